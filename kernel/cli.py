@@ -1,0 +1,67 @@
+"""`kernel` and `python -m kernel`: finds the command and hands the rest of the line to it. Each command has a file of its own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kernel import __version__
+
+__all__ = ["main"]
+
+#: Command -> module, imported when it is asked for.
+COMMANDS = {"serve": "cli_serve", "check": "cli_check", "models": "cli_models", "infer": "cli_infer"}
+
+HELP = """\
+usage: kernel COMMAND …
+
+A model server that keeps Triton's contract, in one asyncio process.
+
+commands:
+  serve    load the models of a model repository and serve them
+  check    tell all mistakes of all models of a repository, without loading any
+  models   show what is in a repository: versions, backends, inputs, outputs
+  infer    run one inference in this process, without a port
+
+  kernel COMMAND --help   what a command takes, with examples
+  kernel --version        the version
+
+start here:
+  kernel serve repository/
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command, rest = (words[0], words[1:]) if words else ("", [])
+    if command in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if command in ("-V", "--version"):
+        print(f"kernel {__version__}")
+        return 0
+    module = COMMANDS.get(command)
+    if module is None:
+        print(HELP.splitlines()[0], file=sys.stderr)
+        print(f"Error: {_mistake(command)}", file=sys.stderr)
+        return 1
+    run = getattr(importlib.import_module(f"kernel.{module}"), command)
+    try:
+        return int(run(rest))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        sys.stderr.close()
+        return 1
+
+
+def _mistake(command: str) -> str:
+    if not command:
+        return f"a command is wanted: {', '.join(COMMANDS)}"
+    if command.startswith("-"):
+        return f"'{command}' stands where a command is wanted; is it `kernel serve {command} …`?"
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    return f"unknown command '{command}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(COMMANDS)}")

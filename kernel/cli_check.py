@@ -1,0 +1,157 @@
+"""`kernel check`: every mistake of every model at once, each with its place. Loads no model code unless asked to.
+
+Reads configs exactly as a start does and runs the same rules, so what passes here fails at start only for what a model's own code
+does; `--load` covers that too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import uvloop
+
+from kernel.cli_flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli_parser import Parser
+from kernel.config import ConfigErrors, ModelConfig, check_ensembles, read_config
+from kernel.config_errors import listed
+from kernel.errors import ServingError
+from kernel.interfaces import Backend
+from kernel.logs import LogOptions, set_up
+from kernel.plugins import Plugins
+from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.server import Kernel
+
+__all__ = ["Found", "check", "find_models", "installed_backends"]
+
+DESCRIPTION = """\
+Check the models of one or more model repositories and tell all mistakes at once.
+
+Each mistake is one line: file:line:column: what is wrong — what came and what was wanted. The models'
+own code is neither loaded nor run, unless --load is given.
+"""
+
+EPILOG = """\
+examples:
+  kernel check repository/
+  kernel check repository/ --load
+
+Exit status: 0 if the models can be served, 1 if there are mistakes, 2 if the command line is wrong.
+"""
+
+
+@dataclass(slots=True)
+class Found:
+    """One model of a repository. `config` is None where it has mistakes; `versions` are those that the policy selects."""
+
+    folder: ModelFolder
+    config: ModelConfig | None = None
+    versions: tuple[int, ...] = ()
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Run `kernel check`; return the exit status."""
+    parser = Parser("kernel check", DESCRIPTION, epilog=EPILOG)
+    add_repository_flags(parser)
+    add_config_flags(parser)
+    parser.add_switch("--load", False, "also load every model, as a start would do, and finalize it again")
+    options = parser.read(arguments)
+    paths = repositories(parser, options)
+    try:
+        models = find_models(
+            paths, installed_backends(), auto_complete=auto_complete(options), config_name=options.model_config_name
+        )
+    except ServingError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    for found in models:
+        for warning in found.warnings:
+            print(f"warning: {warning}")
+        for line in found.errors:
+            print(line)
+    failed = sum(bool(found.errors) for found in models)
+    if options.load and not failed:
+        failed = _load(paths, auto_complete(options), options.model_config_name)
+    if failed:
+        print(f"{failed} of {len(models)} models can't be served")
+        return 1
+    print(f"{len(models)} models are well" if len(models) != 1 else "1 model is well")
+    return 0
+
+
+def installed_backends() -> dict[str, Backend]:
+    """Return the backends of the installed plugins, by name."""
+    kernel = Kernel()
+    return Plugins().backends(kernel)
+
+
+def find_models(
+    paths: Sequence[str], backends: Mapping[str, Backend], *, auto_complete: bool = True, config_name: str = ""
+) -> list[Found]:
+    """Read and check all models of the repositories, by name. Raises ServingError for a missing repository."""
+    by_name: dict[str, list[ModelFolder]] = {}
+    for path in paths:
+        for name, folder in FileRepository(path).scan().items():
+            by_name.setdefault(name, []).append(folder)
+    models = []
+    for name, folders in sorted(by_name.items()):
+        found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
+        models.append(found)
+        if len(folders) > 1:
+            found.errors.append(not_unique(name, [folder.path for folder in folders]).message)
+            continue
+        _read(found, backends, auto_complete, config_name)
+    configs = {found.folder.name: found.config for found in models if found.config is not None}
+    versions = {found.folder.name: set(found.versions) for found in models if found.config is not None}
+    broken = {found.folder.name for found in models} - configs.keys()
+    for name, errors in check_ensembles(configs, versions).items():
+        found = next(found for found in models if found.folder.name == name)
+        steps = {step.model_name for step in configs[name].ensemble or ()}
+        if steps & broken:
+            # What its step is like nobody can tell yet; the step's own mistakes are told above or below.
+            names = ", ".join(sorted(steps & broken))
+            found.errors.append(f"{found.folder.path}: not checked against its steps: {names} can't be read")
+            continue
+        found.errors += [error.message for error in errors]
+    return models
+
+
+def _read(found: Found, backends: Mapping[str, Backend], auto_complete: bool, config_name: str) -> None:
+    folder = found.folder
+    try:
+        config = read_config(folder.path, auto_complete=auto_complete, config_name=config_name, backends=backends)
+        found.warnings += config.warnings
+        found.warnings += [f"{folder.path}: {words}" for words in missing_versions(config, folder.versions)]
+        found.versions = select_versions(config, folder.versions)
+        backend = backends.get("ensemble" if config.is_ensemble else config.backend)
+        if backend is None:
+            raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
+        backend.validate(config, folder.path)
+    except ConfigErrors as error:
+        found.errors += [one.message for one in error.errors]
+    except ServingError as error:
+        found.errors.append(error.message)
+    else:
+        found.config = config
+
+
+def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:
+    """Load all models; print why which failed and return how many."""
+    set_up(LogOptions(info=False, error=False))
+
+    async def load() -> int:
+        kernel = Kernel(*paths, auto_complete=auto_complete, config_name=config_name)
+        try:
+            async with kernel:
+                return 0
+        except ServingError as error:
+            _, *reasons = error.message.split("\n  ")
+            print("\n".join(reasons) or error.message)
+            return max(1, len(reasons))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(load())

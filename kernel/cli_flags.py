@@ -1,0 +1,183 @@
+"""tritonserver's flags: which of them `kernel serve` has, which have nothing to act on here, and which are still missing.
+
+All names of Triton's command line are known: a flag that is missing says so instead of being taken for a slip of the pen.
+Front ends bring their own flags along (hook `add_options`); what they have added is left to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from kernel.cli_parser import Parser, boolean, positive, seconds
+from kernel.logs import FORMATS, LogOptions
+
+__all__ = ["add_log_flags", "add_serve_flags", "log_options", "repositories"]
+
+#: They tune what this server doesn't have (memory pools, thread pools, shared-memory regions of model processes, plug-in
+#: folders): accepted, so that a start script needs no change, and answered with a warning.
+WITHOUT_EFFECT = """
+    backend-directory repoagent-directory cache-directory backend-config host-policy min-supported-compute-capability
+    model-load-gpu-limit pinned-memory-pool-byte-size cuda-memory-pool-byte-size buffer-manager-thread-count
+    http-thread-count grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size
+    repository-poll-secs metrics-interval-ms allow-gpu-metrics allow-cpu-metrics
+""".split()
+
+#: What a flag may say although the feature is missing: that it isn't wanted.
+MISSING: dict[str, Sequence[str]] = {
+    "model-load-retry-count": ("0",),
+    "model-namespacing": ("false", "0"),
+    "allow-http": ("false", "0"),
+    "http-address": (),
+    "http-port": (),
+    "reuse-http-port": ("false", "0"),
+    "http-header-forward-pattern": ("",),
+    "http-max-input-size": (),
+    "http-restricted-api": (),
+    "allow-grpc": ("false", "0"),
+    "grpc-address": (),
+    "grpc-port": (),
+    "reuse-grpc-port": ("false", "0"),
+    "grpc-header-forward-pattern": ("",),
+    "grpc-restricted-protocol": (),
+    "grpc-use-ssl": ("false", "0"),
+    "grpc-use-ssl-mutual": ("false", "0"),
+    "grpc-server-cert": (),
+    "grpc-server-key": (),
+    "grpc-root-cert": (),
+    "grpc-infer-response-compression-level": ("none",),
+    "grpc-keepalive-time": (),
+    "grpc-keepalive-timeout": (),
+    "grpc-keepalive-permit-without-calls": (),
+    "grpc-http2-max-pings-without-data": (),
+    "grpc-http2-min-recv-ping-interval-without-data": (),
+    "grpc-http2-max-ping-strikes": (),
+    "grpc-max-connection-age": (),
+    "grpc-max-connection-age-grace": (),
+    "allow-metrics": ("false", "0"),
+    "metrics-address": (),
+    "metrics-port": (),
+    "metrics-config": (),
+    "trace-config": (),
+    "trace-file": (),
+    "trace-level": ("OFF", "off"),
+    "trace-rate": (),
+    "trace-count": (),
+    "trace-log-frequency": (),
+    "cache-config": (),
+    "response-cache-byte-size": ("0",),
+    "rate-limit": ("off",),
+    "rate-limit-resource": (),
+    "allow-client-shm": ("false", "0"),
+}
+
+#: Missing flags that are booleans, alone the same as `true`.
+_SWITCHES = frozenset(flag for flag, values in MISSING.items() if "false" in values)
+
+
+class _Refuse(argparse.Action):
+    """A flag whose feature is missing."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        name = (option or "").removeprefix("--")
+        if str(values).lower() not in map(str.lower, MISSING[name]):
+            allowed = [f"--{name}={value}" for value in MISSING[name][:1] if value]
+            hint = f"; {allowed[0]} is accepted" if allowed else ""
+            parser.error(f"tritonserver's --{name} is not implemented in this version{hint}")
+
+
+class _Ignore(argparse.Action):
+    """A flag that has nothing to act on."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        namespace.without_effect = [*getattr(namespace, "without_effect", ()), option]
+
+
+def add_repository_flags(parser: Parser) -> None:
+    parser.add_argument("repositories", nargs="*", metavar="REPO", help="folder that holds a folder for each model")
+    parser.add_argument(
+        "--model-repository", "--model-store", action="append", default=[], metavar="REPO", help="the same, as in Triton"
+    )
+
+
+def repositories(parser: Parser, options: argparse.Namespace) -> list[str]:
+    """Return the repositories named in either way; one at least."""
+    paths = [*options.repositories, *options.model_repository]
+    if not paths:
+        parser.error("--model-repository must be specified")
+    return paths
+
+
+def add_config_flags(parser: Parser) -> None:
+    parser.add_switch("--disable-auto-complete-config", False, "take configs as they are, ask models for nothing")
+    parser.add_argument("--strict-model-config", nargs="?", const=True, type=boolean, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--model-config-name", default="", metavar="NAME", help="use configs/NAME.pbtxt of a model where it has one"
+    )
+
+
+def auto_complete(options: argparse.Namespace) -> bool:
+    """Whether configs may be completed; `--strict-model-config` is the old name of the opposite."""
+    return not (options.disable_auto_complete_config or options.strict_model_config)
+
+
+def add_log_flags(parser: Parser, *, info: bool = True) -> None:
+    parser.add_argument(
+        "--log-verbose", type=seconds, default=0, metavar="N", help="above 0: log everything (default: 0)"
+    )
+    parser.add_switch("--log-info", info, "log information")
+    parser.add_switch("--log-warning", True, "log warnings")
+    parser.add_switch("--log-error", True, "log errors")
+    parser.add_argument("--log-format", choices=FORMATS, default="default", help="form of log lines (default: default)")
+    parser.add_argument("--log-file", default="", metavar="FILE", help="log to a file instead of the console")
+
+
+def log_options(options: argparse.Namespace) -> LogOptions:
+    return LogOptions(
+        info=options.log_info,
+        warning=options.log_warning,
+        error=options.log_error,
+        verbose=options.log_verbose,
+        format=options.log_format,
+        file=options.log_file,
+    )
+
+
+def add_serve_flags(parser: Parser) -> None:
+    """Add the flags of `kernel serve` that no front end brings along."""
+    add_repository_flags(parser)
+    if not parser.knows("--id"):
+        parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
+    parser.add_argument(
+        "--model-control-mode",
+        choices=("none", "poll", "explicit"),
+        default="none",
+        help="none: load all models at start; explicit: those of --load-model, more on request (default: none)",
+    )
+    parser.add_argument(
+        "--load-model", action="append", default=[], metavar="NAME", help="load at start in explicit mode; * for all"
+    )
+    parser.add_argument(
+        "--model-load-thread-count", type=positive, default=4, metavar="N", help="models that load at a time (default: 4)"
+    )
+    add_config_flags(parser)
+    parser.add_switch("--exit-on-error", True, "exit when a model fails to load at start")
+    parser.add_switch("--strict-readiness", True, "not ready while a model has failed")
+    parser.add_argument(
+        "--exit-timeout-secs",
+        type=seconds,
+        default=30,
+        metavar="SECONDS",
+        help="how long a stop may wait for requests in flight (default: 30)",
+    )
+    add_log_flags(parser)
+    parser.set_defaults(without_effect=[])
+    for name in WITHOUT_EFFECT:
+        if not parser.knows(f"--{name}"):
+            parser.add_argument(f"--{name}", action=_Ignore, help=argparse.SUPPRESS)
+    for name in MISSING:
+        if not parser.knows(f"--{name}"):
+            nargs = "?" if name in _SWITCHES else None
+            const = True if name in _SWITCHES else None
+            parser.add_argument(f"--{name}", action=_Refuse, nargs=nargs, const=const, help=argparse.SUPPRESS)

@@ -1,0 +1,93 @@
+"""The command line as tritonserver's users know it: `--flag value` and `--flag=value`, booleans with or without a value.
+
+Knows how flags are written, not which there are. A mistake ends the process with the usage and one sentence that helps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+__all__ = ["Parser", "boolean", "positive", "seconds"]
+
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def boolean(text: str) -> bool:
+    """Read true, false, 1 or 0 in any case."""
+    try:
+        return _WORDS[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"'{text}' is neither true, 1, false nor 0") from None
+
+
+def positive(text: str) -> int:
+    """Read an integer greater than 0."""
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no integer greater than 0")
+    return int(text)
+
+
+def seconds(text: str) -> int:
+    """Read a number of seconds, an integer of at least 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"'{text}' is no integer of at least 0")
+    return int(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser for one command. `mistake_status`: how the process ends when the command line is wrong."""
+
+    def __init__(self, prog: str, description: str, *, epilog: str = "", mistake_status: int = 2) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self._mistake_status = mistake_status
+
+    def add_switch(self, flag: str, default: bool, help: str) -> None:
+        """Add a boolean flag; alone it means true."""
+        self.add_argument(
+            flag, nargs="?", const=True, default=default, type=boolean, metavar="BOOL",
+            help=f"{help} (default: {str(default).lower()})",
+        )  # fmt: skip
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options, or end the process with the usage and the reason."""
+        options, unknown = self.parse_known_intermixed_args(self._with_values(arguments))
+        for argument in unknown:
+            self.error(f"unexpected argument '{argument}'{self._near(argument)}")
+        return options
+
+    def _with_values(self, arguments: Sequence[str]) -> list[str]:
+        """Write `=true` behind switches that stand alone, or they would take the next positional for their value."""
+        result = []
+        for k, argument in enumerate(arguments):
+            # The one look into argparse's own table: plugins add their flags by its plain methods.
+            action = self._option_string_actions.get(argument)
+            if action is not None and action.nargs == "?" and action.const is True:
+                if k + 1 == len(arguments) or arguments[k + 1].lower() not in _WORDS:
+                    argument += "=true"
+            result.append(argument)
+        return result
+
+    def knows(self, flag: str) -> bool:
+        return flag in self._option_string_actions
+
+    def _near(self, argument: str) -> str:
+        if not argument.startswith("-"):
+            return ""
+        shown = [flag for flag, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
+        near = difflib.get_close_matches(argument.partition("=")[0], shown, n=2)
+        return f"; did you mean {' or '.join(near)}?" if near else ""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"Error: {message}", file=sys.stderr)
+        sys.exit(self._mistake_status)

@@ -1,0 +1,246 @@
+"""`kernel serve`: a process of its own for the kernel, from the command line to the exit code.
+
+The order is the contract's (lifecycle, sections 3, 7 and 8): load, then open the ports; on a signal close the ports, finish what
+is in flight, unload. What tunes a whole process (loop, switch interval, garbage collection, log) happens here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import uvloop
+
+from kernel.cli_flags import add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli_parser import Parser
+from kernel.cli_table import table
+from kernel.errors import Code, ServingError
+from kernel.interfaces import Frontend
+from kernel.logs import set_up
+from kernel.plugins import Plugins
+from kernel.server import Kernel
+
+__all__ = ["serve"]
+
+log = logging.getLogger("kernel.serve")
+
+FIRST = asyncio.FIRST_COMPLETED
+
+#: How long a thread may keep the interpreter lock while the loop waits for it. With CPython's 5 ms, one model that computes in
+#: pure Python on its thread would add 5 ms to every turn of the loop.
+SWITCH_INTERVAL = 0.001
+
+#: A request leaves no reference cycles behind, so collections cost time and find next to nothing. What lives after the load will
+#: live on: it is frozen, out of the collector's sight. What comes later is looked at ten times less often than by default.
+GC_THRESHOLDS = (7_000, 20, 50)
+
+#: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
+LAST_WORDS_SECONDS = 0.5
+
+DESCRIPTION = """\
+Load the models of one or more model repositories and serve them.
+
+A repository is a folder with a folder for each model, laid out as for Triton Inference Server. Flags
+have tritonserver's names; `--flag value` and `--flag=value` are the same, and so are a boolean flag
+alone, with `true` and with `1`.
+"""
+
+EPILOG = """\
+examples:
+  kernel serve repository/
+  kernel serve repository/ --http-port 9000 --log-verbose 1
+  kernel serve --model-repository=/models --model-control-mode=explicit --load-model=add_sub
+
+The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it accepts nothing
+more and finishes what is in flight, for --exit-timeout-secs at most; a second signal ends it at once.
+Exit status: 0 after a clean stop, 1 after anything else.
+"""
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run `kernel serve`; return the exit status."""
+    try:
+        plugins = Plugins()
+    except ServingError as error:
+        return _not_created(error)
+    parser = Parser("kernel serve", DESCRIPTION, epilog=EPILOG, mistake_status=1)
+    plugins.add_options(parser)
+    add_serve_flags(parser)
+    options = parser.read(arguments)
+    paths = repositories(parser, options)
+    if options.load_model and options.model_control_mode != "explicit":
+        parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if options.model_control_mode == "poll":
+        parser.error("tritonserver's --model-control-mode=poll is not implemented in this version; there is 'explicit'")
+    try:
+        set_up(log_options(options))
+    except OSError as error:
+        print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
+        return 1
+    for flag in options.without_effect:
+        log.warning("%s has no effect: there is nothing here that it could act on", flag)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(paths, options))
+
+
+async def _run(paths: Sequence[str], options: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    now = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.warning("%s again: stopping at once", number.name)
+            now.set()
+        else:
+            log.info("%s: stopping", number.name)
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+
+    try:
+        kernel = Kernel(
+            *paths,
+            control_mode=options.model_control_mode,
+            load_models=options.load_model,
+            exit_on_error=options.exit_on_error,
+            strict_readiness=options.strict_readiness,
+            auto_complete=auto_complete(options),
+            config_name=options.model_config_name,
+            load_threads=options.model_load_thread_count,
+            drain_seconds=options.exit_timeout_secs,
+        )
+    except ServingError as error:
+        return _not_created(error)
+    loading = asyncio.ensure_future(kernel.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((loading, stopping), return_when=FIRST)
+    if not loading.done():
+        # Nobody has been served yet: what is loaded is finalized, a model that is still being initialised is left at that.
+        loading.cancel()
+        await asyncio.wait((loading, asyncio.ensure_future(now.wait())), timeout=options.exit_timeout_secs, return_when=FIRST)
+        _leave(0)
+    stopping.cancel()
+    try:
+        await loading
+    except ServingError as error:
+        _log_models(kernel)
+        return _not_created(error)
+    except Exception as error:
+        log.exception("unexpected error while loading")
+        return _not_created(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+    _log_models(kernel)
+    try:
+        frontends = kernel.plugins.frontends(kernel, options)
+    except ServingError as error:
+        await kernel.stop(0.0)
+        return _not_created(error)
+    if not await _start(frontends):
+        await kernel.stop(0.0)
+        return 1
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    await stop.wait()
+    return await _stop(kernel, frontends, options.exit_timeout_secs, now)
+
+
+async def _start(frontends: Sequence[Frontend]) -> bool:
+    """Open the ports. Tell why not and close them again where one can't be had."""
+    for k, frontend in enumerate(frontends):
+        try:
+            await frontend.start()
+        except OSError as error:
+            service, place = _service(frontend)
+            if error.errno == errno.EADDRINUSE:
+                log.error("failed to start %s service: Unavailable - Socket '%s' already in use ", service, place)
+            else:
+                reason = error.strerror or str(error)
+                log.error("failed to start %s service: Unavailable - Socket '%s': %s", service, place, reason)
+            for started in frontends[:k]:
+                await started.stop()
+            return False
+        log.info("Started %sService at %s", *_service(frontend))
+    if not frontends:
+        log.warning("no front end is switched on: nobody can reach the models")
+    return True
+
+
+def _service(frontend: Frontend) -> tuple[str, str]:
+    """Return a front end's protocol and place, such as ("HTTP", "0.0.0.0:8000")."""
+    address = urlsplit(frontend.address)
+    return address.scheme.upper(), address.netloc
+
+
+async def _stop(kernel: Kernel, frontends: Sequence[Frontend], limit: float, now: asyncio.Event) -> int:
+    """End everything in its order, within `limit` seconds; return the exit status."""
+    ending = asyncio.ensure_future(_drain(kernel, frontends, limit))
+    hurry = asyncio.ensure_future(now.wait())
+    await asyncio.wait((ending, hurry), timeout=limit + LAST_WORDS_SECONDS, return_when=FIRST)
+    if not ending.done() or not ending.result():
+        log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
+        # A model that is still computing on its thread would hold up the interpreter's own end for ever.
+        _leave(1)
+    hurry.cancel()
+    return 0
+
+
+async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) -> bool:
+    """Finish what is in flight; return whether that took no longer than `limit` seconds."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit
+    draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
+    telling = asyncio.ensure_future(_tell(kernel, limit))
+    await kernel.stop(limit)
+    telling.cancel()
+    in_time = loop.time() < end
+    # What was answered has still to be sent.
+    if draining:
+        _, busy = await asyncio.wait(draining, timeout=max(LAST_WORDS_SECONDS, end - loop.time()))
+        in_time = in_time and not busy
+    for frontend in frontends:
+        await frontend.stop()
+    return in_time
+
+
+async def _tell(kernel: Kernel, limit: float) -> None:
+    """Say once a second what is still waited for."""
+    left = int(limit)
+    while True:
+        count = sum(not model.scheduler.is_idle for model in kernel.models())
+        log.info("Timeout %d: Found %d model versions that have in-flight inferences", left, count)
+        await asyncio.sleep(1)
+        left = max(0, left - 1)
+
+
+def _not_created(error: ServingError) -> int:
+    print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr)
+    return 1
+
+
+def _log_models(kernel: Kernel) -> None:
+    rows = [
+        (line.name, line.version or "-", f"{line.state}: {line.reason}" if line.reason else line.state)
+        for line in kernel.index()
+        if line.state
+    ]
+    log.info("models:", extra={"table": table(("Model", "Version", "Status"), rows)})
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process although threads are still busy."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

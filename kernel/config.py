@@ -1,0 +1,121 @@
+"""A model's config, from its folder to the frozen record the kernel runs on: read, fill in, check, record.
+
+The one way to a ModelConfig. Each step has a file of its own, `kernel/config_*.py`; this one only says in which order
+they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from kernel.config_defaults import complete_backend, fill_defaults
+from kernel.config_ensemble import check_ensembles, is_decoupled
+from kernel.config_errors import ConfigError, ConfigErrors
+from kernel.config_positions import Key
+from kernel.config_read import read_message
+from kernel.config_records import (
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    ModelConfig,
+    QueuePolicy,
+    TensorSpec,
+    VersionPolicy,
+    record,
+)
+from kernel.config_report import Report
+from kernel.config_rules import check_all
+from kernel.config_source import ConfigSource, config_file
+from kernel.model_config_pb2 import ModelConfig as Message
+
+__all__ = [
+    "ConfigError",
+    "ConfigErrors",
+    "ConfigSource",
+    "DynamicBatching",
+    "EnsembleStep",
+    "InstanceGroup",
+    "Key",
+    "Message",
+    "ModelConfig",
+    "QueuePolicy",
+    "TensorSpec",
+    "VersionPolicy",
+    "check_ensembles",
+    "config_file",
+    "is_decoupled",
+    "read_config",
+    "with_changes",
+]
+
+
+def read_config(
+    model_folder: Path,
+    *,
+    override: str | None = None,
+    auto_complete: bool = True,
+    config_name: str = "",
+    backends: Collection[str] | None = None,
+    gpus: tuple[int, ...] = (),
+    model_name: str = "",
+) -> ModelConfig:
+    """Read, complete and check the config of the model in `model_folder`.
+
+    `override`: JSON instead of the file. `auto_complete`: a file may be missing, the backend may be told by the model's
+    files. `config_name`: prefer `configs/<config_name>.pbtxt`. `backends`: names of those that can serve, None for any.
+    `gpus`: ids of the GPUs that instances may use. `model_name`: where it isn't the folder's name. Raises ConfigErrors
+    with all mistakes of stages A and B.
+    """
+    name = model_name or model_folder.name
+    message, source = read_message(
+        model_folder, override=override, auto_complete=auto_complete, config_name=config_name
+    )
+    if auto_complete:
+        complete_backend(message, name, model_folder)
+    known = None if backends is None else tuple(sorted(backends))
+    return _finish(message, source, name, model_folder, known, gpus)
+
+
+def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
+    """Return the config that `mutate` makes of a copy of its message, completed and checked again. Raises ConfigErrors.
+
+    What `mutate` changed is told in errors as coming from the model's auto-complete and not from the file.
+    """
+    message = Message()
+    message.CopyFrom(config.message)
+    mutate(message)
+    changed = {
+        field.name
+        for field in Message.DESCRIPTOR.fields
+        if getattr(message, field.name) != getattr(config.message, field.name)
+    }
+    # Defaults that were taken from what has changed are taken anew.
+    if "max_batch_size" in changed and config.max_batch_size > 0:
+        size = [config.max_batch_size]
+        for sizes in (
+            message.dynamic_batching.preferred_batch_size,
+            message.sequence_batching.oldest.preferred_batch_size,
+        ):
+            if list(sizes) == size:
+                del sizes[:]
+    backends = config.backends or None
+    return _finish(message, config.source.after(changed), config.name, None, backends, config.gpus, config.warnings)
+
+
+def _finish(
+    message: Message,
+    source: ConfigSource,
+    name: str,
+    model_folder: Path | None,
+    backends: tuple[str, ...] | None,
+    gpus: tuple[int, ...],
+    warnings: tuple[str, ...] = (),
+) -> ModelConfig:
+    fill_defaults(message, name, gpus)
+    report = Report(message, source, directory=name, model_folder=model_folder, backends=backends, gpus=gpus)
+    check_all(report)
+    if report.errors:
+        raise ConfigErrors(report.errors)
+    told = tuple(dict.fromkeys((*warnings, *report.warnings)))
+    return record(message, source, told, backends or (), gpus)

@@ -1,0 +1,165 @@
+"""The rules about an ensemble in itself: its steps and the tensors between them (spec model_config §7, stage A).
+
+Each tensor is written once and read at least once, each input used, each output written, and no step waits for itself.
+What the models of the steps say to that is the business of config_ensemble.py.
+"""
+
+from __future__ import annotations
+
+from kernel.config_errors import did_you_mean, listed
+from kernel.config_positions import Key, Path
+from kernel.config_report import Report
+
+__all__ = ["check_ensemble"]
+
+_STEPS: Path = ("ensemble_scheduling", "step")
+
+
+def check_ensemble(report: Report) -> None:
+    message, name = report.message, report.name
+    scheduled = message.HasField("ensemble_scheduling")
+    if message.platform != "ensemble":
+        if scheduled:
+            words = f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+            report.fail("A", ("ensemble_scheduling",), words, f"got platform '{message.platform}', wanted 'ensemble'")
+        return
+    if not scheduled:
+        words = f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble"
+        report.fail("A", ("platform",), words, "add ensemble_scheduling { step [ … ] }")
+        return
+    if message.instance_group:
+        report.fail("A", ("instance_group", 0), f"instance group should not be specified for ensemble '{name}'")
+    if message.HasField("optimization"):
+        report.fail("A", ("optimization",), f"optimization should not be specified for ensemble '{name}'")
+    if message.model_warmup:
+        report.fail("A", ("model_warmup", 0), f"model_warmup can not be specified for ensemble '{name}'")
+    if not message.ensemble_scheduling.step:
+        report.fail("A", ("ensemble_scheduling",), f"must specify 'step' for ensemble '{name}'")
+        return
+    if _check_steps(report):
+        _Graph(report).check()
+
+
+def _check_steps(report: Report) -> bool:
+    """Note what a step lacks; without it there is no graph to look at."""
+    complete = True
+    for index, step in enumerate(report.message.ensemble_scheduling.step):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                words = f"must specify '{field}' in step {index} of ensemble '{report.name}'"
+                report.fail("A", (*_STEPS, index), words)
+                complete = False
+    return complete
+
+
+class _Graph:
+    """Who writes and who reads each tensor of the ensemble: `(step, key of the map)`."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.name = report.name
+        self.steps = report.message.ensemble_scheduling.step
+        self.inputs = [io.name for io in report.message.input]
+        self.outputs = [io.name for io in report.message.output]
+        self.writers: dict[str, tuple[int, str]] = {}
+        self.readers: dict[str, list[tuple[int, str]]] = {}
+        for index, step in enumerate(self.steps):
+            for key in sorted(step.input_map):
+                self.readers.setdefault(step.input_map[key], []).append((index, key))
+
+    def check(self) -> None:
+        self.check_writers()
+        for index, tensor in enumerate(self.inputs):
+            if tensor not in self.readers:
+                words = f"ensemble input '{tensor}' for ensemble {self.name}' is not used"
+                read = [read for read in self.readers if read not in self.inputs and read not in self.writers]
+                detail = f"no step reads it; the steps read {listed(self.readers)}{did_you_mean(tensor, read)}"
+                self.report.fail("A", ("input", index), words, detail)
+        missing = [tensor for tensor in self.outputs if tensor not in self.writers]
+        for tensor in missing:
+            self.missing_output(tensor)
+        self.check_dangling(bool(missing))
+        self.check_cycles()
+
+    def at(self, field: str, place: tuple[int, str]) -> Path:
+        return (*_STEPS, place[0], field, Key(place[1]), "value")
+
+    def step_text(self, index: int) -> str:
+        return f"step {index} ('{self.steps[index].model_name}')"
+
+    def check_writers(self) -> None:
+        for index, step in enumerate(self.steps):
+            for key in sorted(step.output_map):
+                tensor = step.output_map[key]
+                if tensor not in self.writers and tensor not in self.inputs:
+                    self.writers[tensor] = (index, key)
+                    continue
+                words = (
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble"
+                    f" '{self.name}' step {index}"
+                )
+                first = (
+                    "it is an input of the ensemble"
+                    if tensor in self.inputs
+                    else f"{self.step_text(self.writers[tensor][0])} writes it too"
+                )
+                self.report.fail("A", self.at("output_map", (index, key)), words, first)
+
+    def missing_output(self, tensor: str) -> None:
+        """Place it at the map that should have named the output: one with a near name, else one whose tensor nobody
+        reads.
+        """
+        unread = [written for written in self.writers if written not in self.readers and written not in self.outputs]
+        near = [written for written in self.writers if did_you_mean(tensor, [written])]
+        guess = next(iter([*near, *unread]), "")
+        at: Path = self.at("output_map", self.writers[guess]) if guess else (*_STEPS, len(self.steps) - 1, "output_map")
+        written = ", ".join(f"'{name}' ({self.step_text(index)})" for name, (index, _) in self.writers.items())
+        words = f"ensemble output '{tensor}' for ensemble {self.name}' is not used"
+        detail = f"no step writes '{tensor}'; the steps write {written}{did_you_mean(tensor, self.writers)}"
+        self.report.fail("A", at, words, detail)
+
+    def check_dangling(self, output_missing: bool) -> None:
+        words = "ensemble tensor '{}' is unused in ensemble '{}'"
+        for tensor, places in self.readers.items():
+            if tensor not in self.writers and tensor not in self.inputs:
+                known = [*self.inputs, *self.writers]
+                detail = (
+                    f"{self.step_text(places[0][0])} reads it, but no step writes it and it is no"
+                    f" input{did_you_mean(tensor, known)}"
+                )
+                self.report.fail("A", self.at("input_map", places[0]), words.format(tensor, self.name), detail)
+        if output_missing:
+            return  # what nobody reads is then most likely the missing output, said already
+        for tensor, place in self.writers.items():
+            if tensor not in self.readers and tensor not in self.outputs:
+                detail = f"{self.step_text(place[0])} writes it, but no step reads it and it is no output"
+                self.report.fail("A", self.at("output_map", place), words.format(tensor, self.name), detail)
+
+    def check_cycles(self) -> None:
+        waits: dict[int, set[int]] = {
+            index: {self.writers[tensor][0] for tensor in step.input_map.values() if tensor in self.writers}
+            for index, step in enumerate(self.steps)
+        }
+        stuck = set(waits)
+        while ready := {index for index in stuck if not waits[index] & stuck}:
+            stuck -= ready
+        if not stuck:
+            return
+        path = [min(stuck)]  # every stuck step waits for a stuck one: walking on must come round
+        while path[-1] not in path[:-1]:
+            path.append(min(waits[path[-1]] & stuck))
+        circle = path[path.index(path[-1]) :][::-1]
+        told = " -> ".join(self.step_text(index) for index in circle)
+        lost = [tensor for tensor in self.outputs if tensor in self.writers and self.writers[tensor][0] in stuck]
+        first, second = circle[0], circle[1]
+        steps = self.steps[second].input_map
+        key = min(key for key, tensor in steps.items() if self.writers.get(tensor, (-1, ""))[0] == first)
+        at = self.at("input_map", (second, key))
+        if not lost:
+            self.report.fail("A", at, "", f"steps of ensemble '{self.name}' wait for each other: {told}")
+        for tensor in lost:
+            words = (
+                f"output '{tensor}' for ensemble '{self.name}' is not written: at least one of its depending tensors,"
+                f" '{steps[key]}', is not connected"
+            )
+            self.report.fail("A", at, words, f"steps wait for each other: {told}")

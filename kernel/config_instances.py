@@ -1,0 +1,60 @@
+"""The rules about instance groups and what they need to run (spec model_config §§4, 11). Ensembles have none."""
+
+from __future__ import annotations
+
+from kernel.config_positions import Path
+from kernel.config_report import Report
+from kernel.model_config_pb2 import ModelInstanceGroup
+
+__all__ = ["check_instance_groups", "check_rate_limiter"]
+
+#: What the reference prints as the least CUDA compute capability it works with.
+_COMPUTE = "6.000000"
+
+
+def check_instance_groups(report: Report) -> None:
+    message = report.message
+    if message.platform == "ensemble" or message.HasField("ensemble_scheduling"):
+        return
+    for index, group in enumerate(message.instance_group):
+        at: Path = ("instance_group", index)
+        who = f"instance group {group.name} of model {report.name}"
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
+        if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
+            if group.gpus:
+                words = f"{who} has kind {kind} but specifies one or more GPUs"
+                report.fail("B", (*at, "gpus"), words, f"got gpus {list(group.gpus)}; {_usable(report)}")
+        elif not report.gpus:
+            report.fail(
+                "B", (*at, "kind"), f"{who} has kind KIND_GPU but no GPUs are available", "use KIND_CPU or KIND_AUTO"
+            )
+        else:
+            for place, gpu in enumerate(group.gpus):
+                if gpu not in report.gpus:
+                    words = (
+                        f"{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum"
+                        " required CUDA"
+                        f" compute compatibility of {_COMPUTE} are: {', '.join(map(str, report.gpus))}"
+                    )
+                    report.fail("B", (*at, "gpus", place), words)
+        if group.profile and message.backend != "tensorrt":
+            platform = f"{message.platform} " if message.platform else ""
+            words = f"{who} and platform {platform}specifies profile field which is only supported for TensorRT models"
+            report.fail("B", (*at, "profile"), words)
+
+
+def _usable(report: Report) -> str:
+    return f"usable GPUs are {', '.join(map(str, report.gpus))}" if report.gpus else "no GPUs are available"
+
+
+def check_rate_limiter(report: Report) -> None:
+    scopes: dict[str, bool] = {}
+    for index, group in enumerate(report.message.instance_group):
+        for place, resource in enumerate(group.rate_limiter.resources):
+            is_global = getattr(resource, "global")
+            if scopes.setdefault(resource.name, is_global) != is_global:
+                words = (
+                    f'Resource "{resource.name}" is present as both global and device-specific resource'
+                    " in the model configuration."
+                )
+                report.fail("B", ("instance_group", index, "rate_limiter", "resources", place), words)

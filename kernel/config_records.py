@@ -1,0 +1,238 @@
+"""A model's config as the kernel reads it: frozen records, made once from the message, with the config JSON that
+clients are shown.
+
+The message stays the whole truth (`ModelConfig.message`); the records hold what the kernel and its plugins look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel.config_errors import ConfigError
+from kernel.config_json import as_json
+from kernel.config_positions import Path
+from kernel.config_source import ConfigSource
+from kernel.errors import Code
+from kernel.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
+from kernel.model_config_pb2 import ModelConfig as Message
+
+__all__ = [
+    "DynamicBatching",
+    "EnsembleStep",
+    "InstanceGroup",
+    "ModelConfig",
+    "QueuePolicy",
+    "TensorSpec",
+    "VersionPolicy",
+    "record",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output. `dims` leave out the batch dimension; `reshape` is the shape the model sees, None where it
+    is `dims`.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+    allow_ragged_batch: bool = False
+    label_filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    timeout_action: str = "REJECT"  # or "DELAY"
+    default_timeout_us: int = 0  # 0: none
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0  # 0: unlimited
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatching:
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = QueuePolicy()
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """One model of an ensemble. The maps go from a name of the model to the name of an ensemble tensor."""
+
+    model_name: str
+    model_version: int  # -1: the latest
+    input_map: Mapping[str, str]
+    output_map: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    name: str
+    kind: str  # "CPU", "GPU" or "MODEL"
+    count: int
+    gpus: tuple[int, ...] = ()
+    passive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    kind: str = "latest"  # or "all" or "specific"
+    num_versions: int = 1
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The config of one model with all defaults filled in. Equal when the messages are.
+
+    `message` is the protobuf message of `kernel.model_config_pb2`; it belongs to the config, change it through
+    `with_changes` only. `warnings`: what can be served but hardly was meant. `backends` and `gpus`: what the config was
+    checked against.
+    """
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    version_policy: VersionPolicy
+    instance_groups: tuple[InstanceGroup, ...]
+    dynamic_batching: DynamicBatching | None
+    sequence_batching: Any | None  # the message; its records come with the sequence batcher
+    ensemble: tuple[EnsembleStep, ...] | None
+    decoupled: bool
+    parameters: Mapping[str, str]
+    default_model_filename: str
+    message: Message = field(repr=False)
+    source: ConfigSource = field(repr=False, compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    backends: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    gpus: tuple[int, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def is_ensemble(self) -> bool:
+        return self.ensemble is not None
+
+    @property
+    def metadata_platform(self) -> str:
+        """What the model's metadata call its platform."""
+        return self.platform or self.backend
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the config JSON: fields in the schema's order, integers as numbers, defaults included (spec
+        model_config §13).
+        """
+        return as_json(self.message)
+
+    def error(
+        self, words: str, detail: str = "", *, at: Path = (), stage: str = "B", code: Code = Code.INVALID_ARG
+    ) -> ConfigError:
+        """Return (not raise) a ConfigError placed at a field, for backends that check what they know:
+        `at=("parameters", Key("x"))`.
+        """
+        return self.source.error(words, detail, at, stage=stage, code=code)
+
+
+def datatype(number: int) -> str:
+    """Return the protocols' name of a DataType: without `TYPE_`, and BYTES for STRING."""
+    name = DataType.Name(number).removeprefix("TYPE_") if number in range(15) else str(number)
+    return "BYTES" if name == "STRING" else name
+
+
+def _spec(io: ModelInput | ModelOutput) -> TensorSpec:
+    is_input = isinstance(io, ModelInput)
+    return TensorSpec(
+        name=io.name,
+        datatype=datatype(io.data_type),
+        dims=tuple(io.dims),
+        reshape=tuple(io.reshape.shape) if io.HasField("reshape") else None,
+        optional=is_input and io.optional,  # type: ignore[union-attr]
+        allow_ragged_batch=is_input and io.allow_ragged_batch,  # type: ignore[union-attr]
+        label_filename="" if is_input else io.label_filename,  # type: ignore[union-attr]
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action="DELAY" if policy.timeout_action == ModelQueuePolicy.DELAY else "REJECT",
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+def _dynamic_batching(message: Message) -> DynamicBatching | None:
+    if not message.HasField("dynamic_batching"):
+        return None
+    batching = message.dynamic_batching
+    return DynamicBatching(
+        preferred_batch_size=tuple(sorted(batching.preferred_batch_size)),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        priority_queue_policy={
+            level: _queue_policy(policy) for level, policy in sorted(batching.priority_queue_policy.items())
+        },
+    )
+
+
+def _version_policy(message: Message) -> VersionPolicy:
+    policy = message.version_policy
+    kind = policy.WhichOneof("policy_choice") or "latest"
+    if kind == "latest":
+        return VersionPolicy("latest", policy.latest.num_versions)
+    return VersionPolicy(kind, 0, tuple(policy.specific.versions) if kind == "specific" else ())
+
+
+def record(
+    message: Message, source: ConfigSource, warnings: tuple[str, ...], backends: tuple[str, ...], gpus: tuple[int, ...]
+) -> ModelConfig:
+    """Return the records of a message that has been normalised and checked. The message belongs to them from now on."""
+    steps = None
+    if message.HasField("ensemble_scheduling"):
+        steps = tuple(
+            EnsembleStep(step.model_name, step.model_version, dict(step.input_map), dict(step.output_map))
+            for step in message.ensemble_scheduling.step
+        )
+    return ModelConfig(
+        name=message.name,
+        platform=message.platform,
+        backend=message.backend,
+        max_batch_size=message.max_batch_size,
+        inputs=tuple(_spec(io) for io in message.input),
+        outputs=tuple(_spec(io) for io in message.output),
+        version_policy=_version_policy(message),
+        instance_groups=tuple(
+            InstanceGroup(
+                group.name,
+                ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_"),
+                group.count,
+                tuple(group.gpus),
+                group.passive,
+            )
+            for group in message.instance_group
+        ),
+        dynamic_batching=_dynamic_batching(message),
+        sequence_batching=message.sequence_batching if message.HasField("sequence_batching") else None,
+        ensemble=steps,
+        decoupled=message.model_transaction_policy.decoupled,
+        parameters={key: value.string_value for key, value in sorted(message.parameters.items())},
+        default_model_filename=message.default_model_filename,
+        message=message,
+        source=source,
+        warnings=warnings,
+        backends=backends,
+        gpus=gpus,
+    )

@@ -1,0 +1,164 @@
+"""The rules about a whole model: name, platform and backend, batch size, response cache, metrics, and which rules run
+in what order.
+
+Each rule notes what it finds and goes on, so that one look finds everything (spec model_config §§0, 1).
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernel.config_defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
+from kernel.config_errors import did_you_mean, listed
+from kernel.config_graph import check_ensemble
+from kernel.config_instances import check_instance_groups, check_rate_limiter
+from kernel.config_positions import Key
+from kernel.config_report import Report
+from kernel.config_scheduling import check_dynamic_batching
+from kernel.config_sequence import check_initial_states, check_sequence_batching
+from kernel.config_tensors import check_batch_tensors, check_tensors
+from kernel.config_warmup import check_warmup
+
+__all__ = ["check_all"]
+
+#: Parameters that this server reads, for python models: what each of them may be.
+_PLACEMENTS = ("loop", "thread", "process")
+_BOOLEANS = ("true", "false")
+
+
+def check_all(report: Report) -> None:
+    """Run every rule that needs nothing but this one config."""
+    _check_name(report)
+    _check_platform(report)
+    _check_batch_size(report)
+    check_dynamic_batching(report)
+    check_sequence_batching(report)
+    check_ensemble(report)
+    _check_response_cache(report)
+    _check_metrics(report)
+    check_tensors(report)
+    check_batch_tensors(report)
+    check_instance_groups(report)
+    check_rate_limiter(report)
+    check_warmup(report)
+    check_initial_states(report)
+    _check_backend(report)
+    _check_parameters(report)
+
+
+def _check_name(report: Report) -> None:
+    name, directory = report.name, report.directory
+    if name != directory:
+        words = f"unexpected directory name '{directory}' for model '{name}', directory name must equal model name"
+        report.fail("A", ("name",), words, f"leave 'name' out or set it to '{directory}'")
+
+
+def _check_platform(report: Report) -> None:
+    message, name = report.message, report.name
+    platform, backend = message.platform, message.backend
+    if platform == "ensemble":
+        if backend:
+            words = f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+            report.fail("A", ("backend",), words, f"got backend '{backend}'")
+        return
+    if message.HasField("ensemble_scheduling"):
+        return  # said by the rules of ensembles
+    if not backend:
+        _no_backend(report)
+        return
+    foreign = PLATFORM_BACKENDS.get(platform)
+    if (foreign is not None and foreign != backend) or (
+        foreign is None and platform and backend in PLATFORM_BACKENDS.values()
+    ):
+        wanted = [known for known, owner in PLATFORM_BACKENDS.items() if owner == backend]
+        detail = (
+            f"wanted {listed(wanted)} or none for backend '{backend}'"
+            if wanted
+            else f"wanted no platform for backend '{backend}'"
+        )
+        report.fail("A", ("platform",), f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}", detail)
+
+
+def _no_backend(report: Report) -> None:
+    message, name = report.message, report.name
+    platform = message.platform
+    if platform or message.default_model_filename:
+        words = f"unexpected platform type '{platform}' for {name}"
+        if platform in (report.backends or DEFAULT_FILENAMES):
+            detail = f"'{platform}' is a backend: write backend: \"{platform}\" and no platform"
+        elif platform:
+            known = ["ensemble", *PLATFORM_BACKENDS]
+            detail = f"wanted {listed(known)} or none{did_you_mean(platform, known)}"
+        else:
+            detail = "with 'default_model_filename' set, 'backend' must be set too"
+        report.fail("A", ("platform",) if platform else ("default_model_filename",), words, detail)
+        return
+    words = (
+        f"Invalid model name: Could not determine backend for model '{name}' with no backend in model configuration."
+        " Expected model name of the form 'model.<backend_name>'."
+    )
+    files = listed(DEFAULT_FILENAMES.values())
+    report.fail("A", ("backend",), words, f"set 'backend', or put one of {files} into a version folder of the model")
+
+
+def _check_batch_size(report: Report) -> None:
+    size = report.message.max_batch_size
+    if size < 0:
+        report.fail(
+            "A", ("max_batch_size",), f"'max_batch_size' must be non-negative value for {report.name}", f"got {size}"
+        )
+
+
+def _check_response_cache(report: Report) -> None:
+    message, name = report.message, report.name
+    if not message.response_cache.enable:
+        return
+    words = "Response Cache does not currently support model {} with {}. Please disable the response cache."
+    at = ("response_cache", "enable")
+    if message.HasField("sequence_batching"):
+        report.fail("A", at, words.format(name, "sequence batching scheduler"))
+    if message.model_transaction_policy.decoupled:
+        report.fail("A", at, words.format(name, "'decoupled' transaction policy"))
+
+
+def _check_metrics(report: Report) -> None:
+    for index, control in enumerate(report.message.model_metrics.metric_control):
+        at = ("model_metrics", "metric_control", index)
+        if not control.HasField("metric_identifier"):
+            report.fail("A", at, "metric control must specify 'metric_identifier'")
+        elif not control.metric_identifier.family:
+            report.fail("A", (*at, "metric_identifier"), "metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            report.fail("A", at, "metric control must specify 'histogram_options'")
+        elif not control.histogram_options.buckets:
+            report.fail("A", (*at, "histogram_options"), "histogram options must specify non-empty 'buckets'")
+
+
+def _check_backend(report: Report) -> None:
+    backend = report.message.backend
+    if report.backends is None or not backend or backend in report.backends or report.message.platform == "ensemble":
+        return
+    words = (
+        f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
+    )
+    installed = sorted(set(report.backends) - {"ensemble"})
+    report.fail("B", ("backend",), words, f"installed are {listed(installed)}{did_you_mean(backend, installed)}")
+
+
+def _check_parameters(report: Report) -> None:
+    """The parameters by which this server places python models; the reference has none of them, hence no words."""
+    if report.message.backend != "python":
+        return
+    parameters = {key: value.string_value for key, value in report.message.parameters.items()}
+    for key, allowed in (("placement", _PLACEMENTS), ("zero_copy", _BOOLEANS)):
+        if key in parameters and parameters[key] not in allowed:
+            _bad_parameter(
+                report, key, parameters[key], f"one of {listed(allowed)}{did_you_mean(parameters[key], allowed)}"
+            )
+    if "max_concurrency" in parameters and not re.fullmatch(r"0*[1-9][0-9]{0,8}", parameters["max_concurrency"]):
+        _bad_parameter(report, "max_concurrency", parameters["max_concurrency"], "an integer of at least 1")
+
+
+def _bad_parameter(report: Report, key: str, value: str, wanted: str) -> None:
+    at = ("parameters", Key(key), "value", "string_value")
+    report.fail("B", at, f"parameter '{key}' of model '{report.name}' is '{value}'", f"wanted {wanted}")

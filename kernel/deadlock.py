@@ -1,0 +1,55 @@
+"""Would this request wait for ever? Pure: looks at who runs what, changes nothing.
+
+A request of a model to a model whose instances are all held by executions that can't end before this very request is
+answered would never run. The reference hangs there; we refuse and spell the cycle out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel.request import InferenceRequest, RequestState
+
+if TYPE_CHECKING:
+    from kernel.batch import Batch
+    from kernel.scheduler import Scheduler
+
+__all__ = ["circular_wait"]
+
+
+def circular_wait(request: InferenceRequest, target: Scheduler) -> list[str] | None:
+    """Return the names of the models of the cycle, `request`'s target last, or None when the request can be served.
+
+    Called when `target` has no free instance. An execution is stuck if it made this request (directly or through others), or
+    if it waits in a synchronous call for a request that is queued at a model whose executions are all stuck.
+    """
+    ancestors: dict[Batch, None] = {}
+    batch = request.parent
+    while batch is not None and batch not in ancestors:
+        ancestors[batch] = None
+        batch = batch.requests[0].parent if batch.requests else None
+    if not ancestors or not _stuck(target, ancestors, set()):
+        return None
+    path = [execution.instance.scheduler.name for execution in reversed(ancestors)]
+    return [*path, target.name]
+
+
+def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
+    if target in seen:
+        return True
+    seen.add(target)
+    running = 0
+    for instance in target.instances:
+        if len(instance.running) < instance.capacity:
+            return False
+        for execution in instance.running:
+            running += 1
+            if execution in ancestors:
+                continue
+            child = execution.blocked_on
+            if child is None or child.state is not RequestState.PENDING:
+                return False
+            model = child.model
+            if model is None or not _stuck(model.scheduler, ancestors, seen):
+                return False
+    return running > 0

@@ -1,0 +1,52 @@
+"""What goes wrong, and for whose sake: one exception class, one enum of codes.
+
+The codes are Triton's. Which HTTP status or gRPC code stands for one of them is the front ends' business, never this file's.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Code", "Reason", "ServingError"]
+
+
+class Code(enum.Enum):
+    """The error codes of Triton's core, in its order (`pb_utils.TritonError` numbers them 0 to 7)."""
+
+    UNKNOWN = "Unknown"
+    INTERNAL = "Internal"
+    NOT_FOUND = "Not found"
+    INVALID_ARG = "Invalid argument"
+    UNAVAILABLE = "Unavailable"
+    UNSUPPORTED = "Unsupported"
+    ALREADY_EXISTS = "Already exists"
+    CANCELLED = "Cancelled"
+
+
+class Reason(enum.Enum):
+    """Why an accepted request failed, as the statistics and metrics count it."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class ServingError(Exception):
+    """A request or an operation that can't be served.
+
+    `code` says of which kind, `message` says it in a sentence that names the model, what came and what was wanted.
+    `reason` is how the statistics count it where a request had been accepted.
+    """
+
+    def __init__(self, code: Code, message: str, reason: Reason = Reason.OTHER) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"ServingError({self.code.name}, {self.message!r})"
+
+    def __reduce__(self) -> tuple[type[ServingError], tuple[Code, str, Reason]]:
+        return ServingError, (self.code, self.message, self.reason)

@@ -1,0 +1,37 @@
+"""Every hook: its signature and one sentence. All are called at start-up, load or unload, never for a request.
+
+A plugin implements them with `from kernel import hookimpl` and is found through the entry-point group `kernel`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from kernel.interfaces import Backend, Frontend
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["GROUP", "HookSpecs", "hookimpl"]
+
+GROUP = "kernel"
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+class HookSpecs:
+    @hookspec
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add command-line options of `kernel serve`."""
+
+    @hookspec
+    def register_backends(self, kernel: Kernel) -> Mapping[str, Backend]:  # type: ignore[empty-body]
+        """Return backends by the name that a config's `backend` (or `platform`) gives them."""
+
+    @hookspec
+    def register_frontends(self, kernel: Kernel, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
+        """Return the front ends that the options ask for; they are started once the models are loaded."""

@@ -1,0 +1,227 @@
+"""Where one model instance runs its batches: on the loop, as tasks on the loop, or by call-back. (Threads: worker.py.)
+
+An instance knows its executor and how to reach it; it decides nothing. The scheduler calls `start(batch)` and gets exactly
+one `finished(batch, result)` for it, on the loop; the result is what `execute` returned, or the exception it raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from kernel.batch import Batch
+from kernel.interfaces import Executor
+from kernel.request import RequestState
+
+if TYPE_CHECKING:
+    from kernel.scheduler import Scheduler
+
+log = logging.getLogger("kernel")
+
+SKIPPED: Any = object()  # the result of a batch that nobody waited for any more when its turn came
+HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
+
+__all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone", "current_worker"]
+
+
+class ModelInstance:
+    """One instance of a model version.
+
+    `outstanding`: executions that were started and have not finished; the scheduler keeps it at or below `limit`.
+    `running`: the batches of those executions, oldest first.
+    """
+
+    inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
+    runs = False  # may be handed more than it can begin at once
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.executor = executor
+        self.clock = clock
+        self.scheduler: Scheduler | None = None
+        self.capacity = executor.capacity
+        self.limit = executor.capacity
+        self.outstanding = 0
+        self.running: dict[Batch, None] = {}
+
+    def start(self, batch: Batch) -> None:
+        """Begin to execute `batch`; `finished` follows, perhaps before this returns."""
+        raise NotImplementedError
+
+    def finished(self, batch: Batch, result: object) -> None:
+        """Report the end of an execution to the scheduler. On the loop."""
+        assert self.scheduler is not None
+        if not batch.ended:
+            batch.ended = self.clock()
+        self.scheduler.finished(self, batch, result)
+
+    def take_back(self) -> list[Batch]:
+        """Return started batches that have not begun to execute, last first; they are the scheduler's again."""
+        return []
+
+    def warn_held(self, seconds: float) -> None:
+        """Name a model that kept everybody else from running."""
+        assert self.scheduler is not None
+        log.warning(
+            "model '%s', instance '%s', held the event loop for %.0f ms; "
+            'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',
+            self.scheduler.name,
+            self.name,
+            seconds * 1e3,
+        )
+
+    async def close(self) -> None:
+        """Let the executor finalize; nothing is running any more."""
+        # Not on the loop: a slow finalize would hold up every other model.
+        await asyncio.get_running_loop().run_in_executor(None, self.executor.finalize)
+
+
+def all_gone(batch: Batch) -> bool:
+    """True when no request of the batch waits for an answer any more. Safe from any thread."""
+    return all(request.state is RequestState.RELEASED for request in batch.requests)
+
+
+class Worker(greenlet):
+    """The greenlet that runs a LOOP instance's executions one after another, and can be left in the middle of one."""
+
+    instance: LoopInstance
+
+
+def current_worker() -> Worker | None:
+    """Return the worker greenlet that is executing a model right now on this thread, or None."""
+    current = getcurrent()
+    return current if isinstance(current, Worker) else None
+
+
+#: What a worker hands to the loop when it leaves an execution that waits for something.
+_WAITS: Any = object()
+
+
+class LoopInstance(ModelInstance):
+    """Calls a plain `execute` on the loop, in a greenlet that is kept for the next execution.
+
+    When the model waits (a synchronous BLS call), the greenlet switches back to whoever switched to it, in the middle of
+    `execute`, and is switched to again once what it waits for is there: nothing blocks.
+    """
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
+        super().__init__(name, executor, clock)
+        self._worker: Worker | None = None
+        self._batch: Batch | None = None
+        self._entered = 0.0
+
+    def start(self, batch: Batch) -> None:
+        worker = self._worker
+        if worker is None:
+            worker = self._worker = Worker(self._work)
+            worker.instance = self
+        batch.started = self._entered = self.clock()
+        self._batch = batch
+        worker.parent = getcurrent()
+        self._settle(worker.switch(batch))
+
+    def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
+        """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
+        worker = self._worker
+        assert worker is not None
+        woken = waiting = False
+
+        def wake() -> None:
+            nonlocal woken
+            if not woken:
+                woken = True
+                if waiting:
+                    self._resume()
+
+        step(wake)
+        if not woken:
+            waiting = True
+            worker.parent.switch(_WAITS)
+
+    def _resume(self) -> None:
+        worker = self._worker
+        assert worker is not None
+        self._entered = self.clock()
+        worker.parent = getcurrent()
+        self._settle(worker.switch())
+
+    def _settle(self, result: object) -> None:
+        now = self.clock()
+        if now - self._entered > HELD_SECONDS:
+            self.warn_held(now - self._entered)
+        if result is not _WAITS:
+            batch = self._batch
+            assert batch is not None
+            self._batch = None
+            batch.ended = now
+            self.finished(batch, result)
+
+    def _work(self, batch: Batch) -> None:
+        execute = self.executor.execute
+        this = getcurrent()
+        result: object
+        while True:
+            try:
+                result = execute(batch)
+            except GreenletExit:  # the instance is closed in the middle of an execution that was given up
+                return
+            except BaseException as error:  # noqa: BLE001 - SystemExit of a model must not end the server
+                result = error
+            batch = this.parent.switch(result)
+            result = None
+
+    async def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None and not worker.dead:
+            worker.parent = getcurrent()
+            worker.throw()
+        await super().close()
+
+
+class TaskInstance(ModelInstance):
+    """Runs an `async def execute` on the loop, one task a batch; up to `capacity` of them overlap."""
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(name, executor, clock)
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, batch: Batch) -> None:
+        task = self._loop.create_task(self._run(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        result: object
+        try:
+            result = SKIPPED if all_gone(batch) else await self.executor.execute(batch)  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - every request gets an answer, whatever ended the task
+            result = error
+        batch.ended = self.clock()
+        self.finished(batch, result)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):  # a task whose requests were given up at shutdown
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        await super().close()
+
+
+class CallbackInstance(ModelInstance):
+    """Calls an `execute` that only sets things going; the executor calls `finished` itself. For ensembles."""
+
+    def start(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        try:
+            self.executor.execute(batch)
+        except Exception as error:
+            self.finished(batch, error)
+
+    async def close(self) -> None:
+        self.executor.finalize()

@@ -1,0 +1,87 @@
+"""How log lines look: Triton's format, so that what reads its log reads ours.
+
+`LMMDD hh:mm:ss.uuuuuu <pid> <file>:<line>] "<message>"`, with ISO8601 `YYYY-MM-DDThh:mm:ssZ L <pid> …`; times are UTC, messages
+are JSON strings, so that no text from outside can forge a line. Decides what is printed and where, for a process whose log is its
+own (`kernel serve`); an app that embeds the kernel configures `logging` as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from time import gmtime, strftime
+
+__all__ = ["FORMATS", "Formatter", "LogOptions", "set_up"]
+
+FORMATS = ("default", "ISO8601")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """`file`: empty for the console. `verbose`: 0 for none."""
+
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    verbose: int = 0
+    format: str = "default"
+    file: str = ""
+
+
+class Formatter(logging.Formatter):
+    """One record -> one line; below it the traceback, or the table that came as the record's `table`, indented by nothing."""
+
+    def __init__(self, format: str = "default") -> None:
+        super().__init__()
+        self._iso = format == "ISO8601"
+        self._pid = os.getpid()
+
+    def format(self, record: logging.LogRecord) -> str:
+        letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
+        when = gmtime(record.created)
+        if self._iso:
+            head = f"{strftime('%Y-%m-%dT%H:%M:%SZ', when)} {letter}"
+        else:
+            micros = int(record.created % 1 * 1_000_000)
+            head = f"{letter}{strftime('%m%d %H:%M:%S', when)}.{micros:06}"
+        line = f"{head} {self._pid} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
+        if record.exc_info:
+            # Indented, so that nothing an exception says can pass for a line of the log.
+            line += "".join(f"\n    {part}" for part in self.formatException(record.exc_info).splitlines())
+        table = getattr(record, "table", None)
+        return f"{line}\n{table}" if table else line
+
+
+class _Chosen(logging.Filter):
+    """Lets the levels through that are switched on, each by itself."""
+
+    def __init__(self, options: LogOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        level, options = record.levelno, self._options
+        if level >= logging.ERROR:
+            return options.error
+        if level >= logging.WARNING:
+            return options.warning
+        return options.info if level >= logging.INFO else options.verbose > 0
+
+
+def set_up(options: LogOptions) -> None:
+    """Send everything that is logged in this process to the console (stderr) or the file. Raises OSError for the file."""
+    handler: logging.Handler
+    handler = logging.FileHandler(options.file, encoding="utf-8") if options.file else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(options.format))
+    handler.addFilter(_Chosen(options))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    # Other libraries' debugging is nobody's wish; `--log-verbose` is about the kernel and its models.
+    root.setLevel(logging.INFO)
+    logging.getLogger("kernel").setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    logging.captureWarnings(True)

@@ -1,0 +1,62 @@
+"""From other threads to the loop: a list of calls, and one wake-up of the loop for as many as there are.
+
+Waking a loop costs far more than a call; a worker that finishes twenty executions in a row wakes it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Mailbox"]
+
+log = logging.getLogger("kernel")
+
+
+class Mailbox:
+    """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread."""
+
+    __slots__ = ("_calls", "_loop", "_signalled", "closed")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._signalled = False
+        self.closed = False
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Have `callback(*args)` called on the loop soon. Raises RuntimeError once the kernel has stopped."""
+        if self.closed:
+            raise RuntimeError("the kernel has stopped")
+        self._calls.append((callback, args))
+        # The order matters: append, then look at the flag; `drain` clears the flag, then looks at the calls. So either
+        # the drain under way sees this call, or this thread sees the flag cleared and wakes the loop again.
+        if not self._signalled:
+            self.wake()
+
+    def leave(self, callback: Callable[..., object], *args: Any) -> None:
+        """Add a call without waking the loop: whoever leaves one has to call `wake`, or post, within about a millisecond."""
+        self._calls.append((callback, args))
+
+    def wake(self) -> None:
+        """Wake the loop for what was left, unless somebody has already."""
+        if not self._signalled:
+            self._signalled = True
+            try:
+                self._loop.call_soon_threadsafe(self.drain)
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                self.closed = True
+
+    def drain(self) -> None:
+        """Make the calls. On the loop."""
+        self._signalled = False
+        calls = self._calls
+        while calls:
+            callback, args = calls.popleft()
+            try:
+                callback(*args)
+            except Exception:
+                log.exception("a call from another thread failed: %r", callback)

@@ -1,0 +1,325 @@
+"""One loaded version of a model: its config, its instances, its scheduler, and the check that every request passes.
+
+Decides whether a request fits the config; who may reach the model and when it comes and goes is the registry's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel.config import ModelConfig, TensorSpec
+from kernel.errors import Code, ServingError
+from kernel.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
+from kernel.interfaces import Backend, InstanceContext, Placement
+from kernel.request import InferenceRequest, InferenceResponse
+from kernel.scheduler import Scheduler
+from kernel.statistics import ModelStatistics
+from kernel.worker import InstanceThread, ThreadInstance, ThreadTaskInstance
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["Model", "ModelState"]
+
+log = logging.getLogger("kernel")
+
+BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input "
+    "shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class ModelState(enum.Enum):
+    UNKNOWN = "UNKNOWN"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class Model:
+    """One loaded model version. Lives from `start` to `close`.
+
+    `input_specs`, `output_specs`: name -> TensorSpec. `attachments`: a place where front ends keep what they have worked
+    out for this model; it dies with the model, so a reload starts afresh.
+    """
+
+    def __init__(self, kernel: Kernel, config: ModelConfig, version: int, model_folder: Path) -> None:
+        self.kernel = kernel
+        self.config = config
+        self.name = config.name
+        self.version = version
+        self.model_folder = model_folder
+        self.version_folder = model_folder / str(version)
+        self.input_specs: dict[str, TensorSpec] = {spec.name: spec for spec in config.inputs}
+        self.output_specs: dict[str, TensorSpec] = {spec.name: spec for spec in config.outputs}
+        self.output_names = frozenset(self.output_specs)
+        self.decoupled = config.decoupled
+        self.attachments: dict[object, object] = {}
+        self.state = ModelState.LOADING
+        self.scheduler: Scheduler
+        self.enqueue: Callable[[InferenceRequest], None] = self._not_started
+        self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
+        self._batches = config.max_batch_size > 0
+        # What `check` compares, in one tuple a name: datatype, dims, whether all dims are fixed.
+        self._expected = {
+            spec.name: (spec.datatype, tuple(spec.dims), -1 not in spec.dims) for spec in config.inputs
+        }
+        self._reshaped_in = [spec for spec in config.inputs if spec.reshape is not None]
+        self._reshaped_out = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
+
+    # -- the life of a version -----------------------------------------------------------------------------------------
+
+    async def start(self, backend: Backend) -> None:
+        """Make the instances. Raises ServingError when one of them fails; the others are finalized then."""
+        contexts = [
+            InstanceContext(
+                kernel=self.kernel,
+                config=self.config,
+                version=self.version,
+                instance_name=f"{group.name}_{index}",
+                kind=group.kind,
+                device_id=group.gpus[0] if group.gpus else 0,
+                model_folder=self.model_folder,
+                version_folder=self.version_folder,
+            )
+            for group in self.config.instance_groups
+            if not group.passive
+            for index in range(group.count)
+        ]
+        if self.config.is_ensemble:
+            contexts = [
+                InstanceContext(
+                    self.kernel, self.config, self.version, self.name, "CPU", 0, self.model_folder, self.version_folder
+                )
+            ]
+        results = await asyncio.gather(
+            *(self._make_instance(backend, context) for context in contexts), return_exceptions=True
+        )
+        instances = [result for result in results if isinstance(result, ModelInstance)]
+        problems = [result for result in results if isinstance(result, BaseException)]
+        kernel = self.kernel
+        if problems:
+            for instance in instances:
+                await self._close_instance(instance)
+            raise problems[0]
+        self.scheduler = Scheduler(
+            self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn
+        )
+        self.enqueue = self._enqueue_reshaped if self._reshaped_in or self._reshaped_out else self.scheduler.enqueue
+
+    async def _make_instance(self, backend: Backend, context: InstanceContext) -> ModelInstance:
+        kernel, name = self.kernel, context.instance_name
+        if backend.creates_on_loop:
+            executor = backend.create(context)
+            thread = None
+        else:
+            thread = InstanceThread(name)
+            try:
+                executor = await thread.call(backend.create, context)
+            except BaseException:
+                thread.stop()
+                raise
+        placement = executor.placement
+        if placement in (Placement.THREAD, Placement.THREAD_TASK):
+            thread = thread or InstanceThread(name)
+            kind = ThreadInstance if placement is Placement.THREAD else ThreadTaskInstance
+            return kind(name, executor, kernel.clock, thread, kernel.mailbox)
+        if thread is not None:
+            thread.stop()
+        if placement is Placement.TASK:
+            return TaskInstance(name, executor, kernel.clock, kernel.loop)
+        return (LoopInstance if placement is Placement.LOOP else CallbackInstance)(name, executor, kernel.clock)
+
+    def stop(self) -> None:
+        """Accept nothing more."""
+        self.state = ModelState.UNLOADING
+        self.scheduler.stop()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances."""
+        if self.state is not ModelState.UNLOADING:
+            self.stop()
+        scheduler = self.scheduler
+        if not scheduler.is_idle:
+            try:
+                async with asyncio.timeout(timeout):
+                    await scheduler.drained()
+            except TimeoutError:
+                scheduler.abort(
+                    ServingError(Code.UNAVAILABLE, f"Server is stopping, request to model '{self.name}' was given up")
+                )
+        scheduler.closed = True
+        await asyncio.gather(*(self._close_instance(instance) for instance in scheduler.instances))
+        self.state = ModelState.UNAVAILABLE
+        self.attachments.clear()
+
+    async def _close_instance(self, instance: ModelInstance) -> None:
+        if instance.outstanding and not instance.inline:
+            log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self.name)
+            return
+        try:
+            await instance.close()
+        except Exception:
+            log.exception("finalize of instance '%s' of model '%s' failed", instance.name, self.name)
+
+    def statistics(self) -> ModelStatistics:
+        return self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def check(self, request: InferenceRequest) -> None:
+        """Accept the request's form or raise ServingError(INVALID_ARG) in the reference's order and words.
+
+        Sets `model`, `batch_size` and `wanted` of the request. (Contract: http_protocol, section 3.4.)
+        """
+        expected, inputs = self._expected, request.inputs
+        for name in inputs:
+            if name not in expected:
+                raise _invalid(f"unexpected inference input '{name}' for model '{self.name}'")
+        requested = request.requested_outputs
+        if requested:
+            for name in requested:
+                if name not in self.output_names:
+                    raise _invalid(f"unexpected inference output '{name}' for model '{self.name}'")
+            request.wanted = frozenset(requested)
+        else:
+            request.wanted = self.output_names
+        if len(inputs) != len(expected) and not self._required <= inputs.keys():
+            raise self._missing(request)
+        if self._batches:
+            self._check_batch(request)
+        for name, tensor in inputs.items():
+            datatype, dims, fixed = expected[name]
+            if tensor.datatype != datatype:
+                raise _invalid(
+                    f"{request.log_id}inference input '{name}' data-type is '{tensor.datatype}', "
+                    f"but model '{self.name}' expects '{datatype}'"
+                )
+            shape = tensor.array.shape
+            own = shape[1:] if self._batches else shape
+            if own != dims and (
+                fixed or len(own) != len(dims) or any(want not in (-1, got) for want, got in zip(dims, own))
+            ):
+                raise self._wrong_shape(request, name, shape)
+            if self._batches and not shape[0]:
+                raise self._empty_batch(request, name)
+        request.model = self
+
+    def _check_batch(self, request: InferenceRequest) -> None:
+        rows = 0
+        for name, tensor in request.inputs.items():
+            shape = tensor.array.shape
+            if not shape:
+                raise _invalid(
+                    f"{request.log_id}input '{name}' has no shape but model requires batch dimension for '{self.name}'"
+                )
+            if not rows:
+                rows = shape[0]
+            elif rows != shape[0]:
+                raise _invalid(f"{request.log_id}input '{name}' batch size does not match other inputs for '{self.name}'")
+        if rows > self.config.max_batch_size:
+            raise _invalid(
+                f"{request.log_id}inference request batch-size must be <= {self.config.max_batch_size} for '{self.name}'"
+            )
+        request.batch_size = rows or 1
+
+    def _missing(self, request: InferenceRequest) -> ServingError:
+        total, required, got = len(self._expected), len(self._required), request.inputs
+        missing = [name for name in self._expected if name in self._required and name not in got]
+        wanted = f"expected {total} inputs" if required == total else f"expected number of inputs between {required} and {total}"
+        return _invalid(
+            f"{request.log_id}{wanted} but got {len(got)} inputs for model '{self.name}'. Got input(s) {_names(got)}, "
+            f"but missing required input(s) {_names(missing)}. Please provide all required input(s)."
+        )
+
+    def _wrong_shape(self, request: InferenceRequest, name: str, shape: tuple[int, ...]) -> ServingError:
+        dims = self._expected[name][1]
+        full = (-1, *dims) if self._batches else dims
+        return _invalid(
+            f"{request.log_id}unexpected shape for input '{name}' for model '{self.name}'. "
+            f"Expected {_shape(full)}, got {_shape(shape)}. {BATCH_NOTE if self._batches else ''}"
+        )
+
+    def _empty_batch(self, request: InferenceRequest, name: str) -> ServingError:
+        """No rows: the reference takes that for one row whose bytes are missing."""
+        tensor = request.inputs[name]
+        elements = 1
+        for size in tensor.array.shape[1:]:
+            elements *= size
+        if tensor.datatype == "BYTES":
+            return _invalid(
+                f"{request.log_id}expected {elements} string elements for inference input '{name}' "
+                f"for model '{self.name}', got 0"
+            )
+        return _invalid(
+            f"{request.log_id}input byte size mismatch for input '{name}' for model '{self.name}'. "
+            f"Expected {elements * tensor.array.itemsize}, got 0"
+        )
+
+    def _not_started(self, request: InferenceRequest) -> None:
+        raise AssertionError(f"model '{self.name}' has not started")
+
+    # -- reshape: the client sees dims, the model sees reshape -----------------------------------------------------------
+
+    def _enqueue_reshaped(self, request: InferenceRequest) -> None:
+        for spec in self._reshaped_in:
+            tensor = request.inputs.get(spec.name)
+            if tensor is not None:
+                tensor.array = self._reshape(tensor.array, spec.dims, spec.reshape or ())
+        if self._reshaped_out:
+            request.respond = _Reshaping(self, request.respond)
+        self.scheduler.enqueue(request)
+
+    def reshape_outputs(self, response: InferenceResponse) -> None:
+        """Give the outputs the shapes that the client is promised."""
+        for tensor in response.outputs:
+            spec = self._reshaped_out.get(tensor.name)
+            if spec is not None:
+                tensor.array = self._reshape(tensor.array, spec.reshape or (), spec.dims)
+
+    def _reshape(self, array: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Any:
+        """Return `array` with its dims as in `after`; the variable ones keep their sizes, in order."""
+        rows = array.shape[:1] if self._batches else ()
+        own = array.shape[len(rows) :]
+        if len(own) != len(before):
+            return array  # not what the config promises: passed on as it is, like everything the reference doesn't check
+        variable = iter(size for want, size in zip(before, own) if want == -1)
+        shape = tuple(next(variable) if size == -1 else size for size in after)
+        try:
+            return array.reshape(rows + shape)
+        except ValueError:
+            return array
+
+
+class _Reshaping:
+    """The continuation of a request whose outputs are to be reshaped."""
+
+    __slots__ = ("_model", "_respond")
+
+    def __init__(self, model: Model, respond: Callable[[InferenceResponse | None, bool], None]) -> None:
+        self._model = model
+        self._respond = respond
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        if response is not None and response.error is None:
+            self._model.reshape_outputs(response)
+        self._respond(response, final)
+
+
+def _invalid(message: str) -> ServingError:
+    return ServingError(Code.INVALID_ARG, message)
+
+
+def _names(names: Any) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,602 @@
+"""What is loaded: load, swap, drain, unload, index, and the way from a name to the model that serves it.
+
+The law: a version that serves goes on serving until its successor is READY; a failed load changes nothing for the clients.
+Reading files and making configs happens on load threads; all tables are changed on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernel.config import ModelConfig, check_ensembles, read_config
+from kernel.errors import Code, ServingError
+from kernel.interfaces import Backend
+from kernel.model import Model, ModelState
+from kernel.repository import FileRepository, Fingerprint, ModelFolder, OverrideFolder, check_model_name, select_versions
+from kernel.statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["ModelIndex", "Registry"]
+
+log = logging.getLogger("kernel")
+
+LOADING, READY, UNLOADING, UNAVAILABLE = (
+    ModelState.LOADING,
+    ModelState.READY,
+    ModelState.UNLOADING,
+    ModelState.UNAVAILABLE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndex:
+    """One line of the repository index. `version` and `state` are empty for a model that was never loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Version:
+    state: ModelState
+    reason: str = ""
+    model: Model | None = None
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is known of one model name."""
+
+    versions: dict[int, _Version] = field(default_factory=dict)
+    config: ModelConfig | None = None  # of the last successful load
+    fingerprint: Fingerprint | None = None  # of the files behind it
+    implicit: bool = False  # loaded only since an ensemble needs it
+    wanted: bool = False  # somebody asked for it, and nobody asked for its unload
+    override: OverrideFolder | None = None  # files that came with the load request
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What a load is going to do, as read from the files."""
+
+    folder: ModelFolder
+    config: ModelConfig
+    versions: tuple[int, ...]
+    fingerprint: Fingerprint
+    override: OverrideFolder | None
+
+
+class Registry:
+    """The models of one kernel by name and version."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        repositories: Sequence[str],
+        *,
+        backends: Mapping[str, Backend],
+        explicit: bool,
+        load_models: Sequence[str],
+        exit_on_error: bool,
+        auto_complete: bool,
+        config_name: str,
+        parallel: int,
+    ) -> None:
+        self._kernel = kernel
+        self._repositories = [FileRepository(path) for path in repositories]
+        self._backends = backends
+        self._explicit = explicit
+        self._load_models = load_models
+        self._exit_on_error = exit_on_error
+        self._auto_complete = auto_complete
+        self._config_name = config_name
+        self._parallel = parallel
+        self._entries: dict[str, _Entry] = {}
+        #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
+        self._serving: dict[tuple[str, str], Model] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    # -- look up -------------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str, version: str) -> Model:
+        """Return the READY model; raises ServingError in the words of http_protocol, section 2.5."""
+        model = self._serving.get((name, version))
+        if model is not None:
+            return model
+        number = version_number(version)
+        if number is not None and (model := self._serving.get((name, str(number)))) is not None:
+            return model
+        raise self._why_not(name, number)
+
+    def _why_not(self, name: str, number: int | None) -> ServingError:
+        entry = self._entries.get(name)
+        unknown = f"Request for unknown model: '{name}'"
+        if entry is None or not entry.versions:
+            return ServingError(Code.NOT_FOUND, f"{unknown} is not found")
+        if number is None:
+            return ServingError(Code.NOT_FOUND, f"{unknown} has no available versions")
+        if number not in entry.versions:
+            return ServingError(Code.NOT_FOUND, f"{unknown} version {number} is not found")
+        return ServingError(Code.UNAVAILABLE, f"{unknown} version {number} is not at ready state")
+
+    def is_ready(self, name: str, version: str) -> bool:
+        number = version_number(version)
+        return (name, "" if number is None else str(number)) in self._serving
+
+    def ready_models(self) -> list[Model]:
+        models = [model for (_, version), model in self._serving.items() if version]
+        return sorted(models, key=lambda model: (model.name, model.version))
+
+    def statistics(self, name: str, version: str) -> list[ModelStatistics]:
+        models = self.ready_models()
+        if name:
+            models = [model for model in models if model.name == name]
+            if not models:
+                raise ServingError(Code.INVALID_ARG, f"requested model '{name}' is not available")
+            number = version_number(version)
+            if number is not None:
+                models = [model for model in models if model.version == number]
+                if not models:
+                    raise ServingError(
+                        Code.INVALID_ARG, f"requested model version is not available for model '{name}'"
+                    )
+        return [model.statistics() for model in models]
+
+    def index(self, ready: bool) -> list[ModelIndex]:
+        names = set(self._entries)
+        if self._explicit and not ready:
+            for repository in self._repositories:
+                try:
+                    names.update(repository.scan())
+                except ServingError:
+                    log.exception("the repository index is incomplete")
+        lines = []
+        for name in sorted(names):
+            entry = self._entries.get(name)
+            if entry is None or not entry.versions:
+                if not ready and self._explicit:
+                    lines.append(ModelIndex(name))
+                continue
+            for number, version in sorted(entry.versions.items()):
+                if version.state is READY or not ready:
+                    lines.append(ModelIndex(name, str(number), version.state.value, version.reason))
+        return lines
+
+    def all_well(self) -> bool:
+        """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7)."""
+        for entry in self._entries.values():
+            if not entry.versions and entry.wanted:
+                return False
+            for version in entry.versions.values():
+                if version.state is not READY and not (version.state is UNAVAILABLE and version.reason == "unloaded"):
+                    return False
+        return True
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what is to be loaded at start-up, ensembles after what they consist of."""
+        found: set[str] = set()
+        for repository in self._repositories:
+            found.update(repository.scan())
+        names: set[str] = found
+        if self._explicit:
+            names = set(self._load_models)
+            if "*" in names:
+                if len(names) > 1:
+                    raise ServingError(
+                        Code.INVALID_ARG,
+                        "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+                    )
+                names = found
+        failures = await self._load_all(sorted(names))
+        for name, error in failures.items():
+            log.error("model '%s' failed to load: %s", name, error.message)
+        if failures and self._exit_on_error:
+            reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
+            raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}")
+
+    async def _load_all(self, names: Sequence[str]) -> dict[str, ServingError]:
+        """Load several models, some at a time; return why which ones failed."""
+        failures: dict[str, ServingError] = {}
+        plans: dict[str, _Plan] = {}
+        limit = asyncio.Semaphore(self._parallel)
+
+        async def plan(name: str) -> None:
+            self._entry(name).wanted = True
+            try:
+                async with limit:
+                    plans[name] = await self._plan(name, None, None)
+            except ServingError as error:
+                failures[name] = error
+
+        async def load(name: str) -> None:
+            try:
+                async with limit, self._entry(name).lock:
+                    await self._carry_out(plans[name])
+            except ServingError as error:
+                failures[name] = error
+
+        await asyncio.gather(*(plan(name) for name in names))
+        await asyncio.gather(*(load(name) for name in list(plans) if not plans[name].config.is_ensemble))
+        ensembles = {name: plan.config for name, plan in plans.items() if plan.config.is_ensemble}
+        for name in _by_dependency(ensembles):
+            try:
+                await self._load_composing(ensembles[name], skip=plans.keys() | failures.keys(), within=())
+            except ServingError as error:
+                failures[name] = error
+                continue
+            await load(name)
+        return failures
+
+    async def stop(self, timeout: float) -> None:
+        """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
+        deadline = self._kernel.clock() + timeout
+        models = self.ready_models()
+        for model in models:
+            model.stop()
+        try:
+            async with asyncio.timeout(timeout):
+                # A request in flight may still call any model: nobody goes before all are idle.
+                while busy := [model for model in models if not model.scheduler.is_idle]:
+                    await busy[0].scheduler.drained()
+        except TimeoutError:
+            log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
+        await asyncio.gather(*(model.close(0.0) for model in models))
+        self._serving.clear()
+        for entry in self._entries.values():
+            for version in entry.versions.values():
+                if version.state is READY:
+                    version.state, version.reason, version.model = UNAVAILABLE, "unloaded", None
+            if entry.override is not None:
+                entry.override.remove()
+        if self._background:
+            await asyncio.wait(self._background, timeout=max(0.1, deadline - self._kernel.clock()))
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    async def load(self, name: str, *, config: str | None, files: Mapping[str, bytes] | None) -> None:
+        self._check_mode()
+        check_model_name(name)
+        await self._load(name, config, files, within=())
+        entry = self._entries[name]
+        entry.wanted, entry.implicit = True, False
+
+    async def _load(
+        self, name: str, config: str | None, files: Mapping[str, bytes] | None, within: tuple[str, ...]
+    ) -> None:
+        """Plan and carry out one load; raises ServingError with the reference's words in front."""
+        plan = await self._plan(name, config, files)
+        if plan.config.is_ensemble:
+            await self._load_composing(plan.config, skip=(), within=(*within, name))
+        async with self._entry(name).lock:
+            await self._carry_out(plan)
+
+    async def _load_composing(self, config: ModelConfig, skip: Any, within: tuple[str, ...]) -> None:
+        """Load what an ensemble consists of, where it is not loaded, or has changed since."""
+        for step in config.ensemble or ():
+            name = step.model_name
+            if name in within:
+                cycle = " -> ".join([*within[within.index(name) :], name])
+                raise ServingError(
+                    Code.INVALID_ARG,
+                    f"load failed for model '{within[-1]}': circular dependency between ensembles: {cycle}\n",
+                )
+            if name in skip or not self._explicit or self._folder(name) is None:
+                continue
+            entry = self._entry(name)
+            fresh = (name, "") not in self._serving
+            try:
+                await self._load(name, None, None, within)
+            except ServingError as error:
+                log.warning("model '%s', which an ensemble needs, failed to load: %s", name, error.message)
+                continue
+            if fresh and not entry.wanted:
+                entry.implicit = True
+
+    async def _plan(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
+        try:
+            return await self._in_load_thread(self._read, name, config, files)
+        except ServingError as error:
+            entry = self._entries.get(name)
+            if entry is not None and not entry.versions and entry.wanted:
+                entry.versions = {}
+            if error.message.startswith(("failed to load", "load failed")):
+                raise
+            words = f"failed to load '{name}', failed to poll from model repository"
+            code = Code.NOT_FOUND if error.code is Code.NOT_FOUND else Code.INTERNAL
+            raise ServingError(code, f"{words}: {error.message}") from error
+
+    def _read(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
+        """Read a model's files. On a load thread."""
+        override = None
+        if files:
+            if config is None:
+                raise ServingError(
+                    Code.INVALID_ARG,
+                    f"files were given for model '{name}' without a 'config'; with files the config is mandatory",
+                )
+            override = OverrideFolder(name, files)
+            folder: ModelFolder | None = override.folder
+        else:
+            folder = self._folder(name)
+        if folder is None:
+            raise self._unknown(name)
+        try:
+            read = read_config(
+                folder.path,
+                override=config,
+                auto_complete=self._auto_complete,
+                config_name=self._config_name,
+                backends=self._backends,
+            )
+            for warning in (*folder.warnings, *read.warnings):
+                log.warning("model '%s': %s", name, warning)
+            versions = select_versions(read, folder.versions)
+            fingerprint = folder.fingerprint()
+        except BaseException:
+            if override is not None:
+                override.remove()
+            raise
+        return _Plan(folder, read, versions, fingerprint, override)
+
+    def _folder(self, name: str) -> ModelFolder | None:
+        """Return where the model lies; raises ServingError when it lies in two repositories."""
+        found = [folder for repository in self._repositories if (folder := repository.find(name)) is not None]
+        if len(found) > 1:
+            places = ", ".join(str(folder.path) for folder in found)
+            raise ServingError(
+                Code.INTERNAL,
+                f"failed to poll model '{name}': not unique across all model repositories ({places})",
+            )
+        return found[0] if found else None
+
+    def _unknown(self, name: str) -> ServingError:
+        names = sorted({name for repository in self._repositories for name in repository.scan()})
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else f"; there are {names}"
+        return ServingError(Code.NOT_FOUND, f"no model '{name}' in the model repositories{hint}")
+
+    async def _carry_out(self, plan: _Plan) -> None:
+        """Make the planned versions READY and let those go that are not selected any more. The entry's lock is held."""
+        name = plan.config.name
+        entry = self._entry(name)
+        if (
+            plan.override is None
+            and plan.config.source.kind != "override"
+            and entry.override is None
+            and entry.fingerprint == plan.fingerprint
+            and entry.config is not None
+            and entry.config.source.kind != "override"
+            and set(plan.versions) == {number for number, version in entry.versions.items() if version.state is READY}
+        ):
+            return  # nothing has changed
+        problems: list[tuple[int, str]] = []
+        if plan.config.is_ensemble:
+            self._check_ensemble(plan.config)
+        for number in plan.versions:
+            version = entry.versions.get(number)
+            if version is None:
+                entry.versions[number] = _Version(LOADING)
+            elif version.state is not READY:
+                version.state, version.reason = LOADING, ""
+        made = await asyncio.gather(*(self._make(plan, number) for number in plan.versions))
+        for number, result in zip(plan.versions, made):
+            if isinstance(result, Model):
+                self._serve(entry, number, result)
+            else:
+                problems.append((number, f"{result.code.value}: {result.message}"))
+                version = entry.versions[number]
+                if version.state is not READY:
+                    version.state, version.reason = UNAVAILABLE, problems[-1][1]
+        for number, version in list(entry.versions.items()):
+            if number not in plan.versions and version.state is READY:
+                self._retire(entry, name, number)
+        self._refresh(name)
+        if problems:
+            details = "".join(
+                f"version {number} is at UNAVAILABLE state: {reason};\n" for number, reason in problems
+            )
+            if plan.override is not None:
+                plan.override.remove()
+            raise ServingError(Code.INVALID_ARG, f"load failed for model '{name}': {details}")
+        if entry.override is not None and entry.override is not plan.override:
+            entry.override.remove()
+        entry.config, entry.fingerprint, entry.override = plan.config, plan.fingerprint, plan.override
+        await self._revalidate_dependents(name)
+
+    async def _make(self, plan: _Plan, number: int) -> Model | ServingError:
+        """Return the started model version, or why there is none."""
+        config = plan.config
+        backend = self._backends["ensemble" if config.is_ensemble else config.backend]
+        try:
+            if self._auto_complete:
+                config = await self._in_load_thread(
+                    backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
+                )
+            backend.validate(config, plan.folder.path)
+            model = Model(self._kernel, config, number, plan.folder.path)
+            await model.start(backend)
+        except ServingError as error:
+            return error
+        except Exception as error:
+            log.exception("model '%s' version %d failed to load", config.name, number)
+            return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+        return model
+
+    def _serve(self, entry: _Entry, number: int, model: Model) -> None:
+        """Put a started model in its place; what stood there finishes what it has and goes."""
+        version = entry.versions[number]
+        old = version.model
+        model.state = READY
+        version.state, version.reason, version.model = READY, "", model
+        self._serving[model.name, str(number)] = model
+        if old is not None:
+            old.stop()
+            self._later(old.close())
+
+    def _refresh(self, name: str) -> None:
+        """Set which version stands for the name alone: the highest that is READY."""
+        entry = self._entries[name]
+        ready = [number for number, version in entry.versions.items() if version.state is READY]
+        if ready:
+            self._serving[name, ""] = self._serving[name, str(max(ready))]
+        else:
+            self._serving.pop((name, ""), None)
+
+    # -- ensembles -----------------------------------------------------------------------------------------------------
+
+    def _check_ensemble(self, config: ModelConfig) -> None:
+        """Check an ensemble against the models that serve now (stage C of model_config). Raises ServingError."""
+        configs: dict[str, ModelConfig] = {}
+        loaded: dict[str, set[int]] = {}
+        for model in self.ready_models():
+            loaded.setdefault(model.name, set()).add(model.version)
+            configs[model.name] = model.config
+        configs[config.name] = config
+        loaded.setdefault(config.name, set()).add(1)
+        errors = check_ensembles(configs, loaded).get(config.name)
+        if errors:
+            entry = self._entry(config.name)
+            reasons = "; ".join(str(error) for error in errors)
+            message = f"load failed for model '{config.name}': {reasons}\n"
+            for version in entry.versions.values():
+                if version.state is not READY:
+                    version.state, version.reason = UNAVAILABLE, reasons
+            if not entry.versions:
+                entry.versions[1] = _Version(UNAVAILABLE, f"{Code.INVALID_ARG.value}: {reasons}")
+            raise ServingError(Code.INVALID_ARG, message)
+
+    def _dependents(self, name: str) -> list[str]:
+        """Return the ensembles that have the model as a step, directly or through other ensembles."""
+        direct = [
+            other
+            for other, entry in self._entries.items()
+            if entry.config is not None and any(step.model_name == name for step in entry.config.ensemble or ())
+        ]
+        return [*direct, *(further for other in direct for further in self._dependents(other))]
+
+    async def _revalidate_dependents(self, name: str) -> None:
+        """A model has come (back): ensembles that had gone with it come back too."""
+        for other in self._dependents(name):
+            entry = self._entries[other]
+            if entry.wanted and (other, "") not in self._serving and entry.config is not None:
+                entry.fingerprint = None
+                try:
+                    await self._load(other, None, None, within=())
+                except ServingError as error:
+                    log.warning("ensemble '%s' stays unavailable: %s", other, error.message)
+
+    # -- unload --------------------------------------------------------------------------------------------------------
+
+    def unload(self, name: str, *, dependents: bool) -> None:
+        self._check_mode()
+        entry = self._entries.get(name)
+        if entry is None or not any(version.state is READY for version in entry.versions.values()):
+            log.warning("unload of model '%s', which is not loaded", name)
+            return
+        entry.wanted = False
+        config = entry.config
+        self._unload_now(name)
+        for other in self._dependents(name):
+            self._unload_now(other)
+        if dependents and config is not None:
+            for step in config.ensemble or ():
+                needed = [one for one in self._dependents(step.model_name) if (one, "") in self._serving]
+                composing = self._entries.get(step.model_name)
+                if composing is not None and composing.implicit and not needed:
+                    self.unload(step.model_name, dependents=True)
+
+    def _unload_now(self, name: str) -> None:
+        entry = self._entries[name]
+        for number, version in entry.versions.items():
+            if version.state is READY:
+                self._retire(entry, name, number)
+        entry.fingerprint = None
+        self._refresh(name)
+
+    def _retire(self, entry: _Entry, name: str, number: int) -> None:
+        version = entry.versions[number]
+        model = version.model
+        assert model is not None
+        self._serving.pop((name, str(number)), None)
+        version.state, version.model = UNLOADING, None
+        model.stop()
+
+        async def close() -> None:
+            await model.close()
+            if version.state is UNLOADING:
+                version.state, version.reason = UNAVAILABLE, "unloaded"
+
+        self._later(close())
+
+    # -- small helpers -------------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = _Entry()
+        return entry
+
+    def _check_mode(self) -> None:
+        if not self._explicit:
+            raise ServingError(
+                Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _in_load_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
+
+
+def version_number(version: str) -> int | None:
+    """Return the number a version string stands for, None for the newest. Raises ServingError for what is no version."""
+    if version in ("", "-1"):
+        return None
+    if re.fullmatch(r"[0-9]{1,19}", version) and int(version) < 2**63:
+        return int(version)
+    if re.fullmatch(r"-[0-9]{1,19}", version):
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"invalid model version specified '{version}' , version should be an integral value > 0",
+        )
+    raise ServingError(
+        Code.INVALID_ARG,
+        f"failed to get model version from specified version string '{version}' (details: stol), "
+        "version should be an integral value > 0",
+    )
+
+
+def _by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:
+    """Return the names so that an ensemble comes after the ensembles among its steps; cycles in any order."""
+    order: dict[str, None] = {}
+    seen: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        for step in ensembles[name].ensemble or ():
+            if step.model_name in ensembles:
+                visit(step.model_name)
+        order[name] = None
+
+    for name in sorted(ensembles):
+        visit(name)
+    return list(order)

@@ -1,0 +1,604 @@
+"""The scheduler of one model version: queue + free instances -> batches -> answers. The only file with timers.
+
+The law: every request it accepts gets exactly one final answer, through `release` and nothing else. New request, free
+instance and timer all come down to `_dispatch`, which asks the rules (queueing, batching) and acts on their decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from kernel.batch import Batch
+from kernel.batching import BatchRule, decide
+from kernel.config import ModelConfig
+from kernel.deadlock import circular_wait
+from kernel.errors import Code, Reason, ServingError
+from kernel.instance import SKIPPED, ModelInstance
+from kernel.mailbox import Mailbox
+from kernel.queueing import RequestQueue
+from kernel.request import TRANSITIONS, InferenceRequest, InferenceResponse, RequestState
+from kernel.statistics import StatisticsCounter
+
+__all__ = ["Scheduler", "Turn"]
+
+log = logging.getLogger("kernel")
+
+PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
+TURN_SECONDS = 0.001  # how long executions on the loop may follow one another before others get their turn
+RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
+NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
+STREAK = 64  # calls of models that run at once within one turn of the loop
+
+
+class Turn:
+    """What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers."""
+
+    __slots__ = ("_loop", "calls", "depth")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.depth = 0
+        self.calls = 0
+
+    def may_call(self) -> bool:
+        """Count one call of a model that would run at once; False when others have waited long enough."""
+        self.calls += 1
+        if self.calls == 1:
+            self._loop.call_soon(self._next)
+        return self.calls < STREAK
+
+    def _next(self) -> None:
+        self.calls = 0
+
+
+def _nobody(response: InferenceResponse | None, final: bool) -> None:
+    """The continuation of a request that has had its final answer."""
+
+
+class Scheduler:
+    """Schedules the requests of one model version over its instances. Everything here runs on the loop.
+
+    Attributes by lifetime. Per model: `name`, `version`, `instances`, `rule`. Of the moment: `queue`, `in_flight` (accepted
+    and not released), `pending` (not yet executing), `stopping`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        instances: Sequence[ModelInstance],
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        mailbox: Mailbox,
+        turn: Turn,
+    ) -> None:
+        self.name = config.name
+        self.version = version
+        self.version_text = str(version)
+        self.instances = tuple(instances)
+        self.clock = clock
+        self.statistics = StatisticsCounter()
+        batching = config.dynamic_batching
+        self.rule = BatchRule.of(config) if batching else None
+        self.queue = (
+            RequestQueue(
+                batching.priority_levels,
+                batching.default_priority_level,
+                batching.default_queue_policy,
+                batching.priority_queue_policy,
+            )
+            if batching
+            else RequestQueue()
+        )
+        self.decoupled = config.decoupled
+        self._fail_times = 2 if config.is_ensemble else 1
+        self._loop = loop
+        self._mailbox = mailbox
+        self._turn = turn
+        self._inline = all(instance.inline for instance in instances) and batching is None
+        self._single = instances[0] if len(instances) == 1 else None
+        self._ordered: deque[InferenceRequest] | None = (
+            deque() if batching and batching.preserve_ordering and not config.decoupled else None
+        )
+        self._deadlines: list[tuple[float, int, InferenceRequest]] = []
+        self._due = 0  # entries of _deadlines whose request is alive
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._scheduled = False  # a _dispatch is on its way
+        self._dispatching = False
+        self._guarded: set[ModelInstance] = set()
+        self._order = 0
+        self.in_flight = 0
+        self.stopping = False  # only calls of accepted requests are accepted
+        self.closed = False  # nothing is
+        self._drained: asyncio.Future[None] | None = None
+        self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
+        for instance in instances:
+            instance.scheduler = self
+            instance.runs = self.queue.plain and self._ordered is None
+
+    @property
+    def pending(self) -> int:
+        """Requests that were accepted and have not begun to execute."""
+        begun = sum(
+            len(batch.requests) for instance in self.instances for batch in instance.running if not batch.started
+        )
+        return len(self.queue) + begun
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: InferenceRequest) -> None:
+        """Accept a checked request, or answer it with why not. From here on the scheduler owns it."""
+        now = self.clock()
+        request.enqueued = now
+        if not request.received:
+            request.received = now
+        if self.stopping and (request.parent is None or self.closed):
+            self._refuse(
+                request,
+                ServingError(
+                    Code.UNAVAILABLE,
+                    f"{request.log_id}Server is stopping, scheduler for model has stopped accepting new inference requests",
+                ),
+            )
+            return
+        order = self._order = self._order + 1
+        request.order = order
+        parent = request.parent
+        if parent is not None and not self._adopt(request, parent):
+            return
+        if (
+            self._inline
+            and not self._dispatching
+            and request.deadline is None
+            and not self.queue
+            and (instance := self._free_instance()) is not None
+            and (turn := self._turn).depth < NESTED
+            and (parent is None or turn.may_call())
+        ):
+            # Nobody waits, somebody is free, and a start costs no wake-up: straight to the instance.
+            self.in_flight += 1
+            turn.depth += 1
+            try:
+                self._start(instance, Batch([request], request.batch_size))
+            finally:
+                turn.depth -= 1
+            return
+        try:
+            self.queue.push(request, now)
+        except ServingError as error:
+            self._disown(request)
+            self._refuse(request, error)
+            return
+        request.state = PENDING
+        self.in_flight += 1
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, order, request))
+            self._due += 1
+            self._arm(request.deadline)
+        if request.expires is not None:
+            self._arm(request.expires)
+        if not self._scheduled and self._free_instance() is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch_soon)
+
+    def _adopt(self, request: InferenceRequest, parent: Batch) -> bool:
+        """Enter a call of a model into the tree under its parent; refuse it when it could only wait for itself."""
+        if all(one.state is RELEASED for one in parent.requests):
+            self._refuse(request, ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED))
+            return False
+        if self._free_instance(whole=True) is None and (cycle := circular_wait(request, self)):
+            self._refuse(
+                request,
+                ServingError(
+                    Code.UNAVAILABLE,
+                    f"{request.log_id}request to model '{self.name}' could only wait for itself: every instance is held by "
+                    f"the requests that made it ({' -> '.join(cycle)}); give '{self.name}' more instances "
+                    "(instance_group count) or an `async def execute` with a higher max_concurrency",
+                ),
+            )
+            return False
+        if parent.children is None:
+            parent.children = set()
+        parent.children.add(request)
+        return True
+
+    def _disown(self, request: InferenceRequest) -> None:
+        parent = request.parent
+        if parent is not None:
+            if parent.children is not None:
+                parent.children.discard(request)
+            request.parent = None
+
+    def _refuse(self, request: InferenceRequest, error: ServingError) -> None:
+        """Answer a request that was never accepted; nothing counts it (reference: observability, section 1.2)."""
+        request.state = RELEASED
+        request.error = error
+        respond, request.respond = request.respond, _nobody
+        respond(self._sign(request, InferenceResponse([], error=error)), True)
+
+    # -- decide --------------------------------------------------------------------------------------------------------
+
+    def _dispatch_soon(self) -> None:
+        self._scheduled = False
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Give waiting requests to free instances, as far as the rules allow, and set the timer for when they may allow more."""
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            began = now = self.clock()
+            queue, rule = self.queue, self.rule
+            expiry = queue.next_expiry()
+            if expiry is not None and expiry <= now:
+                self._expire(now)
+            again: float | None = None
+            while queue:
+                instance = self._free_instance()
+                if instance is None:
+                    break
+                if rule is None:
+                    request = queue.take_one()
+                    batch = Batch([request], request.batch_size)
+                else:
+                    count, again = decide(queue, now, rule)
+                    if not count:
+                        break
+                    if instance.outstanding and sum(one.batch_size for one in islice(queue, count)) < rule.largest:
+                        break  # only full batches may follow in a run: smaller ones grow while the instance is busy
+                    requests = queue.take(count)
+                    batch = Batch(requests, sum(request.batch_size for request in requests))
+                self._start(instance, batch)
+                if instance.inline and queue:
+                    now = self.clock()
+                    if now - began > TURN_SECONDS:
+                        self._schedule()
+                        break
+            if again is not None:
+                self._arm(again)
+            expiry = queue.next_expiry()
+            if expiry is not None:
+                self._arm(expiry)
+        finally:
+            self._dispatching = False
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch_soon)
+
+    def _free_instance(self, whole: bool = False) -> ModelInstance | None:
+        """Return the instance with the fewest executions that may take one more; `whole`: one that can begin it at once."""
+        single = self._single
+        if single is not None:
+            return single if single.outstanding < (single.capacity if whole else single.limit) else None
+        best = None
+        for instance in self.instances:
+            if instance.outstanding < (instance.capacity if whole else instance.limit) and (
+                best is None or instance.outstanding < best.outstanding
+            ):
+                best = instance
+        return best
+
+    # -- execute -------------------------------------------------------------------------------------------------------
+
+    def _start(self, instance: ModelInstance, batch: Batch) -> None:
+        for request in batch.requests:
+            assert EXECUTING in TRANSITIONS[request.state], request
+            request.state = EXECUTING
+            request.batch = batch
+        if self._ordered is not None:
+            self._ordered.extend(batch.requests)
+        batch.instance = instance
+        instance.outstanding += 1
+        instance.running[batch] = None
+        instance.start(batch)
+        if instance.outstanding > 1 and not instance.inline and instance not in self._guarded:
+            self._guarded.add(instance)
+            self._loop.call_later(RUN_PATIENCE, self._look_after, instance, next(iter(instance.running), None))
+
+    def _look_after(self, instance: ModelInstance, oldest: Batch | None) -> None:
+        """A run should be over by now: fetch what is finished, and take back what waits behind an execution that is slow."""
+        self._guarded.discard(instance)
+        self._mailbox.drain()
+        if instance.outstanding < 2:
+            return
+        current = next(iter(instance.running))
+        if current is oldest:
+            batches = instance.take_back()
+            for batch in batches:
+                del instance.running[batch]
+                instance.outstanding -= 1
+            back = [request for batch in batches for request in batch.requests if request.state is EXECUTING]
+            for request in back:
+                request.state = PENDING
+                request.batch = None
+            self.queue.push_back(back)
+            if self._ordered is not None:
+                for _ in back:
+                    self._ordered.pop()
+            self._dispatch()
+        else:
+            self._guarded.add(instance)
+            self._loop.call_later(RUN_PATIENCE, self._look_after, instance, current)
+
+    def finished(self, instance: ModelInstance, batch: Batch, result: Any) -> None:
+        """An instance has ended an execution; `result` is what the executor returned or the exception it raised."""
+        instance.outstanding -= 1
+        instance.running.pop(batch, None)
+        if not batch.input_ended:
+            batch.input_ended = batch.started
+        if not batch.output_started:
+            batch.output_started = batch.ended
+        requests = batch.requests
+        if result is SKIPPED:
+            pass
+        elif result is None or type(result) is list or type(result) is tuple:
+            self.statistics.executed(batch)
+            if self.decoupled:
+                self._count_decoupled(batch)
+            if result is None:
+                self._open.update(request for request in requests if request.state is not RELEASED)
+            elif len(result) == len(requests):
+                for request, response in zip(requests, result):
+                    if request.state is RELEASED:
+                        continue
+                    if response is not None:
+                        self._answer(request, response)
+                    else:
+                        self._open.add(request)
+            else:
+                self._fail_batch(
+                    batch,
+                    ServingError(
+                        Code.INTERNAL,
+                        f"the executor of model '{self.name}' returned {len(result)} responses for {len(requests)} requests",
+                    ),
+                )
+        else:
+            self.statistics.executed(batch)
+            self._fail_batch(batch, self._as_error(result))
+        if self.queue and not self._scheduled:
+            self._dispatch()
+        if self.stopping:
+            self._tell_drained()
+
+    def _fail_batch(self, batch: Batch, error: ServingError) -> None:
+        for request in batch.requests:
+            if request.state is not RELEASED:
+                self.release(request, InferenceResponse([], error=error))
+
+    def _as_error(self, problem: object) -> ServingError:
+        if isinstance(problem, ServingError):
+            return problem
+        if not isinstance(problem, BaseException):
+            problem = TypeError(f"its executor returned {type(problem).__name__}, not a list of responses")
+        if isinstance(problem, asyncio.CancelledError):
+            return ServingError(Code.CANCELLED, f"the execution of model '{self.name}' was cancelled", Reason.BACKEND)
+        log.error("model '%s' failed", self.name, exc_info=problem)
+        return ServingError(
+            Code.INTERNAL, f"model '{self.name}' failed: {type(problem).__name__}: {problem}", Reason.BACKEND
+        )
+
+    def _count_decoupled(self, batch: Batch) -> None:
+        """A decoupled request counts when its execute returns, not when its last response has gone (reference behaviour)."""
+        for request in batch.requests:
+            if not request.counted and request.error is None:
+                request.counted = True
+                self.statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                self.statistics.last_inference = batch.ended
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def _answer(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Release with the model's own answer, in the order of execution where the config asks for that."""
+        ordered = self._ordered
+        if ordered is None:
+            self.release(request, response)
+            return
+        request.outcome = response
+        self._flush()
+
+    def _flush(self) -> None:
+        """Let out the answers in front that are there; those that were released otherwise just leave."""
+        ordered = self._ordered
+        assert ordered is not None
+        while ordered:
+            head = ordered[0]
+            if head.state is not RELEASED:
+                if head.outcome is None:
+                    return
+                outcome, head.outcome = head.outcome, None
+                ordered.popleft()
+                self.release(head, outcome)
+            else:
+                ordered.popleft()
+
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
+        """Pass on a response that a running execution gives before, or instead of, its return."""
+        if request.state is RELEASED:
+            return
+        if final:
+            if response is not None and not self.decoupled:
+                self._answer(request, response)
+            else:
+                self.release(request, response)
+        elif response is not None:
+            request.respond(self._sign(request, response), False)
+
+    def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
+        """Give the final answer: the one way to RELEASED for a request that was accepted."""
+        if request.state is RELEASED:
+            return
+        request.state = RELEASED
+        self.in_flight -= 1
+        if self._open:
+            self._open.discard(request)
+        batch = request.batch
+        error = response.error if response is not None else None
+        statistics = self.statistics
+        if error is None:
+            if not request.counted and batch is not None:
+                request.counted = True
+                now = self.clock()
+                statistics.last_inference = now
+                if not batch.ended:  # answered by a sender before execute returned
+                    batch.ended = now
+                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                    batch.ended = 0.0
+                else:
+                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+        else:
+            if request.error is None:
+                request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
+            if not request.counted:
+                request.counted = True
+                reason = request.error.reason
+                times = 1
+                if self._fail_times == 2 and reason is Reason.BACKEND:
+                    reason, times = Reason.OTHER, 2
+                statistics.failed(reason, self.clock() - request.received, times)
+        if request.deadline is not None:
+            self._due -= 1
+            self._sweep_deadlines()
+        if batch is not None and batch.children:
+            self._cancel_children(batch)
+        if request.parent is not None:
+            self._disown(request)
+        request.batch = None
+        respond, request.respond = request.respond, _nobody
+        try:
+            respond(self._sign(request, response) if response is not None else None, True)
+        except Exception:
+            log.exception("the receiver of an answer of model '%s' failed", self.name)
+        if self._ordered and self._ordered[0].state is RELEASED:
+            self._flush()
+        if self.stopping:
+            self._tell_drained()
+
+    def _sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+        response.model_name = self.name
+        response.model_version = self.version_text
+        response.id = request.id
+        return response
+
+    # -- cancel, expire, stop ------------------------------------------------------------------------------------------
+
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
+        """Release a request for which nobody waits any more, with what it has called; a running model sees `is_cancelled`."""
+        if request.state is RELEASED:
+            return
+        if error is None:
+            error = ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
+        executing = request.state is EXECUTING
+        if not executing:
+            self.queue.remove(request)
+        request.error = error
+        told, request.on_cancel = request.on_cancel, None
+        self.release(request, InferenceResponse([], error=error))
+        if executing and told is not None:
+            told()
+
+    def _cancel_children(self, batch: Batch) -> None:
+        """The calls of an execution that nobody waits for any more are of no use either."""
+        if all(request.state is RELEASED for request in batch.requests):
+            children, batch.children = batch.children or (), None
+            for child in list(children):
+                child.model.scheduler.cancel(child)
+
+    def _expire(self, now: float) -> None:
+        for request in self.queue.expire(now):
+            error = ServingError(Code.UNAVAILABLE, "Request timeout expired", Reason.REJECTED)
+            request.error = error
+            self.release(request, InferenceResponse([], error=error))
+
+    def _pass_deadlines(self, now: float) -> None:
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            request = heapq.heappop(heap)[2]
+            if request.state is RELEASED:
+                continue
+            where, reason = ("queued", Reason.REJECTED) if request.state is PENDING else ("executing", Reason.CANCELED)
+            self.cancel(
+                request,
+                ServingError(
+                    Code.UNAVAILABLE,
+                    f"{request.log_id}deadline of the request to model '{self.name}' passed after "
+                    f"{now - request.received:.3f} s while it was {where}",
+                    reason,
+                ),
+            )
+
+    def _sweep_deadlines(self) -> None:
+        """Rebuild the heap once most of it is stale: it would hold answered requests, with their tensors, till they are due."""
+        if len(self._deadlines) > 2 * self._due + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].state is not RELEASED]
+            heapq.heapify(self._deadlines)
+
+    def _arm(self, when: float) -> None:
+        """Have `_ring` called at `when` or before."""
+        timer = self._timer
+        if timer is not None:
+            if self._timer_at <= when:
+                return
+            timer.cancel()
+        self._timer_at = when
+        # Relative: the loop's own clock may be coarser than ours.
+        self._timer = self._loop.call_later(max(0.0, when - self.clock()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self.clock()
+        if self._deadlines:
+            self._pass_deadlines(now)
+        self._dispatch()
+        expiry = self.queue.next_expiry()
+        if expiry is not None:
+            if expiry <= now:
+                self._expire(now)
+                expiry = self.queue.next_expiry()
+            if expiry is not None:
+                self._arm(expiry)
+        if self._deadlines:
+            self._arm(self._deadlines[0][0])
+
+    def stop(self) -> None:
+        """Accept nothing more; what was accepted is finished."""
+        self.stopping = True
+
+    async def drained(self) -> None:
+        """Return when no accepted request is without its answer and no execution runs. After `stop`."""
+        assert self.stopping
+        while not self.is_idle:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.in_flight and not any(instance.outstanding for instance in self.instances)
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._drained.done() and self.is_idle:
+            self._drained.set_result(None)
+
+    def abort(self, error: ServingError) -> None:
+        """Answer everything that is in flight with `error`, now."""
+        alive = [*self.queue, *self._open]
+        for instance in self.instances:
+            for batch in instance.running:
+                alive.extend(batch.requests)
+        for request in alive:
+            self.cancel(request, error)
+
+
+def _by_backend(error: ServingError) -> ServingError:
+    """The same error, counted as the backend's: it came as the answer of an execution."""
+    return ServingError(error.code, error.message, Reason.BACKEND)

@@ -1,0 +1,427 @@
+"""The façade: class Kernel. Submit, infer, stream, load, unload, ready; start-up and drain in their right order.
+
+Everything a front end, a model or an embedding app may do with the kernel is a method here. Nothing here decides: requests go
+to the model's scheduler, names to the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from kernel.batch import Batch
+from kernel.errors import Code, Reason, ServingError
+from kernel.instance import current_worker
+from kernel.mailbox import Mailbox
+from kernel.model import Model
+from kernel.plugins import Plugins
+from kernel.registry import ModelIndex, Registry
+from kernel.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.scheduler import Turn
+from kernel.statistics import ModelStatistics
+from kernel.tensor import Tensor, as_bytes_array, datatype_of
+
+__all__ = ["Kernel"]
+
+log = logging.getLogger("kernel")
+
+
+class Kernel:
+    """Serves the models of one or more model repositories inside the running event loop.
+
+    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "explicit" only
+    `load_models` (`["*"]` for all) and allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
+    to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
+    completed from the model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
+    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time.
+
+    Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
+    (asyncio or uvloop); several kernels may live in one process.
+    """
+
+    def __init__(
+        self,
+        *repositories: str | os.PathLike[str],
+        control_mode: str = "none",
+        load_models: Sequence[str] = (),
+        exit_on_error: bool = True,
+        strict_readiness: bool = True,
+        auto_complete: bool = True,
+        config_name: str = "",
+        plugins: Sequence[object] = (),
+        load_threads: int = 4,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        if control_mode not in ("none", "explicit"):
+            raise ServingError(
+                Code.INVALID_ARG, f"unknown model control mode '{control_mode}'; there are 'none' and 'explicit'"
+            )
+        if load_models and control_mode != "explicit":
+            raise ServingError(
+                Code.INVALID_ARG, "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+            )
+        self.control_mode = control_mode
+        self.drain_seconds = drain_seconds
+        self.plugins = Plugins(plugins)
+        self.loop: asyncio.AbstractEventLoop
+        self.clock: Callable[[], float] = time.monotonic
+        self.epoch_offset = 0.0  # wall clock minus `clock`
+        self.mailbox: Mailbox
+        self.turn: Turn
+        self.live = False
+        self.accepting = False
+        self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
+        self._strict_readiness = strict_readiness
+        self._loop_thread = 0
+        self._backends = self.plugins.backends(self)
+        self._registry = Registry(
+            self,
+            [os.fspath(path) for path in repositories],
+            backends=self._backends,
+            explicit=control_mode == "explicit",
+            load_models=load_models,
+            exit_on_error=exit_on_error,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            parallel=load_threads,
+        )
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the repositories and load what is to be loaded at start-up.
+
+        Raises ServingError when a repository is missing or, with `exit_on_error`, when a model fails to load; nothing is
+        left running then.
+        """
+        loop = self.loop = asyncio.get_running_loop()
+        # uvloop's own clock has milliseconds and stands still within a turn; ours is the one it is made from.
+        self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+        self.epoch_offset = time.time() - self.clock()
+        self.mailbox = Mailbox(loop)
+        self.turn = Turn(loop)
+        self._loop_thread = threading.get_ident()
+        try:
+            await self._registry.start()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self.live = self.accepting = True
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
+        self.accepting = False
+        await self._registry.stop(self.drain_seconds if timeout is None else timeout)
+        self.live = False
+        self.mailbox.drain()
+        self.mailbox.closed = True
+        self.load_pool.shutdown(wait=False, cancel_futures=True)
+
+    async def __aenter__(self) -> Kernel:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: InferenceRequest) -> None:
+        """Take over `request` and answer it through its `respond`, perhaps before this returns. On the loop; never raises.
+
+        A request that does not fit is answered with the error that says why.
+        """
+        try:
+            model = self._registry.lookup(request.model_name, request.model_version)
+            model.check(request)
+        except ServingError as error:
+            request.state = RequestState.RELEASED
+            request.error = error
+            request.respond(
+                InferenceResponse([], error=error, model_name=request.model_name, id=request.id),
+                True,
+            )
+            return
+        model.enqueue(request)
+
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
+        """Nobody waits for `request` any more: it and what it has called leave the queues, running models can tell.
+
+        Its `respond` is called with `error` (by default CANCELLED). Does nothing once it has been answered. On the loop.
+        """
+        if request.model is not None and request.state is not RequestState.INITIALIZED:
+            request.model.scheduler.cancel(request, error)
+
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
+        """Answer an executing request outside of what `execute` returns. Any thread.
+
+        Non-decoupled models send one response, with `final`; decoupled ones any number, the last call with `final`. Does
+        nothing once the request is released.
+        """
+        if threading.get_ident() == self._loop_thread:
+            request.model.scheduler.send(request, response, final)
+        elif request.state is not RequestState.RELEASED:
+            self.mailbox.post(request.model.scheduler.send, request, response, final)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback(*args)` on the loop. Any thread; many calls wake the loop once.
+
+        Raises RuntimeError once the kernel has stopped.
+        """
+        if threading.get_ident() == self._loop_thread:
+            self.loop.call_soon(callback, *args)
+        else:
+            self.mailbox.post(callback, *args)
+
+    def on_loop_thread(self) -> bool:
+        return threading.get_ident() == self._loop_thread
+
+    def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None:
+        """Call `step(wake)` on the loop and return once `wake()` was called.
+
+        In a model's execution on the loop (placement `loop`) other work goes on meanwhile; on any other thread the thread
+        waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
+        """
+        if threading.get_ident() != self._loop_thread:
+            lock = threading.Lock()
+            lock.acquire()
+            self.mailbox.post(step, _once(lock.release))
+            lock.acquire()
+            return
+        worker = current_worker()
+        if worker is None:
+            raise RuntimeError("waiting here would block the event loop")
+        worker.instance.wait(step)
+
+    def wait(self, request: InferenceRequest, batch: Batch | None = None) -> None:
+        """Submit `request` and return once its `respond` was called with `final`; see `wait_for`.
+
+        `batch`: the execution that can't go on meanwhile.
+        """
+        collect = request.respond
+
+        def step(wake: Callable[[], None]) -> None:
+            def respond(response: InferenceResponse | None, final: bool) -> None:
+                collect(response, final)
+                if final:
+                    wake()
+
+            request.respond = respond
+            self.submit(request)
+
+        if batch is not None:
+            batch.blocked_on = request
+        try:
+            self.wait_for(step)
+        finally:
+            if batch is not None:
+                batch.blocked_on = None
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | str = "",
+        outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+    ) -> asyncio.Future[InferenceResponse]:
+        """Run one inference; the future resolves to the InferenceResponse.
+
+        `inputs`: name -> numpy array of the tensor's full shape, or a Tensor; arrays are copied, so the caller may go on using
+        its own. `outputs`: names, all by default. `timeout`: seconds until the request is given up. Cancelling the future
+        cancels the request. The future raises ServingError for every kind of failure, and for decoupled models that don't give
+        exactly one response (use `stream`).
+        """
+        future: asyncio.Future[InferenceResponse] = self.loop.create_future()
+        responses: list[InferenceResponse] = []
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            if response is not None and (response.error is not None or response.outputs or not final):
+                responses.append(response)
+            elif response is not None and not responses:
+                responses.append(response)
+            if final and not future.done():
+                _settle(future, responses, model)
+
+        request = InferenceRequest(
+            model,
+            _tensors(model, inputs),
+            respond,
+            model_version=str(version),
+            id=id,
+            requested_outputs=outputs,
+            parameters=parameters,
+            priority=priority,
+            correlation_id=correlation_id,
+            flags=flags,
+            deadline=None if timeout is None else self.clock() + timeout,
+        )
+        self.submit(request)
+        if not future.done():
+            future.add_done_callback(lambda done: self.cancel(request) if done.cancelled() else None)
+        return future
+
+    async def stream(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | str = "",
+        outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+    ) -> AsyncIterator[InferenceResponse]:
+        """Run one inference and yield its responses as they come; arguments as for `infer`.
+
+        Raises ServingError at the place of an error response. Leaving the iteration cancels the request.
+        """
+        queue: asyncio.Queue[tuple[InferenceResponse | None, bool]] = asyncio.Queue()
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            queue.put_nowait((response, final))
+
+        request = InferenceRequest(
+            model,
+            _tensors(model, inputs),
+            respond,
+            model_version=str(version),
+            id=id,
+            requested_outputs=outputs,
+            parameters=parameters,
+            priority=priority,
+            correlation_id=correlation_id,
+            flags=flags,
+            deadline=None if timeout is None else self.clock() + timeout,
+        )
+        self.submit(request)
+        try:
+            final = False
+            while not final:
+                response, final = await queue.get()
+                if response is not None:
+                    if response.error is not None:
+                        raise response.error
+                    yield response
+        finally:
+            self.cancel(request)
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def model(self, name: str, version: int | str = "") -> Model:
+        """Return the READY model, the newest version by default. Raises ServingError in the reference's words."""
+        return self._registry.lookup(name, str(version))
+
+    def models(self) -> list[Model]:
+        """Return the READY model versions, by name and version."""
+        return self._registry.ready_models()
+
+    def versions(self, name: str) -> list[int]:
+        """Return the READY versions of a model, ascending."""
+        return [model.version for model in self._registry.ready_models() if model.name == name]
+
+    def is_ready(self) -> bool:
+        """Whether the server may be sent requests (contract: lifecycle, section 7)."""
+        return self.accepting and (not self._strict_readiness or self._registry.all_well())
+
+    def is_model_ready(self, name: str, version: int | str = "") -> bool:
+        """Whether the version (by default any) is READY. Raises ServingError for what is no version number."""
+        return self._registry.is_ready(name, str(version))
+
+    ready = is_model_ready
+
+    async def load(
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load or reload a model from its repository; returns when it is READY.
+
+        `config`: the configuration as JSON instead of the file. `files`: path under the model folder -> content, instead of
+        the repository's files. A version that serves goes on until the new one is READY, and stays when that fails. Raises
+        ServingError with the reason, and when the control mode is not explicit.
+        """
+        await self._registry.load(name, config=config, files=files)
+
+    def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Refuse new requests for the model from now on, finish what it has, then finalize it; returns at once.
+
+        `dependents`: also the models that were only loaded for it.
+        """
+        self._registry.unload(name, dependents=dependents)
+
+    def index(self, ready: bool = False) -> list[ModelIndex]:
+        """Return what is in the repositories and in what state, by name and version; `ready`: only what is READY."""
+        return self._registry.index(ready)
+
+    def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
+        """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""
+        return self._registry.statistics(name, str(version))
+
+
+def _once(release: Callable[[], None]) -> Callable[[], None]:
+    """Let a lock be released by the first of several wakes."""
+    done = False
+
+    def wake() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            release()
+
+    return wake
+
+
+def _settle(future: asyncio.Future[InferenceResponse], responses: list[InferenceResponse], model: str) -> None:
+    if len(responses) == 1:
+        error = responses[0].error
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(responses[0])
+        return
+    failed = next((response.error for response in responses if response.error is not None), None)
+    future.set_exception(
+        failed
+        or ServingError(
+            Code.UNSUPPORTED,
+            f"model '{model}' gave {len(responses)} responses where exactly one was wanted; use stream()",
+            Reason.OTHER,
+        )
+    )
+
+
+def _tensors(model: str, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
+    tensors = {}
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            tensors[name] = Tensor(name, value.datatype, value.array.copy())
+            continue
+        array = np.array(value, order="C")
+        datatype = datatype_of(array.dtype)
+        if datatype is None:
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"input '{name}' for model '{model}' has numpy dtype '{array.dtype}', which is no tensor datatype",
+            )
+        tensors[name] = Tensor(name, datatype, as_bytes_array(array) if datatype == "BYTES" else array)
+    return tensors

@@ -1,0 +1,142 @@
+"""What is counted about one model version, and the immutable record of it.
+
+Counts and sums only, in the reference's categories (observability, section 1.2); no averages, no output format. Durations
+are added as seconds and leave as integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernel.batch import Batch
+from kernel.errors import Reason
+
+__all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How often something happened and how long it took in all, in nanoseconds."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """A snapshot of one model version's counters.
+
+    `last_inference_ms`: wall clock, milliseconds since the epoch, 0 before the first. `batch_stats`: rows of an execution ->
+    compute input, infer and output durations per execution. `failures`: reason -> requests.
+    """
+
+    name: str
+    version: int
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    cache_hit: Duration = Duration()
+    cache_miss: Duration = Duration()
+    response_stats: dict[str, dict[str, Duration]] = field(default_factory=dict)
+    batch_stats: dict[int, tuple[Duration, Duration, Duration]] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+class StatisticsCounter:
+    """The running counters. Only the scheduler writes, on the loop."""
+
+    __slots__ = (
+        "batches",
+        "compute_infer",
+        "compute_input",
+        "compute_output",
+        "computed",
+        "execution_count",
+        "fail",
+        "fail_time",
+        "failures",
+        "inference_count",
+        "last_inference",
+        "queue_time",
+        "queued",
+        "success",
+        "success_time",
+    )
+
+    def __init__(self) -> None:
+        self.last_inference = 0.0
+        self.inference_count = 0
+        self.execution_count = 0
+        self.success = 0
+        self.success_time = 0.0
+        self.fail = 0
+        self.fail_time = 0.0
+        self.queued = 0
+        self.queue_time = 0.0
+        self.computed = 0
+        self.compute_input = 0.0
+        self.compute_infer = 0.0
+        self.compute_output = 0.0
+        self.batches: dict[int, list[float]] = {}
+        self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
+
+    def executed(self, batch: Batch) -> None:
+        """Count one execution of the backend."""
+        self.execution_count += 1
+        entry = self.batches.get(batch.size)
+        if entry is None:
+            entry = self.batches[batch.size] = [0, 0.0, 0.0, 0.0]
+        entry[0] += 1
+        entry[1] += batch.input_ended - batch.started
+        entry[2] += batch.output_started - batch.input_ended
+        entry[3] += batch.ended - batch.output_started
+
+    def succeeded(self, rows: int, enqueued: float, received: float, batch: Batch) -> None:
+        """Count one request that `batch` has answered."""
+        started = batch.started
+        self.inference_count += rows
+        self.success += 1
+        self.success_time += batch.ended - received
+        self.queued += 1
+        self.queue_time += started - enqueued
+        self.computed += 1
+        self.compute_input += batch.input_ended - started
+        self.compute_infer += batch.output_started - batch.input_ended
+        self.compute_output += batch.ended - batch.output_started
+
+    def failed(self, reason: Reason, seconds: float, times: int = 1) -> None:
+        """Count one accepted request that failed. `times` 2: an ensemble, whose failures the reference counts twice."""
+        self.fail += times
+        self.fail_time += seconds * times
+        self.failures[reason] += times
+
+    def snapshot(self, name: str, version: int, epoch_offset: float) -> ModelStatistics:
+        """Return the counters as a record; `epoch_offset` turns the kernel's clock into seconds since the epoch."""
+        return ModelStatistics(
+            name=name,
+            version=version,
+            last_inference_ms=int((self.last_inference + epoch_offset) * 1000) if self.last_inference else 0,
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+            success=_duration(self.success, self.success_time),
+            fail=_duration(self.fail, self.fail_time),
+            queue=_duration(self.queued, self.queue_time),
+            compute_input=_duration(self.computed, self.compute_input),
+            compute_infer=_duration(self.computed, self.compute_infer),
+            compute_output=_duration(self.computed, self.compute_output),
+            batch_stats={
+                size: (_duration(count, one), _duration(count, two), _duration(count, three))
+                for size, (count, one, two, three) in sorted(self.batches.items())
+            },
+            failures={reason.value: count for reason, count in self.failures.items()},
+        )
+
+
+def _duration(count: float, seconds: float) -> Duration:
+    return Duration(int(count), max(0, round(seconds * 1e9)))

@@ -1,0 +1,123 @@
+"""A tensor: a name, a KServe datatype and a numpy array. Knows how each datatype lies in memory and on the wire.
+
+Two datatypes have no numpy type of their own: BYTES is an object array whose elements are `bytes`, BF16 a uint16 array of
+the raw bits. Knows no request, no model and no protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "DATATYPES",
+    "Tensor",
+    "as_bytes_array",
+    "datatype_of",
+    "pack_bytes",
+    "unpack_bytes",
+]
+
+Array = NDArray[Any]
+
+#: KServe datatype name -> numpy dtype of the array that holds it.
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+    "BF16": np.dtype(np.uint16),
+}
+
+_NAMES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
+
+
+class Tensor:
+    """A named array with its KServe datatype.
+
+    `array` has the tensor's full shape, batch dimension included; for BYTES it is an object array of `bytes`, for BF16 a
+    uint16 array of the raw bits. Whoever holds the Tensor owns the array's memory, or has been told otherwise.
+    """
+
+    __slots__ = ("array", "datatype", "name")
+
+    def __init__(self, name: str, datatype: str, array: Array) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.datatype}, shape={list(self.array.shape)})"
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str | None:
+    """Return the KServe datatype that numpy's `dtype` is, or None where there is none (complex, dates, foreign byte order).
+
+    String dtypes (`<U…`, `S…`) are BYTES; convert such arrays with `as_bytes_array`.
+    """
+    name = _NAMES.get(dtype)
+    if name is None and dtype.kind in "US":
+        return "BYTES"
+    return name
+
+
+def as_bytes_array(array: Array) -> Array:
+    """Return an object array of the same shape whose elements are all `bytes`.
+
+    `str` elements become UTF-8, other objects their `str()` in UTF-8, as the reference's `serialize_byte_tensor` does.
+    """
+    result = np.empty(array.size, dtype=np.object_)
+    result[:] = [
+        item if type(item) is bytes else bytes(item) if isinstance(item, (bytes, bytearray)) else str(item).encode()
+        for item in array.ravel().tolist()
+    ]
+    return result.reshape(array.shape)
+
+
+def pack_bytes(array: Array) -> bytes:
+    """Return the wire form of a BYTES array: for each element, row by row, a little-endian uint32 length and the bytes."""
+    parts: list[bytes] = []
+    pack = struct.Struct("<I").pack
+    for item in array.ravel().tolist():
+        data = item if isinstance(item, bytes) else str(item).encode()
+        parts.append(pack(len(data)))
+        parts.append(data)
+    return b"".join(parts)
+
+
+def unpack_bytes(buffer: bytes | bytearray | memoryview) -> list[bytes]:
+    """Return the elements of a BYTES tensor's wire form.
+
+    Raises ValueError with the missing counts when the buffer ends inside a length word (`args == ("length", available)`)
+    or inside an element (`args == ("data", wanted, available)`).
+    """
+    data = bytes(buffer)
+    items: list[bytes] = []
+    at, end = 0, len(data)
+    unpack = struct.Struct("<I").unpack_from
+    while at < end:
+        if end - at < 4:
+            raise ValueError("length", end - at)
+        (size,) = unpack(data, at)
+        at += 4
+        if end - at < size:
+            raise ValueError("data", size, end - at)
+        items.append(data[at : at + size])
+        at += size
+    return items

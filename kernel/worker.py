@@ -1,0 +1,206 @@
+"""Instances that run on a thread of their own, and the thread itself.
+
+One thread does everything of one instance: it makes the executor, executes, finalizes. An idle thread is handed a *run*: as
+many batches as it should finish within about a millisecond, since a hop between threads costs more than most glue models
+compute. Each batch is still one `execute`; what is cancelled meanwhile is skipped; completions wake the loop once for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kernel.batch import Batch
+from kernel.errors import Code, ServingError
+from kernel.instance import SKIPPED, ModelInstance, all_gone
+from kernel.interfaces import Executor
+from kernel.mailbox import Mailbox
+
+__all__ = ["InstanceThread", "ThreadInstance", "ThreadTaskInstance"]
+
+RUN_SECONDS = 0.001  # what one run should take
+RUN_LIMIT = 64  # executions in one run at most
+
+
+class InstanceThread:
+    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it."""
+
+    def __init__(self, name: str) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.serve: Callable[[Batch], None] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function(*args)` on the thread and return its result, or raise what it raised."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: BaseException | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        def work() -> None:
+            try:
+                result, error = function(*args), None
+            except BaseException as problem:  # noqa: BLE001 - it is raised where `call` is awaited
+                result, error = None, problem
+                if isinstance(error, StopIteration):  # a future can't carry it
+                    error = RuntimeError(f"StopIteration: {problem}")
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop was closed meanwhile: nobody waits
+                return
+
+        self.inbox.put(work)
+        return await future
+
+    def stop(self) -> None:
+        """End the thread after what is in its inbox."""
+        self.inbox.put(None)
+
+    def _run(self) -> None:
+        get = self.inbox.get
+        while (work := get()) is not None:
+            if type(work) is Batch:
+                assert self.serve is not None
+                self.serve(work)
+            else:
+                work()
+            del work
+
+
+class ThreadInstance(ModelInstance):
+    """Executes on its own thread. `limit` is the length of a run, from the measured time of an execution."""
+
+    inline = False
+
+    def __init__(
+        self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
+    ) -> None:
+        super().__init__(name, executor, clock)
+        self._thread = thread
+        self._mailbox = mailbox
+        self._put = thread.inbox.put
+        self._idle = thread.inbox.empty
+        self._execute = executor.execute
+        self._estimate = RUN_SECONDS
+        self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
+        self.limit = 1
+        thread.serve = self._serve
+
+    def start(self, batch: Batch) -> None:
+        self._put(batch)
+
+    def take_back(self) -> list[Batch]:
+        # The run was too long: what one execution really takes is about to be measured.
+        self._estimate, self.limit = RUN_SECONDS, 1
+        taken: list[Batch] = []
+        while True:
+            try:
+                work = self._thread.inbox.get_nowait()
+            except queue.Empty:
+                taken.reverse()
+                return taken
+            assert type(work) is Batch, "only an idle instance is told to finalize"
+            taken.append(work)
+
+    def finished(self, batch: Batch, result: object) -> None:
+        if result is not SKIPPED:
+            # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
+            estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
+            if self.runs:
+                self.limit = min(RUN_LIMIT, max(1, int(RUN_SECONDS / estimate)))
+        super().finished(batch, result)
+
+    def _serve(self, batch: Batch) -> None:
+        """Execute one batch. On the instance's thread."""
+        result: object
+        if all_gone(batch):
+            batch.started = batch.ended = self.clock()
+            result = SKIPPED
+        else:
+            batch.started = self.clock()
+            try:
+                result = self._execute(batch)
+            except BaseException as error:  # noqa: BLE001 - SystemExit of a model must not end the thread
+                result = error
+            batch.ended = self.clock()
+        mailbox = self._mailbox
+        mailbox.leave(self.finished, batch, result)
+        if self._idle() or (self._first_left and batch.ended - self._first_left > RUN_SECONDS):
+            self._first_left = 0.0
+            mailbox.wake()
+        elif not self._first_left:
+            self._first_left = batch.ended
+
+    async def close(self) -> None:
+        try:
+            await self._thread.call(self.executor.finalize)
+        finally:
+            self._thread.stop()
+
+
+class ThreadTaskInstance(ModelInstance):
+    """Runs an `async def execute` on an asyncio loop of its own, in its own thread."""
+
+    inline = False
+
+    def __init__(
+        self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
+    ) -> None:
+        super().__init__(name, executor, clock)
+        self._thread = thread
+        self._mailbox = mailbox
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        thread.inbox.put(self._serve)
+
+    def start(self, batch: Batch) -> None:
+        self._loop.call_soon_threadsafe(self._begin, batch)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait(self._tasks, timeout=1.0))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+        asyncio.set_event_loop(None)
+
+    def _begin(self, batch: Batch) -> None:
+        if all_gone(batch):
+            batch.started = batch.ended = self.clock()
+            self._mailbox.post(self.finished, batch, SKIPPED)
+            return
+        task = self._loop.create_task(self._run(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        result: object
+        try:
+            result = await self.executor.execute(batch)  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - every request gets an answer, whatever ended the task
+            result = error
+        batch.ended = self.clock()
+        try:
+            self._mailbox.post(self.finished, batch, result)
+        except RuntimeError as error:  # the kernel has stopped: nobody waits for the result
+            raise ServingError(Code.UNAVAILABLE, "the kernel has stopped") from error
+
+    async def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        try:
+            await self._thread.call(self.executor.finalize)
+        finally:
+            self._thread.stop()

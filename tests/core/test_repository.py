@@ -1,0 +1,282 @@
+"""The file layer: what is a model, what is a version, what has changed, what must stay inside."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kernel.config import ConfigError, read_config
+from kernel.errors import Code, ServingError
+from kernel.repository import (
+    FileRepository,
+    ModelFolder,
+    OverrideFolder,
+    check_model_name,
+    find_model,
+    missing_versions,
+    select_versions,
+)
+
+
+def make(root, *files):
+    for file in files:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file.endswith("/"):
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_text("x")
+
+
+def test_scan(tmp_path):
+    make(tmp_path, "a/1/model.py", "b/", "README.md", ".git/config", "__pycache__/x.pyc")
+    found = FileRepository(tmp_path).scan()
+    assert {name: folder.versions for name, folder in found.items()} == {"a": (1,), "b": ()}
+    assert found["a"].path == tmp_path / "a"
+
+
+def test_find(tmp_path):
+    make(tmp_path, "a/1/model.py", "file", ".hidden/1/model.py")
+    repository = FileRepository(tmp_path)
+    assert repository.find("a").versions == (1,)
+    for name in ("b", "file", ".hidden", "", "..", "a/1", "a\0"):
+        assert repository.find(name) is None
+
+
+def test_version_folders(tmp_path):
+    make(
+        tmp_path,
+        "1/m",
+        "12/m",
+        "3/m",
+        "010/m",
+        "0/m",
+        "x/m",
+        "1.5/m",
+        "-1/m",
+        "٣/m",
+        "99999999999999999999/m",
+        "warmup/d",
+        "initial_state/d",
+    )
+    make(tmp_path, "configs/a.pbtxt", "__pycache__/m.pyc", ".git/m", "7")
+    folder = ModelFolder.look(tmp_path)
+    assert folder.versions == (1, 3, 12)
+    assert "ignore version directory '010' which contains leading zeros in its directory name" in folder.warnings
+    assert sum("leading zeros" in warning for warning in folder.warnings) == 2
+    assert [warning.split("'")[1] for warning in folder.warnings if "integral" in warning] == sorted(
+        ["-1", "1.5", "99999999999999999999", "x", "٣"]
+    )
+    assert not [
+        warning for warning in folder.warnings if "warmup" in warning or "configs" in warning or "'7'" in warning
+    ]
+
+
+def test_missing_repository(tmp_path):
+    with pytest.raises(ServingError) as caught:
+        FileRepository(tmp_path / "no").scan()
+    assert str(caught.value) == f"failed to stat file {tmp_path / 'no'}"
+    assert caught.value.code is Code.INTERNAL
+    make(tmp_path, "file")
+    with pytest.raises(ServingError, match="it is not a folder"):
+        FileRepository(tmp_path / "file").scan()
+
+
+def test_a_model_in_two_repositories(tmp_path):
+    make(tmp_path, "one/a/1/model.py", "two/a/1/model.py", "two/b/1/model.py")
+    repositories = [FileRepository(tmp_path / "one"), FileRepository(tmp_path / "two")]
+    assert find_model(repositories, "b").path == tmp_path / "two" / "b"
+    assert find_model(repositories, "c") is None
+    with pytest.raises(
+        ServingError, match="failed to poll model 'a': not unique across all model repositories"
+    ) as caught:
+        find_model(repositories, "a")
+    assert str(tmp_path / "one" / "a") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "..", "a..b", "", "a\\b", ".", "a\0"])
+def test_names_that_lead_out(name):
+    with pytest.raises(
+        ServingError, match=r"invalid model name '.*', model name must not contain path traversal characters"
+    ):
+        check_model_name(name)
+
+
+def test_names_that_are_fine():
+    for name in ("a", "a.b", "résumé", "a b", "-"):
+        check_model_name(name)
+
+
+# -- version policy ----------------------------------------------------------------------------------------------------
+
+
+def config(tmp_path, policy):
+    folder = tmp_path / "m"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.pbtxt").write_text(f'backend: "x"\n{policy}')
+    return read_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("policy", "available", "selected"),
+    [
+        ("", (1, 3, 2), (3,)),
+        ("version_policy { latest { num_versions: 2 } }", (1, 3, 2), (2, 3)),
+        ("version_policy { latest { num_versions: 9 } }", (1, 10, 2), (1, 2, 10)),
+        ("version_policy { all {} }", (3, 1), (1, 3)),
+        ("version_policy { specific { versions: [ 3, 9, 1, 1 ] } }", (1, 2, 3), (1, 3)),
+    ],
+)
+def test_select_versions(tmp_path, policy, available, selected):
+    assert select_versions(config(tmp_path, policy), available) == selected
+
+
+@pytest.mark.parametrize(
+    ("policy", "available", "detail"),
+    [
+        ("", (), "the model folder has no version folder, wanted one such as '1'"),
+        ("version_policy { latest { num_versions: 0 } }", (1,), "'num_versions' of 'latest' is 0 or left out"),
+        ("version_policy { latest { } }", (1,), "'num_versions' of 'latest' is 0 or left out"),
+        ("version_policy { all {} }", (), "the model folder has no version folder"),
+        ("version_policy { specific { versions: [ 8, 9 ] } }", (1, 2), "the policy names 8, 9, there are 1, 2"),
+        ("version_policy { specific { } }", (1,), "the policy names none, there are 1"),
+    ],
+)
+def test_no_version(tmp_path, policy, available, detail):
+    with pytest.raises(ConfigError) as caught:
+        select_versions(config(tmp_path, policy), available)
+    words = "at least one version must be available under the version policy of model 'm'"
+    line = ":2:1" if policy else ""
+    assert str(caught.value).startswith(f"{tmp_path / 'm' / 'config.pbtxt'}{line}: {words} — {detail}")
+    assert caught.value.stage == "A"
+
+
+def test_missing_versions_are_warnings(tmp_path):
+    read = config(tmp_path, "version_policy { specific { versions: [ 1, 9 ] } }")
+    assert missing_versions(read, (1, 2)) == (
+        "version 9 is specified for model 'm', but the version directory is not present",
+    )
+    assert missing_versions(config(tmp_path, ""), (1,)) == ()
+
+
+# -- what has changed --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make(
+        tmp_path,
+        "m/config.pbtxt",
+        "m/configs/a.pbtxt",
+        "m/labels.txt",
+        "m/1/model.py",
+        "m/1/sub/helper.py",
+        "m/2/model.py",
+    )
+    return ModelFolder.look(tmp_path / "m")
+
+
+def test_nothing_changed(folder):
+    assert folder.fingerprint() == folder.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["config.pbtxt", "configs/a.pbtxt", "labels.txt", "1/model.py", "1/sub/helper.py", "1/new.bin", "warmup/data"],
+)
+def test_a_change(folder, path):
+    before = folder.fingerprint()
+    target = folder.path / path
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("something else")
+    after = folder.fingerprint()
+    assert after != before
+    assert after.only_config_changed(before) is path.endswith(".pbtxt")
+    wanted = () if path.endswith(".pbtxt") else (1,) if path.startswith("1/") else (1, 2)
+    assert after.changed_versions(before) == wanted
+
+
+def test_the_time_alone_is_a_change(folder):
+    before = folder.fingerprint()
+    os.utime(folder.path / "1" / "model.py", ns=(1, 1))
+    assert folder.fingerprint().changed_versions(before) == (1,)
+
+
+def test_versions_and_files_that_go(folder):
+    before = folder.fingerprint()
+    (folder.path / "2" / "model.py").unlink()
+    (folder.path / "2").rmdir()
+    after = ModelFolder.look(folder.path).fingerprint()
+    assert after.changed_versions(before) == (2,)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "1/__pycache__/model.cpython-311.pyc",
+        "1/model.pyc",
+        "1/.model.py.swp",
+        "1/model.py~",
+        "1/#model.py#",
+        ".git/HEAD",
+        "1/4913",
+        "config.pbtxt.bak",
+    ],
+)
+def test_what_is_no_change(folder, path):
+    before = folder.fingerprint()
+    make(folder.path, path)
+    assert folder.fingerprint() == before
+
+
+def test_links_are_followed_once(folder):
+    (folder.path / "1" / "loop").symlink_to(folder.path, target_is_directory=True)
+    (folder.path / "1" / "dangling").symlink_to(folder.path / "nowhere")
+    before = folder.fingerprint()
+    assert folder.fingerprint() == before
+    assert "dangling" not in before.versions[1]
+
+
+# -- files of a load request -------------------------------------------------------------------------------------------
+
+
+def test_override_folder():
+    override = OverrideFolder("m", {"file:1/model.py": b"abc", "labels.txt": b"l", "2/./a/../b": b""})
+    try:
+        assert override.folder.name == "m"
+        assert override.folder.versions == (1, 2)
+        assert (override.folder.path / "1" / "model.py").read_bytes() == b"abc"
+        assert sorted(os.listdir(override.folder.path / "2")) == ["b"]
+    finally:
+        override.remove()
+    assert not override.folder.path.exists()
+    override.remove()
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("../x", "../x"),
+        ("1/../../x", "../x"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("file:/etc/passwd", "/etc/passwd"),
+        ("..", ".."),
+        ("1/..", "."),
+        ("", "."),
+        ("..\\x", "../x"),
+    ],
+)
+def test_files_that_lead_out(given, normal):
+    with pytest.raises(ServingError) as caught:
+        OverrideFolder("m", {"1/model.py": b"", given: b""})
+    assert (
+        str(caught.value)
+        == f"Invalid file parameter '{given}' with normalized path '{normal}' must stay within model directory."
+    )
+    assert caught.value.code is Code.INVALID_ARG
+
+
+def test_files_in_each_others_way():
+    with pytest.raises(ServingError, match="failed to write the files given for model 'm'"):
+        OverrideFolder("m", {"1": b"", "1/model.py": b""})

@@ -1,0 +1,353 @@
+"""Instances on threads and in greenlets: real threads, but no sleeping - every wait is for an event."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual import BASE, answer, write_repository
+
+from kernel import (
+    Batch,
+    InferenceRequest,
+    InferenceResponse,
+    InstanceContext,
+    Kernel,
+    ModelConfig,
+    Placement,
+    Result,
+    Tensor,
+    hookimpl,
+)
+from kernel.mailbox import Mailbox
+
+X = {"X": np.array([1.0], np.float32)}
+
+
+class Executor:
+    def __init__(self, placement: Placement, execute: Callable[[Kernel, Batch], Any], context: InstanceContext) -> None:
+        self.placement = placement
+        self.capacity = 1
+        self.kernel = context.kernel
+        self.made_on = threading.get_ident()
+        self.finalized_on = 0
+        self.behaviour = execute
+
+    def execute(self, batch: Batch) -> Any:
+        return self.behaviour(self.kernel, batch)
+
+    def finalize(self) -> None:
+        self.finalized_on = threading.get_ident()
+
+
+class Backend:
+    name = "test"
+    creates_on_loop = False
+
+    def __init__(self, models: Mapping[str, tuple[Placement, Callable[[Kernel, Batch], Any]]]) -> None:
+        self.models = models
+        self.made: dict[str, Executor] = {}
+
+    def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
+        return config
+
+    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+        return
+
+    def create(self, context: InstanceContext) -> Executor:
+        executor = self.made[context.instance_name] = Executor(*self.models[context.config.name], context)
+        return executor
+
+    @hookimpl
+    def register_backends(self, kernel: Kernel) -> Mapping[str, Any]:
+        return {"test": self}
+
+
+def serve(folder: Path, models: Mapping[str, tuple[Placement, Callable[[Kernel, Batch], Any]]]) -> tuple[Kernel, Backend]:
+    backend = Backend(models)
+    write_repository(folder, {name: BASE for name in models})
+    return Kernel(folder, plugins=[backend], control_mode="explicit", load_models=["*"]), backend
+
+
+def request(kernel: Kernel, model: str, value: float = 1.0, parent: Batch | None = None) -> tuple[InferenceRequest, list[Any]]:
+    answers: list[Any] = []
+    tensor = Tensor("X", "FP32", np.array([value], np.float32))
+    made = InferenceRequest(model, {"X": tensor}, lambda response, final: answers.append((response, final)), parent=parent)
+    return made, answers
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Turn the loop until something that a thread is about to do has been done."""
+    async with asyncio.timeout(10):
+        while not done():
+            await asyncio.sleep(0)
+
+
+def call(target: str) -> Callable[[Kernel, Batch], Result]:
+    """Return a behaviour that calls `target` and waits for its answer in the middle of execute."""
+
+    def execute(kernel: Kernel, batch: Batch) -> Result:
+        child, answers = request(kernel, target, parent=batch)
+        kernel.wait(child, batch)
+        ((response, final),) = answers
+        assert final
+        return [response if response.error else answer(batch.requests[0], Y=response["Y"] + 1)]
+
+    return execute
+
+
+def echo(kernel: Kernel, batch: Batch) -> Result:
+    return [answer(one) for one in batch.requests]
+
+
+@pytest.mark.parametrize("inner", [Placement.LOOP, Placement.THREAD])
+@pytest.mark.parametrize("outer", [Placement.LOOP, Placement.THREAD])
+def test_synchronous_calls_between_placements(tmp_path: Path, outer: Placement, inner: Placement) -> None:
+    async def main() -> None:
+        kernel, _ = serve(
+            tmp_path, {"a": (outer, call("b")), "b": (outer, call("c")), "c": (inner, echo)}
+        )
+        async with kernel:
+            responses = await asyncio.gather(*(kernel.infer("a", X) for _ in range(20)))
+            assert [response["Y"].tolist() for response in responses] == [[3.0]] * 20
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("placement", [Placement.LOOP, Placement.THREAD])
+def test_a_call_of_oneself_is_refused_not_hung(tmp_path: Path, placement: Placement) -> None:
+    async def main() -> None:
+        kernel, _ = serve(tmp_path, {"a": (placement, call("b")), "b": (placement, call("a"))})
+        async with kernel:
+            async with asyncio.timeout(10):
+                with pytest.raises(Exception, match="a -> b -> a"):
+                    await kernel.infer("a", X)
+                with pytest.raises(Exception, match="a -> b -> a"):
+                    await kernel.infer("a", X)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("placement", [Placement.LOOP, Placement.THREAD])
+def test_two_that_wait_for_each_other_are_not_hung(tmp_path: Path, placement: Placement) -> None:
+    """a -> b and b -> a from two clients at the same time: whoever closes the circle is refused, the other goes on."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        entered: list[str] = []
+
+        def crossing(target: str) -> Callable[[Kernel, Batch], Result]:
+            inner = call(target)
+
+            def execute(kernel: Kernel, batch: Batch) -> Result:
+                if batch.requests[0].parent is not None:
+                    return [answer(batch.requests[0])]
+                entered.append(target)
+
+                def step(wake: Callable[[], None]) -> None:
+                    asyncio.ensure_future(gate.wait()).add_done_callback(lambda _: wake())
+
+                kernel.wait_for(step)  # until both are in
+                return inner(kernel, batch)
+
+            return execute
+
+        kernel, _ = serve(tmp_path, {"a": (placement, crossing("b")), "b": (placement, crossing("a"))})
+        async with kernel:
+            calls = [kernel.infer("a", X), kernel.infer("b", X)]
+            await until(lambda: len(entered) == 2)
+            gate.set()
+            async with asyncio.timeout(10):
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            refused = [result for result in results if isinstance(result, Exception)]
+            assert len(refused) == 1 and "could only wait for itself" in str(refused[0])
+            served = [result for result in results if isinstance(result, InferenceResponse)]
+            assert len(served) == 1
+
+    asyncio.run(main())
+
+
+def test_waiting_on_the_loop_outside_an_execution_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        kernel, _ = serve(tmp_path, {"m": (Placement.LOOP, echo)})
+        async with kernel:
+            with pytest.raises(RuntimeError, match="would block the event loop"):
+                kernel.wait(request(kernel, "m")[0])
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_a_model_waits_in_the_middle_of_execute(tmp_path: Path) -> None:
+    async def main() -> None:
+        wakes: list[Callable[[], None]] = []
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            kernel.wait_for(wakes.append)
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"m": (Placement.LOOP, execute), "n": (Placement.LOOP, echo)})
+        async with kernel:
+            waiting = kernel.infer("m", X)
+            assert (await kernel.infer("n", X))["Y"].tolist() == [1.0]
+            assert not waiting.done()
+            wakes[0]()
+            wakes[0]()  # waking twice is waking once
+            assert (await waiting)["Y"].tolist() == [1.0]
+
+    asyncio.run(main())
+
+
+def test_one_thread_makes_executes_and_finalizes(tmp_path: Path) -> None:
+    async def main() -> None:
+        seen: list[int] = []
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            seen.append(threading.get_ident())
+            return [answer(batch.requests[0])]
+
+        kernel, backend = serve(tmp_path, {"m": (Placement.THREAD, execute)})
+        async with kernel:
+            await asyncio.gather(*(kernel.infer("m", X) for _ in range(5)))
+        executor = backend.made["m_0_0"]
+        assert set(seen) == {executor.made_on} == {executor.finalized_on}
+        assert executor.made_on != threading.get_ident()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("placement", [Placement.TASK, Placement.THREAD_TASK])
+def test_awaitables_run_on_the_kernels_loop_or_on_their_own(tmp_path: Path, placement: Placement) -> None:
+    async def main() -> None:
+        threads: list[int] = []
+
+        async def execute(kernel: Kernel, batch: Batch) -> Result:
+            await asyncio.sleep(0)
+            threads.append(threading.get_ident())
+            return [answer(batch.requests[0])]
+
+        kernel, backend = serve(tmp_path, {"m": (placement, execute)})
+        async with kernel:
+            assert (await kernel.infer("m", X))["Y"].tolist() == [1.0]
+        on_loop = threads == [threading.get_ident()]
+        assert on_loop is (placement is Placement.TASK)
+        assert backend.made["m_0_0"].finalized_on
+
+    asyncio.run(main())
+
+
+def test_a_run_is_measured_and_what_is_cancelled_in_it_is_skipped(tmp_path: Path) -> None:
+    """Many quick executions are handed over at once; one that nobody waits for any more is not executed."""
+
+    async def main() -> None:
+        executed: list[float] = []
+        enter, leave = threading.Event(), threading.Event()
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            value = batch.requests[0].inputs["X"].array.item()
+            executed.append(value)
+            if value == -1:
+                enter.set()
+                leave.wait(10)
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"m": (Placement.THREAD, execute)})
+        async with kernel:
+            for _ in range(50):
+                await kernel.infer("m", X)
+            instance = kernel.model("m").scheduler.instances[0]
+            assert instance.limit > 1, "quick executions did not make a run"
+            blocker, _ = request(kernel, "m", -1)
+            others = [request(kernel, "m", 10 + index) for index in range(3)]
+            for one in (blocker, *(other for other, _ in others)):
+                kernel.submit(one)
+            await until(enter.is_set)
+            assert instance.outstanding > 1
+            kernel.cancel(others[1][0])
+            leave.set()
+            await until(lambda: all(answers for _, answers in others))
+            assert executed[-3:] == [-1, 10, 12]
+
+    asyncio.run(main())
+
+
+def test_what_waits_behind_a_slow_execution_is_taken_back(tmp_path: Path) -> None:
+    """A run that does not come back is cut short: its rest goes to whoever is free."""
+
+    async def main() -> None:
+        stuck, leave = threading.Event(), threading.Event()
+        ran_on: dict[float, int] = {}
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            value = batch.requests[0].inputs["X"].array.item()
+            ran_on[value] = threading.get_ident()
+            if value == -1:
+                stuck.set()
+                leave.wait(10)
+            return [answer(batch.requests[0])]
+
+        write_repository(tmp_path, {"m": BASE.replace("count: 1", "count: 2")})
+        backend = Backend({"m": (Placement.THREAD, execute)})
+        async with Kernel(tmp_path, plugins=[backend], control_mode="explicit", load_models=["m"]) as kernel:
+            for _ in range(50):
+                await asyncio.gather(kernel.infer("m", X), kernel.infer("m", X))
+            slow = kernel.infer("m", {"X": np.array([-1], np.float32)})
+            others = [kernel.infer("m", {"X": np.array([10 + index], np.float32)}) for index in range(8)]
+            await until(stuck.is_set)
+            async with asyncio.timeout(5):  # long before the slow one lets go
+                await asyncio.gather(*others)
+            assert not slow.done()
+            assert len({ran_on[10.0 + index] for index in range(8)} - {ran_on[-1.0]}) == 1
+            leave.set()
+            await slow
+
+    asyncio.run(main())
+
+
+def test_mailbox_wakes_the_loop_once_for_many_and_loses_none() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        wakes = 0
+        original = loop.call_soon_threadsafe
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            nonlocal wakes
+            wakes += 1
+            return original(*args, **kwargs)
+
+        loop.call_soon_threadsafe = counting  # type: ignore[method-assign]
+        mailbox = Mailbox(loop)
+        got: list[tuple[int, int]] = []
+        threads = [
+            threading.Thread(target=lambda n=n: [mailbox.post(got.append, (n, i)) for i in range(1000)]) for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()  # the loop stands still meanwhile
+        await until(lambda: len(got) == 4000)
+        assert wakes == 1
+        for number in range(4):
+            assert [index for n, index in got if n == number] == list(range(1000))
+        mailbox.closed = True
+        with pytest.raises(RuntimeError, match="the kernel has stopped"):
+            mailbox.post(print)
+
+    asyncio.run(main())
+
+
+def test_a_failing_call_from_a_thread_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        got: list[int] = []
+        mailbox.leave(lambda: 1 / 0)
+        mailbox.leave(got.append, 1)
+        mailbox.drain()
+        assert got == [1]
+
+    asyncio.run(main())
+    assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,206 @@
+"""Virtual time: an asyncio loop whose clock jumps to the next timer, and a backend that does what a test tells it.
+
+An hour passes in a millisecond, a hung request is a failing test at once ("deadlock"), and nothing ever sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kernel import (
+    Batch,
+    InferenceRequest,
+    InferenceResponse,
+    InstanceContext,
+    Kernel,
+    ModelConfig,
+    Placement,
+    Result,
+    Tensor,
+    hookimpl,
+)
+
+T = TypeVar("T")
+
+
+class Deadlock(AssertionError):
+    """Everything waits and nothing is due: with real time the test would hang."""
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise Deadlock("deadlock: nothing is ready and no timer is due")
+        self.loop.now += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop in virtual time, starting at 1000 s. Work for threads is done in place."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        selector = _JumpingSelector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future = self.create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a fresh virtual loop; errors that nobody fetched fail the test."""
+    problems: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: problems.append(context))
+        result = runner.run(main)
+    assert not problems, problems
+    return result
+
+
+#: What a test model does with a batch: a function or a coroutine function, given the batch.
+Behaviour = Callable[[Batch], Result | Awaitable[Result]]
+
+
+def echo(batch: Batch) -> Result:
+    """Answer Y = X."""
+    return [answer(request) for request in batch.requests]
+
+
+def answer(request: InferenceRequest, **arrays: Any) -> InferenceResponse:
+    """Return the response with the given outputs, or with Y = X."""
+    if not arrays:
+        return InferenceResponse([Tensor("Y", tensor.datatype, tensor.array) for tensor in request.inputs.values()][:1])
+    return InferenceResponse([Tensor(name, "FP32", np.asarray(array, np.float32)) for name, array in arrays.items()])
+
+
+def sleeping(seconds: float, then: Behaviour = echo) -> Behaviour:
+    """Return a behaviour that takes `seconds` and then does what `then` does."""
+
+    async def execute(batch: Batch) -> Result:
+        await asyncio.sleep(seconds)
+        return then(batch)  # type: ignore[return-value]
+
+    return execute
+
+
+class TestExecutor:
+    __test__ = False
+
+    def __init__(self, behaviour: Behaviour, context: InstanceContext, log: list[tuple[float, str, Any]]) -> None:
+        self.behaviour = behaviour
+        self.placement = Placement.TASK if inspect.iscoroutinefunction(behaviour) else Placement.LOOP
+        self.capacity = int(context.config.parameters.get("max_concurrency", "1"))
+        self.context = context
+        self.log = log
+        self.log.append((context.kernel.loop.time(), "initialize", context.instance_name))
+
+    def execute(self, batch: Batch) -> Any:
+        now = self.context.kernel.loop.time()
+        self.log.append((now, self.context.config.name, [request.id for request in batch.requests]))
+        return self.behaviour(batch)
+
+    def finalize(self) -> None:
+        self.log.append((self.context.kernel.loop.time(), "finalize", self.context.instance_name))
+
+
+class TestBackend:
+    """Serves `backend: "test"`: each model does what `behaviours` says under its name."""
+
+    __test__ = False
+    name = "test"
+    creates_on_loop = True
+
+    def __init__(self, behaviours: Mapping[str, Behaviour]) -> None:
+        self.behaviours = behaviours
+        #: (virtual time, model or "initialize"/"finalize", request ids or instance name), in order
+        self.log: list[tuple[float, str, Any]] = []
+
+    def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
+        return config
+
+    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+        return
+
+    def create(self, context: InstanceContext) -> TestExecutor:
+        return TestExecutor(self.behaviours.get(context.config.name, echo), context, self.log)
+
+    @hookimpl
+    def register_backends(self, kernel: Kernel) -> Mapping[str, Any]:
+        return {"test": self}
+
+    def executions(self, model: str) -> list[Any]:
+        """Return the request ids of each execution of `model`."""
+        return [ids for _, name, ids in self.log if name == model]
+
+
+BASE = """
+backend: "test"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+
+
+def write_repository(folder: Path, models: Mapping[str, str], versions: tuple[int, ...] = (1,)) -> Path:
+    """Write a model repository: name -> config text."""
+    for name, config in models.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.pbtxt").write_text(config)
+        for version in versions:
+            (folder / name / str(version)).mkdir(exist_ok=True)
+    return folder
+
+
+class Client:
+    """Sends requests to a kernel and keeps what became of them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.answers: dict[str, list[tuple[float, InferenceResponse | None, bool]]] = {}
+        self.requests: dict[str, InferenceRequest] = {}
+
+    def send(self, model: str, id: str, value: Any = (1.0,), **fields: Any) -> InferenceRequest:
+        """Submit one request with input X and remember its answers under `id`."""
+        answers = self.answers.setdefault(id, [])
+        loop = self.kernel.loop
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            answers.append((loop.time() - 1000.0, response, final))
+
+        tensor = Tensor("X", "FP32", np.array(value, np.float32))
+        request = InferenceRequest(model, {"X": tensor}, respond, id=id, **fields)
+        self.requests[id] = request
+        self.kernel.submit(request)
+        return request
+
+    def outcome(self, id: str) -> tuple[float, str]:
+        """Return when the request got its one final answer, and "ok" or the error's words."""
+        finals = [(when, response) for when, response, final in self.answers[id] if final]
+        assert len(finals) == 1, f"request {id} got {len(finals)} final answers"
+        when, response = finals[0]
+        error = response.error if response is not None else None
+        return round(when, 6), error.message if error is not None else "ok"
+
+    def outcomes(self) -> dict[str, tuple[float, str]]:
+        return {id: self.outcome(id) for id in self.answers}
