@@ -6,7 +6,7 @@ The public names. Plugins and apps import from here and nowhere deeper; importin
 from __future__ import annotations
 
 from kernel.batch import Batch
-from kernel.config import ConfigError, EnsembleStep, ModelConfig, TensorSpec, with_changes
+from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelConfig, TensorSpec, with_changes
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
 from kernel.interfaces import Backend, Executor, Frontend, InstanceContext, Placement, Result
@@ -25,6 +25,7 @@ __all__ = [
     "Batch",
     "Code",
     "ConfigError",
+    "ConfigErrors",
     "Duration",
     "EnsembleStep",
     "Executor",
@@ -33,6 +34,7 @@ __all__ = [
     "InferenceResponse",
     "InstanceContext",
     "Kernel",
+    "Key",
     "Model",
     "ModelConfig",
     "ModelIndex",

@@ -62,7 +62,8 @@ class Batch:
             if tensor is None:
                 raise ServingError(
                     Code.INVALID_ARG,
-                    f"{request.log_id}no input '{name}' for model '{request.model_name}' to gather; it has {list(request.inputs)}",
+                    f"{request.log_id}no input '{name}' for model '{request.model_name}' to gather; it has "
+                    f"{list(request.inputs)}",
                 )
             arrays.append(tensor.array)
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

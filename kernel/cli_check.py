@@ -16,7 +16,7 @@ import uvloop
 from kernel.cli_flags import add_config_flags, add_repository_flags, auto_complete, repositories
 from kernel.cli_parser import Parser
 from kernel.config import ConfigErrors, ModelConfig, check_ensembles, read_config
-from kernel.config_errors import listed
+from kernel.config.errors import listed
 from kernel.errors import ServingError
 from kernel.interfaces import Backend
 from kernel.logs import LogOptions, set_up
@@ -55,7 +55,7 @@ class Found:
 
 def check(arguments: Sequence[str]) -> int:
     """Run `kernel check`; return the exit status."""
-    parser = Parser("kernel check", DESCRIPTION, epilog=EPILOG)
+    parser = Parser("kernel check", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG)
     add_repository_flags(parser)
     add_config_flags(parser)
     parser.add_switch("--load", False, "also load every model, as a start would do, and finalize it again")

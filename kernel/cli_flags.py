@@ -13,7 +13,16 @@ from typing import Any
 from kernel.cli_parser import Parser, boolean, positive, seconds
 from kernel.logs import FORMATS, LogOptions
 
-__all__ = ["add_log_flags", "add_serve_flags", "log_options", "repositories"]
+__all__ = [
+    "add_config_flags",
+    "add_log_flags",
+    "add_other_flags",
+    "add_repository_flags",
+    "add_serve_flags",
+    "auto_complete",
+    "log_options",
+    "repositories",
+]
 
 #: They tune what this server doesn't have (memory pools, thread pools, shared-memory regions of model processes, plug-in
 #: folders): accepted, so that a start script needs no change, and answered with a warning.
@@ -147,8 +156,7 @@ def log_options(options: argparse.Namespace) -> LogOptions:
 def add_serve_flags(parser: Parser) -> None:
     """Add the flags of `kernel serve` that no front end brings along."""
     add_repository_flags(parser)
-    if not parser.knows("--id"):
-        parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
+    parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
     parser.add_argument(
         "--model-control-mode",
         choices=("none", "poll", "explicit"),
@@ -172,6 +180,10 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop may wait for requests in flight (default: 30)",
     )
     add_log_flags(parser)
+
+
+def add_other_flags(parser: Parser) -> None:
+    """Add the rest of tritonserver's flags, those that the plugins have not added: to be ignored, or refused with the reason."""
     parser.set_defaults(without_effect=[])
     for name in WITHOUT_EFFECT:
         if not parser.knows(f"--{name}"):

@@ -48,7 +48,7 @@ give several. Exit status: 0 if the model answered, 1 if not, 2 if the command l
 
 def infer(arguments: Sequence[str]) -> int:
     """Run `kernel infer`; return the exit status."""
-    parser = Parser("kernel infer", DESCRIPTION, epilog=EPILOG)
+    parser = Parser("kernel infer", "[FLAG ...] REPO MODEL [--input NAME=VALUE ...]", DESCRIPTION, epilog=EPILOG)
     parser.add_argument("repository", metavar="REPO", help="model repository")
     parser.add_argument("model", metavar="MODEL", help="name of the model")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=VALUE", help="an input, see above")

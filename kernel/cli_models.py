@@ -32,7 +32,7 @@ Exit status: 0 if all models could be read, 1 if not, 2 if the command line is w
 
 def models(arguments: Sequence[str]) -> int:
     """Run `kernel models`; return the exit status."""
-    parser = Parser("kernel models", DESCRIPTION, epilog=EPILOG)
+    parser = Parser("kernel models", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG)
     add_repository_flags(parser)
     add_config_flags(parser)
     parser.add_switch("--json", False, "print JSON: the full configs by model")

@@ -39,11 +39,17 @@ def seconds(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser for one command. `mistake_status`: how the process ends when the command line is wrong."""
+    """An ArgumentParser for one command.
 
-    def __init__(self, prog: str, description: str, *, epilog: str = "", mistake_status: int = 2) -> None:
+    `arguments`: what the usage says behind the command; `mistake_status`: the exit status when the command line is wrong.
+    """
+
+    def __init__(
+        self, prog: str, arguments: str, description: str, *, epilog: str = "", mistake_status: int = 2
+    ) -> None:
         super().__init__(
             prog=prog,
+            usage=f"{prog} {arguments}",
             description=description,
             epilog=epilog,
             allow_abbrev=False,

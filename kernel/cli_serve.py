@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import gc
 import logging
 import os
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from kernel.cli_flags import add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli_flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli_parser import Parser
 from kernel.cli_table import table
 from kernel.errors import Code, ServingError
@@ -72,9 +71,10 @@ def serve(arguments: Sequence[str]) -> int:
         plugins = Plugins()
     except ServingError as error:
         return _not_created(error)
-    parser = Parser("kernel serve", DESCRIPTION, epilog=EPILOG, mistake_status=1)
-    plugins.add_options(parser)
+    parser = Parser("kernel serve", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG, mistake_status=1)
     add_serve_flags(parser)
+    plugins.add_options(parser)
+    add_other_flags(parser)
     options = parser.read(arguments)
     paths = repositories(parser, options)
     if options.load_model and options.model_control_mode != "explicit":
@@ -162,12 +162,10 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
         try:
             await frontend.start()
         except OSError as error:
-            service, place = _service(frontend)
-            if error.errno == errno.EADDRINUSE:
-                log.error("failed to start %s service: Unavailable - Socket '%s' already in use ", service, place)
+            if error.strerror is None:  # the front end has put it into words
+                log.error("%s", error)
             else:
-                reason = error.strerror or str(error)
-                log.error("failed to start %s service: Unavailable - Socket '%s': %s", service, place, reason)
+                log.error("failed to start %s service at %s: Unavailable - %s", *_service(frontend), error.strerror)
             for started in frontends[:k]:
                 await started.stop()
             return False
@@ -235,7 +233,8 @@ def _log_models(kernel: Kernel) -> None:
         for line in kernel.index()
         if line.state
     ]
-    log.info("models:", extra={"table": table(("Model", "Version", "Status"), rows)})
+    if rows:
+        log.info("models:", extra={"table": table(("Model", "Version", "Status"), rows)})
 
 
 def _leave(status: int) -> NoReturn:

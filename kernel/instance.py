@@ -140,6 +140,7 @@ class LoopInstance(ModelInstance):
         step(wake)
         if not woken:
             waiting = True
+            assert worker.parent is not None
             worker.parent.switch(_WAITS)
 
     def _resume(self) -> None:
@@ -169,8 +170,9 @@ class LoopInstance(ModelInstance):
                 result = execute(batch)
             except GreenletExit:  # the instance is closed in the middle of an execution that was given up
                 return
-            except BaseException as error:  # noqa: BLE001 - SystemExit of a model must not end the server
+            except BaseException as error:
                 result = error
+            assert this.parent is not None
             batch = this.parent.switch(result)
             result = None
 
@@ -200,7 +202,7 @@ class TaskInstance(ModelInstance):
         result: object
         try:
             result = SKIPPED if all_gone(batch) else await self.executor.execute(batch)  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001 - every request gets an answer, whatever ended the task
+        except BaseException as error:
             result = error
         batch.ended = self.clock()
         self.finished(batch, result)

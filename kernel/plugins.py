@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import pluggy
 
@@ -59,7 +59,8 @@ class Plugins:
         for implementation in self._manager.hook.register_backends.get_hookimpls():
             origin = self._origins[implementation.plugin]
             arguments = [kernel] * len(implementation.argnames)  # an implementation may leave the argument out
-            for name, backend in implementation.function(*arguments).items():
+            given = cast(Mapping[str, Backend], implementation.function(*arguments))
+            for name, backend in given.items():
                 if name in found:
                     raise ServingError(
                         Code.ALREADY_EXISTS,

@@ -11,15 +11,32 @@ import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernel.config import ModelConfig, check_ensembles, read_config
+from kernel.config import (
+    ConfigErrors,
+    Message,
+    ModelConfig,
+    check_ensembles,
+    is_decoupled,
+    read_config,
+    require_complete,
+    with_changes,
+)
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend
 from kernel.model import Model, ModelState
-from kernel.repository import FileRepository, Fingerprint, ModelFolder, OverrideFolder, check_model_name, select_versions
+from kernel.repository import (
+    FileRepository,
+    Fingerprint,
+    ModelFolder,
+    OverrideFolder,
+    check_model_name,
+    find_model,
+    missing_versions,
+    select_versions,
+)
 from kernel.statistics import ModelStatistics
 
 if TYPE_CHECKING:
@@ -62,6 +79,7 @@ class _Entry:
     config: ModelConfig | None = None  # of the last successful load
     fingerprint: Fingerprint | None = None  # of the files behind it
     implicit: bool = False  # loaded only since an ensemble needs it
+    problem: str = ""  # why its files could not even be read, where no version is known
     wanted: bool = False  # somebody asked for it, and nobody asked for its unload
     override: OverrideFolder | None = None  # files that came with the load request
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -76,6 +94,17 @@ class _Plan:
     versions: tuple[int, ...]
     fingerprint: Fingerprint
     override: OverrideFolder | None
+
+
+class _LoadFailed(ServingError):
+    """One version can't be loaded; in the reference's words."""
+
+    def __init__(self, name: str, version: int, reason: str) -> None:
+        super().__init__(
+            Code.INVALID_ARG, f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {reason};\n"
+        )
+        self.version = version
+        self.why = reason
 
 
 class Registry:
@@ -116,7 +145,8 @@ class Registry:
         if model is not None:
             return model
         number = version_number(version)
-        if number is not None and (model := self._serving.get((name, str(number)))) is not None:
+        model = self._serving.get((name, "" if number is None else str(number)))  # "-1", "007"
+        if model is not None:
             return model
         raise self._why_not(name, number)
 
@@ -166,7 +196,9 @@ class Registry:
         for name in sorted(names):
             entry = self._entries.get(name)
             if entry is None or not entry.versions:
-                if not ready and self._explicit:
+                if entry is not None and entry.problem and not ready:
+                    lines.append(ModelIndex(name, "", UNAVAILABLE.value, entry.problem))
+                elif not ready and self._explicit:
                     lines.append(ModelIndex(name))
                 continue
             for number, version in sorted(entry.versions.items()):
@@ -177,7 +209,7 @@ class Registry:
     def all_well(self) -> bool:
         """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7)."""
         for entry in self._entries.values():
-            if not entry.versions and entry.wanted:
+            if entry.wanted and (entry.problem and not any(one.state is READY for one in entry.versions.values())):
                 return False
             for version in entry.versions.values():
                 if version.state is not READY and not (version.state is UNAVAILABLE and version.reason == "unloaded"):
@@ -307,17 +339,28 @@ class Registry:
                 entry.implicit = True
 
     async def _plan(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
+        """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
+        entry = self._entry(name)
         try:
-            return await self._in_load_thread(self._read, name, config, files)
+            plan: _Plan = await self._in_load_thread(self._read, name, config, files)
+        except _LoadFailed as error:
+            version = entry.versions.setdefault(error.version, _Version(UNAVAILABLE))
+            if version.state is not READY:
+                version.state, version.reason = UNAVAILABLE, error.why
+            raise
         except ServingError as error:
-            entry = self._entries.get(name)
-            if entry is not None and not entry.versions and entry.wanted:
-                entry.versions = {}
-            if error.message.startswith(("failed to load", "load failed")):
-                raise
             words = f"failed to load '{name}', failed to poll from model repository"
-            code = Code.NOT_FOUND if error.code is Code.NOT_FOUND else Code.INTERNAL
-            raise ServingError(code, f"{words}: {error.message}") from error
+            if error.code is Code.NOT_FOUND:
+                if not entry.wanted and not entry.versions:
+                    del self._entries[name]
+                raise ServingError(Code.NOT_FOUND, f"{words}: {error.message}") from error
+            entry.problem = f"{Code.INVALID_ARG.value}: {error.message}"
+            for version in entry.versions.values():
+                if version.state is UNAVAILABLE:
+                    version.reason = entry.problem
+            raise ServingError(Code.INTERNAL, f"{words}: {error.message}") from error
+        entry.problem = ""
+        return plan
 
     def _read(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
         """Read a model's files. On a load thread."""
@@ -335,15 +378,26 @@ class Registry:
         if folder is None:
             raise self._unknown(name)
         try:
-            read = read_config(
-                folder.path,
-                override=config,
-                auto_complete=self._auto_complete,
-                config_name=self._config_name,
-                backends=self._backends,
-            )
-            for warning in (*folder.warnings, *read.warnings):
+            try:
+                read = read_config(
+                    folder.path,
+                    override=config,
+                    auto_complete=self._auto_complete,
+                    config_name=self._config_name,
+                    backends=self._backends,
+                    model_name=name,
+                    partial=self._auto_complete,
+                )
+            except ConfigErrors as errors:
+                if errors.stage == "A" or not folder.versions:
+                    raise
+                raise _LoadFailed(name, max(folder.versions), f"{errors.code.value}: {errors}") from errors
+            for warning in (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions)):
                 log.warning("model '%s': %s", name, warning)
+            if read.sequence_batching is not None:
+                raise ServingError(Code.UNSUPPORTED, f"model '{name}' asks for sequence_batching, which is not served yet")
+            if read.message.model_warmup:
+                log.warning("model '%s': model_warmup is not run yet", name)
             versions = select_versions(read, folder.versions)
             fingerprint = folder.fingerprint()
         except BaseException:
@@ -354,14 +408,7 @@ class Registry:
 
     def _folder(self, name: str) -> ModelFolder | None:
         """Return where the model lies; raises ServingError when it lies in two repositories."""
-        found = [folder for repository in self._repositories if (folder := repository.find(name)) is not None]
-        if len(found) > 1:
-            places = ", ".join(str(folder.path) for folder in found)
-            raise ServingError(
-                Code.INTERNAL,
-                f"failed to poll model '{name}': not unique across all model repositories ({places})",
-            )
-        return found[0] if found else None
+        return find_model(self._repositories, name)
 
     def _unknown(self, name: str) -> ServingError:
         names = sorted({name for repository in self._repositories for name in repository.scan()})
@@ -385,7 +432,7 @@ class Registry:
             return  # nothing has changed
         problems: list[tuple[int, str]] = []
         if plan.config.is_ensemble:
-            self._check_ensemble(plan.config)
+            plan.config = self._checked_ensemble(plan)
         for number in plan.versions:
             version = entry.versions.get(number)
             if version is None:
@@ -426,6 +473,7 @@ class Registry:
                 config = await self._in_load_thread(
                     backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
                 )
+            require_complete(config)
             backend.validate(config, plan.folder.path)
             model = Model(self._kernel, config, number, plan.folder.path)
             await model.start(backend)
@@ -458,26 +506,31 @@ class Registry:
 
     # -- ensembles -----------------------------------------------------------------------------------------------------
 
-    def _check_ensemble(self, config: ModelConfig) -> None:
-        """Check an ensemble against the models that serve now (stage C of model_config). Raises ServingError."""
+    def _checked_ensemble(self, plan: _Plan) -> ModelConfig:
+        """Return the ensemble's config with what follows from its models, or raise what is wrong with them (stage C)."""
+        config = plan.config
         configs: dict[str, ModelConfig] = {}
         loaded: dict[str, set[int]] = {}
         for model in self.ready_models():
             loaded.setdefault(model.name, set()).add(model.version)
             configs[model.name] = model.config
         configs[config.name] = config
-        loaded.setdefault(config.name, set()).add(1)
+        loaded[config.name] = set(plan.versions)
         errors = check_ensembles(configs, loaded).get(config.name)
         if errors:
-            entry = self._entry(config.name)
             reasons = "; ".join(str(error) for error in errors)
-            message = f"load failed for model '{config.name}': {reasons}\n"
-            for version in entry.versions.values():
+            entry = self._entry(config.name)
+            for number in plan.versions:
+                version = entry.versions.setdefault(number, _Version(UNAVAILABLE))
                 if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, reasons
-            if not entry.versions:
-                entry.versions[1] = _Version(UNAVAILABLE, f"{Code.INVALID_ARG.value}: {reasons}")
-            raise ServingError(Code.INVALID_ARG, message)
+                    version.state, version.reason = UNAVAILABLE, f"{Code.INVALID_ARG.value}: {reasons}"
+            raise ServingError(Code.INVALID_ARG, f"load failed for model '{config.name}': {reasons}\n")
+        decoupled = is_decoupled(config, configs)
+
+        def compute(message: Message) -> None:
+            message.model_transaction_policy.decoupled = decoupled
+
+        return with_changes(config, compute)
 
     def _dependents(self, name: str) -> list[str]:
         """Return the ensembles that have the model as a step, directly or through other ensembles."""

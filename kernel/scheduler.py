@@ -22,7 +22,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.instance import SKIPPED, ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
-from kernel.request import TRANSITIONS, InferenceRequest, InferenceResponse, RequestState
+from kernel.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.statistics import StatisticsCounter
 
 __all__ = ["Scheduler", "Turn"]
@@ -148,17 +148,21 @@ class Scheduler:
                 ),
             )
             return
-        order = self._order = self._order + 1
-        request.order = order
+        request.order = self._order = self._order + 1
+        instance = self._single
+        if instance is None:
+            instance = self._free_instance()
+        elif instance.outstanding >= instance.limit:
+            instance = None
         parent = request.parent
-        if parent is not None and not self._adopt(request, parent):
+        if parent is not None and not self._adopt(request, parent, instance):
             return
         if (
-            self._inline
+            instance is not None
+            and self._inline
             and not self._dispatching
             and request.deadline is None
             and not self.queue
-            and (instance := self._free_instance()) is not None
             and (turn := self._turn).depth < NESTED
             and (parent is None or turn.may_call())
         ):
@@ -179,21 +183,24 @@ class Scheduler:
         request.state = PENDING
         self.in_flight += 1
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, order, request))
+            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
             self._due += 1
             self._arm(request.deadline)
         if request.expires is not None:
             self._arm(request.expires)
-        if not self._scheduled and self._free_instance() is not None:
+        if instance is not None and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._dispatch_soon)
 
-    def _adopt(self, request: InferenceRequest, parent: Batch) -> bool:
+    def _adopt(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
         """Enter a call of a model into the tree under its parent; refuse it when it could only wait for itself."""
-        if all(one.state is RELEASED for one in parent.requests):
+        for one in parent.requests:
+            if one.state is not RELEASED:
+                break
+        else:
             self._refuse(request, ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED))
             return False
-        if self._free_instance(whole=True) is None and (cycle := circular_wait(request, self)):
+        if (free is None or free.outstanding >= free.capacity) and (cycle := circular_wait(request, self)):
             self._refuse(
                 request,
                 ServingError(
@@ -275,16 +282,14 @@ class Scheduler:
             self._scheduled = True
             self._loop.call_soon(self._dispatch_soon)
 
-    def _free_instance(self, whole: bool = False) -> ModelInstance | None:
-        """Return the instance with the fewest executions that may take one more; `whole`: one that can begin it at once."""
+    def _free_instance(self) -> ModelInstance | None:
+        """Return the instance with the fewest executions that may take one more."""
         single = self._single
         if single is not None:
-            return single if single.outstanding < (single.capacity if whole else single.limit) else None
+            return single if single.outstanding < single.limit else None
         best = None
         for instance in self.instances:
-            if instance.outstanding < (instance.capacity if whole else instance.limit) and (
-                best is None or instance.outstanding < best.outstanding
-            ):
+            if instance.outstanding < instance.limit and (best is None or instance.outstanding < best.outstanding):
                 best = instance
         return best
 
@@ -292,7 +297,7 @@ class Scheduler:
 
     def _start(self, instance: ModelInstance, batch: Batch) -> None:
         for request in batch.requests:
-            assert EXECUTING in TRANSITIONS[request.state], request
+            assert request.state is not RELEASED, request  # the one state of TRANSITIONS without a way out
             request.state = EXECUTING
             request.batch = batch
         if self._ordered is not None:
@@ -394,7 +399,6 @@ class Scheduler:
             if not request.counted and request.error is None:
                 request.counted = True
                 self.statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
-                self.statistics.last_inference = batch.ended
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -448,14 +452,13 @@ class Scheduler:
         if error is None:
             if not request.counted and batch is not None:
                 request.counted = True
-                now = self.clock()
-                statistics.last_inference = now
-                if not batch.ended:  # answered by a sender before execute returned
-                    batch.ended = now
+                ended = batch.ended
+                if ended:
+                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                else:  # answered by a sender before execute has returned
+                    batch.ended = self.clock()
                     statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
                     batch.ended = 0.0
-                else:
-                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
         else:
             if request.error is None:
                 request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
@@ -471,8 +474,11 @@ class Scheduler:
             self._sweep_deadlines()
         if batch is not None and batch.children:
             self._cancel_children(batch)
-        if request.parent is not None:
-            self._disown(request)
+        parent = request.parent
+        if parent is not None:
+            request.parent = None
+            if parent.children is not None:
+                parent.children.discard(request)
         request.batch = None
         respond, request.respond = request.respond, _nobody
         try:

@@ -56,7 +56,6 @@ class StatisticsCounter:
         "compute_infer",
         "compute_input",
         "compute_output",
-        "computed",
         "execution_count",
         "fail",
         "fail_time",
@@ -64,7 +63,6 @@ class StatisticsCounter:
         "inference_count",
         "last_inference",
         "queue_time",
-        "queued",
         "success",
         "success_time",
     )
@@ -77,9 +75,7 @@ class StatisticsCounter:
         self.success_time = 0.0
         self.fail = 0
         self.fail_time = 0.0
-        self.queued = 0
         self.queue_time = 0.0
-        self.computed = 0
         self.compute_input = 0.0
         self.compute_infer = 0.0
         self.compute_output = 0.0
@@ -99,16 +95,15 @@ class StatisticsCounter:
 
     def succeeded(self, rows: int, enqueued: float, received: float, batch: Batch) -> None:
         """Count one request that `batch` has answered."""
-        started = batch.started
+        started, ended = batch.started, batch.ended
+        self.last_inference = ended
         self.inference_count += rows
         self.success += 1
-        self.success_time += batch.ended - received
-        self.queued += 1
+        self.success_time += ended - received
         self.queue_time += started - enqueued
-        self.computed += 1
         self.compute_input += batch.input_ended - started
         self.compute_infer += batch.output_started - batch.input_ended
-        self.compute_output += batch.ended - batch.output_started
+        self.compute_output += ended - batch.output_started
 
     def failed(self, reason: Reason, seconds: float, times: int = 1) -> None:
         """Count one accepted request that failed. `times` 2: an ensemble, whose failures the reference counts twice."""
@@ -126,10 +121,10 @@ class StatisticsCounter:
             execution_count=self.execution_count,
             success=_duration(self.success, self.success_time),
             fail=_duration(self.fail, self.fail_time),
-            queue=_duration(self.queued, self.queue_time),
-            compute_input=_duration(self.computed, self.compute_input),
-            compute_infer=_duration(self.computed, self.compute_infer),
-            compute_output=_duration(self.computed, self.compute_output),
+            queue=_duration(self.success, self.queue_time),
+            compute_input=_duration(self.success, self.compute_input),
+            compute_infer=_duration(self.success, self.compute_infer),
+            compute_output=_duration(self.success, self.compute_output),
             batch_stats={
                 size: (_duration(count, one), _duration(count, two), _duration(count, three))
                 for size, (count, one, two, three) in sorted(self.batches.items())

@@ -49,7 +49,7 @@ class InstanceThread:
         def work() -> None:
             try:
                 result, error = function(*args), None
-            except BaseException as problem:  # noqa: BLE001 - it is raised where `call` is awaited
+            except BaseException as problem:
                 result, error = None, problem
                 if isinstance(error, StopIteration):  # a future can't carry it
                     error = RuntimeError(f"StopIteration: {problem}")
@@ -129,7 +129,7 @@ class ThreadInstance(ModelInstance):
             batch.started = self.clock()
             try:
                 result = self._execute(batch)
-            except BaseException as error:  # noqa: BLE001 - SystemExit of a model must not end the thread
+            except BaseException as error:
                 result = error
             batch.ended = self.clock()
         mailbox = self._mailbox
@@ -190,7 +190,7 @@ class ThreadTaskInstance(ModelInstance):
         result: object
         try:
             result = await self.executor.execute(batch)  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001 - every request gets an answer, whatever ended the task
+        except BaseException as error:
             result = error
         batch.ended = self.clock()
         try:

@@ -1,6 +1,6 @@
 """The records and the config JSON: defaults, order and form."""
 
-# ruff: noqa: E501  (tables of sentences)
+# ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
 import dataclasses

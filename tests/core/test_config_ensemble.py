@@ -1,6 +1,6 @@
 """Ensembles: the graph in itself (stage A) and against its models (stage C)."""
 
-# ruff: noqa: E501  (tables of sentences)
+# ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
 import pytest

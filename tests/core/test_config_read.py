@@ -2,7 +2,7 @@
 reader.
 """
 
-# ruff: noqa: E501  (tables of sentences)
+# ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.config import ConfigError, ConfigErrors, read_config
-from kernel.config_read import MAX_BYTES, read_message
+from kernel.config.read import MAX_BYTES, read_message
 from kernel.errors import Code
 
 

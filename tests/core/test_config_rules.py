@@ -1,11 +1,11 @@
 """Every rule of spec model_config about one model: the reference's words, the place, what came and what was wanted."""
 
-# ruff: noqa: E501  (tables of sentences)
+# ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
 import pytest
 
-from kernel.config import ConfigErrors, Key, read_config, with_changes
+from kernel.config import ConfigErrors, Key, read_config, require_complete, with_changes
 from kernel.errors import Code
 
 X = 'name: "X" data_type: TYPE_FP32 dims: [ 1 ]'
@@ -298,6 +298,25 @@ def test_with_changes_tells_that_the_model_did_it(tmp_path):
     (one,) = caught.value.errors
     assert str(one).startswith(f"{tmp_path / 'm' / 'config.pbtxt'}: model input 'X' must specify 'dims' for m")
     assert str(one).endswith("'input[0]' was set by the model's own auto-complete")
+
+
+def test_a_partial_config_waits_for_the_model(tmp_path):
+    config = read(tmp_path, "input { name: 'X' }\noutput { name: 'Y' dims: 1 }", partial=True)
+    with pytest.raises(ConfigErrors) as caught:
+        require_complete(config)
+    assert [(one.line, one.words) for one in caught.value.errors] == [
+        (1, "model input 'X' must specify 'data_type' for m"),
+        (1, "model input 'X' must specify 'dims' for m"),
+        (2, "model output 'Y' must specify 'data_type' for m"),
+    ]
+
+    def mutate(message):
+        message.input[0].data_type, message.output[0].data_type = 11, 11
+        message.input[0].dims.append(3)
+
+    assert require_complete(with_changes(config, mutate)).inputs[0].dims == (3,)
+    with pytest.raises(ConfigErrors, match="dimension must be integer >= 1"):  # what is there is checked at once
+        read(tmp_path, "input { name: 'X' dims: 0 }", partial=True)
 
 
 def test_errors_of_backends_have_a_place(tmp_path):

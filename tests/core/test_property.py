@@ -64,7 +64,8 @@ behaviours = st.lists(
 
 def text(how: dict[str, Any]) -> str:
     config = BASE.replace("count: 1", f"count: {how['instances']}")
-    config += 'parameters { key: "max_concurrency" value { string_value: "%d" } }\n' % how["concurrency"]
+    config += f'parameters {{ key: "max_concurrency" value {{ string_value: "{how["concurrency"]}" }} }}\n'
+
     batching = how["batching"]
     if batching is None:
         return config

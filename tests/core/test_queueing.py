@@ -11,7 +11,6 @@ from kernel.errors import Code, ServingError
 from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, RequestState
 
-
 ORDER = itertools.count(1)
 
 

@@ -70,7 +70,7 @@ class Backend:
 
 def serve(folder: Path, models: Mapping[str, tuple[Placement, Callable[[Kernel, Batch], Any]]]) -> tuple[Kernel, Backend]:
     backend = Backend(models)
-    write_repository(folder, {name: BASE for name in models})
+    write_repository(folder, dict.fromkeys(models, BASE))
     return Kernel(folder, plugins=[backend], control_mode="explicit", load_models=["*"]), backend
 
 
@@ -84,7 +84,7 @@ def request(kernel: Kernel, model: str, value: float = 1.0, parent: Batch | None
 async def until(done: Callable[[], bool]) -> None:
     """Turn the loop until something that a thread is about to do has been done."""
     async with asyncio.timeout(10):
-        while not done():
+        while not done():  # noqa: ASYNC110 - the condition comes about in a thread
             await asyncio.sleep(0)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from kernel.config_errors import did_you_mean, listed
-from kernel.config_positions import Path
-from kernel.config_report import Report
+from kernel.config.errors import did_you_mean, listed
+from kernel.config.positions import Path
+from kernel.config.report import Report
 from kernel.model_config_pb2 import BatchInput, DataType, ModelInput
 
 __all__ = ["check_batch_tensors", "check_tensors"]
@@ -38,10 +38,10 @@ def _check_one(report: Report, kind: str, io: Any, at: Path) -> None:
     if not io.name:
         report.fail("B", at, f"model {kind} must specify 'name'{suffix}")
         who = f"model {kind}"
-    if io.data_type == 0:
+    if io.data_type == 0 and not report.partial:
         types = [DataType.Name(number) for number in range(1, 15)]
         report.fail("B", at, f"{who} must specify 'data_type'{suffix}", f"one of {', '.join(types)}")
-    if not io.dims:
+    if not io.dims and not report.partial:
         detail = "scalars are not supported, write dims: [ 1 ]; the batch dimension is not part of dims"
         report.fail("B", at, f"{who} must specify 'dims'{suffix}", detail)
     for index, dim in enumerate(io.dims):

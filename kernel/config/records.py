@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernel.config_errors import ConfigError
-from kernel.config_json import as_json
-from kernel.config_positions import Path
-from kernel.config_source import ConfigSource
+from kernel.config.errors import ConfigError
+from kernel.config.json import as_json
+from kernel.config.positions import Path
+from kernel.config.source import ConfigSource
 from kernel.errors import Code
 from kernel.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
 from kernel.model_config_pb2 import ModelConfig as Message

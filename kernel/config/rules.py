@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 
-from kernel.config_defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
-from kernel.config_errors import did_you_mean, listed
-from kernel.config_graph import check_ensemble
-from kernel.config_instances import check_instance_groups, check_rate_limiter
-from kernel.config_positions import Key
-from kernel.config_report import Report
-from kernel.config_scheduling import check_dynamic_batching
-from kernel.config_sequence import check_initial_states, check_sequence_batching
-from kernel.config_tensors import check_batch_tensors, check_tensors
-from kernel.config_warmup import check_warmup
+from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
+from kernel.config.errors import did_you_mean, listed
+from kernel.config.graph import check_ensemble
+from kernel.config.instances import check_instance_groups, check_rate_limiter
+from kernel.config.positions import Key
+from kernel.config.report import Report
+from kernel.config.scheduling import check_dynamic_batching
+from kernel.config.sequence import check_initial_states, check_sequence_batching
+from kernel.config.tensors import check_batch_tensors, check_tensors
+from kernel.config.warmup import check_warmup
 
 __all__ = ["check_all"]
 
@@ -151,7 +151,7 @@ def _check_parameters(report: Report) -> None:
         return
     parameters = {key: value.string_value for key, value in report.message.parameters.items()}
     for key, allowed in (("placement", _PLACEMENTS), ("zero_copy", _BOOLEANS)):
-        if key in parameters and parameters[key] not in allowed:
+        if key in parameters and parameters[key].lower() not in allowed:
             _bad_parameter(
                 report, key, parameters[key], f"one of {listed(allowed)}{did_you_mean(parameters[key], allowed)}"
             )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel.config_errors import ConfigError, did_you_mean, listed
-from kernel.config_positions import Key, Path
-from kernel.config_records import EnsembleStep, ModelConfig, TensorSpec
+from kernel.config.errors import ConfigError, did_you_mean, listed
+from kernel.config.positions import Key, Path
+from kernel.config.records import EnsembleStep, ModelConfig, TensorSpec
 
 __all__ = ["check_ensembles", "is_decoupled"]
 

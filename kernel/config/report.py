@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path as FilePath
 
-from kernel.config_errors import ConfigError
-from kernel.config_positions import Path
-from kernel.config_source import ConfigSource
+from kernel.config.errors import ConfigError
+from kernel.config.positions import Path
+from kernel.config.source import ConfigSource
 from kernel.errors import Code
 from kernel.model_config_pb2 import ModelConfig as Message
 
@@ -31,6 +31,7 @@ class Report:
         model_folder: FilePath | None,
         backends: Collection[str] | None,
         gpus: tuple[int, ...],
+        partial: bool = False,
     ) -> None:
         self.message = message
         self.source = source
@@ -38,6 +39,7 @@ class Report:
         self.model_folder = model_folder
         self.backends = backends
         self.gpus = gpus
+        self.partial = partial and message.platform != "ensemble"
         self.name = message.name
         self.errors: list[ConfigError] = []
         self.warnings: list[str] = []

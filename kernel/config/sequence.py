@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from kernel.config_errors import listed
-from kernel.config_positions import Path
-from kernel.config_records import datatype
-from kernel.config_report import Report
-from kernel.config_scheduling import check_preferred_sizes
+from kernel.config.errors import listed
+from kernel.config.positions import Path
+from kernel.config.records import datatype
+from kernel.config.report import Report
+from kernel.config.scheduling import check_preferred_sizes
 from kernel.model_config_pb2 import DataType, ModelSequenceBatching
 from kernel.tensor import DATATYPES
 

@@ -1,6 +1,6 @@
 """A model's config, from its folder to the frozen record the kernel runs on: read, fill in, check, record.
 
-The one way to a ModelConfig. Each step has a file of its own, `kernel/config_*.py`; this one only says in which order
+The one way to a ModelConfig. Each step has a file of its own, `kernel/config/*.py`; this one only says in which order
 they come.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from kernel.config_defaults import complete_backend, fill_defaults
-from kernel.config_ensemble import check_ensembles, is_decoupled
-from kernel.config_errors import ConfigError, ConfigErrors
-from kernel.config_positions import Key
-from kernel.config_read import read_message
-from kernel.config_records import (
+from kernel.config.defaults import complete_backend, fill_defaults
+from kernel.config.ensemble import check_ensembles, is_decoupled
+from kernel.config.errors import ConfigError, ConfigErrors
+from kernel.config.positions import Key
+from kernel.config.read import read_message
+from kernel.config.records import (
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
@@ -24,9 +24,9 @@ from kernel.config_records import (
     VersionPolicy,
     record,
 )
-from kernel.config_report import Report
-from kernel.config_rules import check_all
-from kernel.config_source import ConfigSource, config_file
+from kernel.config.report import Report
+from kernel.config.rules import check_all
+from kernel.config.source import ConfigSource, config_file
 from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "config_file",
     "is_decoupled",
     "read_config",
+    "require_complete",
     "with_changes",
 ]
 
@@ -59,13 +60,15 @@ def read_config(
     backends: Collection[str] | None = None,
     gpus: tuple[int, ...] = (),
     model_name: str = "",
+    partial: bool = False,
 ) -> ModelConfig:
     """Read, complete and check the config of the model in `model_folder`.
 
     `override`: JSON instead of the file. `auto_complete`: a file may be missing, the backend may be told by the model's
     files. `config_name`: prefer `configs/<config_name>.pbtxt`. `backends`: names of those that can serve, None for any.
-    `gpus`: ids of the GPUs that instances may use. `model_name`: where it isn't the folder's name. Raises ConfigErrors
-    with all mistakes of stages A and B.
+    `gpus`: ids of the GPUs that instances may use. `model_name`: where it isn't the folder's name. `partial`: types and
+    dims may be missing, since the model will fill them in; `require_complete` comes later. Raises ConfigErrors with all
+    mistakes of stages A and B.
     """
     name = model_name or model_folder.name
     message, source = read_message(
@@ -74,7 +77,7 @@ def read_config(
     if auto_complete:
         complete_backend(message, name, model_folder)
     known = None if backends is None else tuple(sorted(backends))
-    return _finish(message, source, name, model_folder, known, gpus)
+    return _finish(message, source, name, model_folder, known, gpus, partial=partial)
 
 
 def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
@@ -103,6 +106,11 @@ def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> Mode
     return _finish(message, config.source.after(changed), config.name, None, backends, config.gpus, config.warnings)
 
 
+def require_complete(config: ModelConfig) -> ModelConfig:
+    """Check a config that was read as partial, once the model has had its say. Raises ConfigErrors."""
+    return with_changes(config, lambda message: None)
+
+
 def _finish(
     message: Message,
     source: ConfigSource,
@@ -111,9 +119,12 @@ def _finish(
     backends: tuple[str, ...] | None,
     gpus: tuple[int, ...],
     warnings: tuple[str, ...] = (),
+    partial: bool = False,
 ) -> ModelConfig:
     fill_defaults(message, name, gpus)
-    report = Report(message, source, directory=name, model_folder=model_folder, backends=backends, gpus=gpus)
+    report = Report(
+        message, source, directory=name, model_folder=model_folder, backends=backends, gpus=gpus, partial=partial
+    )
     check_all(report)
     if report.errors:
         raise ConfigErrors(report.errors)

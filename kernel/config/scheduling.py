@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernel.config_positions import Key, Path
-from kernel.config_report import Report
+from kernel.config.positions import Key, Path
+from kernel.config.report import Report
 from kernel.model_config_pb2 import ModelQueuePolicy
 
 __all__ = ["check_dynamic_batching", "check_preferred_sizes"]

@@ -6,9 +6,9 @@ What the models of the steps say to that is the business of config_ensemble.py.
 
 from __future__ import annotations
 
-from kernel.config_errors import did_you_mean, listed
-from kernel.config_positions import Key, Path
-from kernel.config_report import Report
+from kernel.config.errors import did_you_mean, listed
+from kernel.config.positions import Key, Path
+from kernel.config.report import Report
 
 __all__ = ["check_ensemble"]
 

@@ -12,10 +12,10 @@ from pathlib import Path as FilePath
 
 from google.protobuf import json_format, text_format
 
-from kernel.config_errors import ConfigError, ConfigErrors
-from kernel.config_positions import MAX_DEPTH, scan
-from kernel.config_schema import json_mistakes, text_mistakes
-from kernel.config_source import OVERRIDE, ConfigSource, config_file
+from kernel.config.errors import ConfigError, ConfigErrors
+from kernel.config.positions import MAX_DEPTH, scan
+from kernel.config.schema import json_mistakes, text_mistakes
+from kernel.config.source import OVERRIDE, ConfigSource, config_file
 from kernel.errors import Code
 from kernel.model_config_pb2 import ModelConfig as Message
 

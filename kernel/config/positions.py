@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernel.config_tokens import ScanError, Token, refused, tokens
+from kernel.config.tokens import ScanError, Token, refused, tokens
 
 __all__ = ["MAX_DEPTH", "Key", "Node", "Path", "ScanError", "Scanned", "path_text", "scan"]
 

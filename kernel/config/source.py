@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
-from kernel.config_errors import ConfigError
-from kernel.config_positions import Path, Scanned, path_text
+from kernel.config.errors import ConfigError
+from kernel.config.positions import Path, Scanned, path_text
 from kernel.errors import Code
 
 __all__ = ["OVERRIDE", "ConfigSource", "config_file"]

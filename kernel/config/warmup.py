@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kernel.config_positions import Key
-from kernel.config_report import Report
+from kernel.config.positions import Key
+from kernel.config.report import Report
 from kernel.errors import Code
 
 __all__ = ["check_warmup"]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernel.config_errors import did_you_mean, listed, shown
-from kernel.config_positions import Key, Node, Path
+from kernel.config.errors import did_you_mean, listed, shown
+from kernel.config.positions import Key, Node, Path
 from kernel.model_config_pb2 import DESCRIPTOR
 
 __all__ = ["json_mistakes", "text_mistakes"]
