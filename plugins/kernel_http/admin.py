@@ -1,0 +1,251 @@
+"""Everything but inference: health, metadata, configuration, statistics, the repository.
+
+Each operation reads the kernel's public state and returns a whole response; key orders are the reference's. Only a load
+takes time: later requests of its connection wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel import Code, ServingError
+from kernel_http import replies
+from kernel_http.answers import Exchange
+from kernel_http.body_json import flag_of
+from kernel_http.heads import Head
+from kernel_http.json_errors import NON_OBJECT, NON_STRING, malformed, read_again
+from kernel_http.protocol import Connection
+
+if TYPE_CHECKING:
+    from kernel import Kernel, ModelStatistics, TensorSpec
+    from kernel_http.routes import Handler
+
+__all__ = ["EXTENSIONS", "Admin"]
+
+log = logging.getLogger(__name__)
+
+#: The reference's list and order, less what is not served.
+EXTENSIONS = (
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Admin:
+    """The handlers of the routes that are not inference."""
+
+    def __init__(self, kernel: Kernel, *, server_name: str, server_version: str) -> None:
+        self.kernel = kernel
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._metadata = replies.json_reply({"name": server_name, "version": server_version, "extensions": EXTENSIONS})
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return route name -> handler."""
+        quick: dict[str, Callable[[Head, bytes], bytes]] = {
+            "live": self.live,
+            "ready": self.ready,
+            "server_metadata": self.server_metadata,
+            "model_ready": self.model_ready,
+            "model_metadata": self.model_metadata,
+            "model_config": self.model_config,
+            "statistics": self.statistics,
+            "index": self.index,
+            "unload": self.unload,
+        }
+        return {**{name: self._at_once(operation) for name, operation in quick.items()}, "load": self.load}
+
+    def _at_once(self, operation: Callable[[Head, bytes], bytes]) -> Handler:
+        def handler(connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+            exchange = Exchange(connection, head)
+            connection.exchanges.append(exchange)
+            exchange.answer(answer_of(operation, head, json if not len(tail) else json + bytes(tail)))
+
+        return handler
+
+    # --- health
+
+    def live(self, head: Head, body: bytes) -> bytes:
+        return replies.OK_EMPTY if self.kernel.live else replies.REQUEST_ERROR
+
+    def ready(self, head: Head, body: bytes) -> bytes:
+        return replies.OK_EMPTY if self.kernel.is_ready() else replies.REQUEST_ERROR
+
+    def model_ready(self, head: Head, body: bytes) -> bytes:
+        """Not ready, unknown model, unknown version: all the same (spec http_protocol 2.4)."""
+        if self.kernel.is_model_ready(head.model, head.version):
+            return replies.OK_EMPTY
+        return replies.error(400, "Model version not ready", json=False)
+
+    # --- what there is
+
+    def server_metadata(self, head: Head, body: bytes) -> bytes:
+        return self._metadata
+
+    def model_metadata(self, head: Head, body: bytes) -> bytes:
+        """The versions are all ready ones, or the one that the path names, as observed on the reference."""
+        model = self.kernel.model(head.model, head.version)
+        versions = [model.version]
+        if not head.version:
+            versions = [other.version for other in self.kernel.models() if other.name == model.name]
+        config = model.config
+        batch = [-1] if config.max_batch_size > 0 else []
+
+        def shown(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+            return [{"name": spec.name, "datatype": spec.datatype, "shape": [*batch, *spec.dims]} for spec in specs]
+
+        return replies.json_reply(
+            {
+                "name": model.name,
+                "versions": [str(version) for version in versions],
+                "platform": config.metadata_platform,
+                "inputs": shown(config.inputs),
+                "outputs": shown(config.outputs),
+            }
+        )
+
+    def model_config(self, head: Head, body: bytes) -> bytes:
+        return replies.json_reply(self.kernel.model(head.model, head.version).config.as_dict())
+
+    def statistics(self, head: Head, body: bytes) -> bytes:
+        return replies.json_reply(
+            {"model_stats": [statistics_of(record) for record in self.kernel.statistics(head.model, head.version)]}
+        )
+
+    # --- the repository
+
+    def index(self, head: Head, body: bytes) -> bytes:
+        ready = read_object(body).get("ready", False)
+        rows = []
+        for entry in self.kernel.index(ready=flag_of(ready, "ready")):
+            row = {"name": entry.name}
+            if entry.version:
+                row["version"] = entry.version
+            if entry.state:
+                row["state"] = entry.state
+            if entry.reason:
+                row["reason"] = entry.reason
+            rows.append(row)
+        return replies.json_reply(rows)
+
+    def unload(self, head: Head, body: bytes) -> bytes:
+        parameters = read_load_parameters(body)
+        dependents = flag_of(parameters.get("unload_dependents", False), "unload_dependents")
+        self.kernel.unload(head.model, dependents=dependents)
+        return replies.EMPTY_JSON
+
+    def load(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        """Load a model, and hold back what else the connection sends until that is done."""
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        connection.barrier = True
+        task = self.kernel.loop.create_task(self._load(connection, exchange, json))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, connection: Connection, exchange: Exchange, body: bytes) -> None:
+        try:
+            config, files = load_overrides(read_load_parameters(body))
+            await self.kernel.load(exchange.head.model, config=config, files=files)
+            payload = replies.EMPTY_JSON
+        except ServingError as error:
+            payload = replies.error_of(error, json=True)
+        except Exception as error:
+            log.exception("loading model '%s' failed", exchange.head.model)
+            payload = replies.error(500, f"{type(error).__name__}: {error}", json=True)
+        exchange.answer(payload)
+        connection.release()
+
+
+def answer_of(operation: Callable[[Head, bytes], bytes], head: Head, body: bytes) -> bytes:
+    """Run an operation; whatever it raises becomes an answer."""
+    assert head.route is not None
+    try:
+        return operation(head, body)
+    except ServingError as error:
+        return replies.error_of(error, json=head.route.json)
+    except Exception as error:
+        log.exception("%s failed", head.path)
+        return replies.error(500, f"{type(error).__name__}: {error}", json=head.route.json)
+
+
+def statistics_of(record: ModelStatistics) -> dict[str, Any]:
+    """Return one model version's statistics as the extension prints them (spec observability 1.1)."""
+    return {
+        "name": record.name,
+        "version": str(record.version),
+        "last_inference": record.last_inference_ms,
+        "inference_count": record.inference_count,
+        "execution_count": record.execution_count,
+        "inference_stats": {name: duration_of(getattr(record, name)) for name in DURATIONS},
+        "response_stats": {
+            key: {name: duration_of(duration) for name, duration in durations.items()}
+            for key, durations in record.response_stats.items()
+        },
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": duration_of(compute_input),
+                "compute_infer": duration_of(compute_infer),
+                "compute_output": duration_of(compute_output),
+            }
+            for size, (compute_input, compute_infer, compute_output) in sorted(record.batch_stats.items())
+        ],
+        "memory_usage": [],
+    }
+
+
+def duration_of(duration: Any) -> dict[str, int]:
+    return {"count": duration.count, "ns": duration.ns}
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Read a body that may be absent; what is no object has no members."""
+    if not body:
+        return {}
+    try:
+        value = _decode(body)
+    except (ValueError, RecursionError):
+        value = read_again(body)
+    return value if type(value) is dict else {}
+
+
+def read_load_parameters(body: bytes) -> dict[str, Any]:
+    parameters = read_object(body).get("parameters", {})
+    if type(parameters) is not dict:
+        raise malformed("parameters", NON_OBJECT)
+    return parameters
+
+
+def load_overrides(parameters: dict[str, Any]) -> tuple[str | None, dict[str, bytes] | None]:
+    """Return the config and the files of a load request. Raises ServingError."""
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key != "config" and not key.startswith("file:"):
+            raise ServingError(Code.INTERNAL, "unexpected error on creating Triton parameter")
+        if type(value) is not str:
+            raise malformed(key, NON_STRING)
+        if key == "config":
+            config = value
+        else:
+            try:
+                files[key.removeprefix("file:")] = base64.b64decode(value, validate=True)
+            except binascii.Error as error:
+                raise ServingError(Code.INVALID_ARG, f"Unable to parse '{key}': it is not base64 ({error})") from None
+    return config, files or None

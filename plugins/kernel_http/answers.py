@@ -1,0 +1,132 @@
+"""What goes out on a connection: answers in the order of the requests, each once, and the end of the connection.
+
+An Exchange is one request's place in that order. What comes in is protocol.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kernel_http import replies
+from kernel_http.heads import Head
+
+if TYPE_CHECKING:
+    from kernel import InferenceRequest
+    from kernel_http.server import Server
+
+__all__ = ["Answers", "Exchange"]
+
+
+class Exchange:
+    """One request and its answer. `request` is what to cancel when the client goes."""
+
+    __slots__ = ("connection", "head", "payload", "request")
+
+    def __init__(self, connection: Answers, head: Head) -> None:
+        self.connection: Answers | None = connection
+        self.head = head
+        self.payload: replies.Payload | None = None
+        self.request: InferenceRequest | None = None
+
+    def answer(self, payload: replies.Payload) -> None:
+        """Send the whole response as soon as it is its turn. The buffers must not change any more."""
+        connection = self.connection
+        if connection is None:
+            return  # the client has gone
+        self.request = None  # breaks the cycle request -> respond -> exchange -> request
+        self.payload = payload
+        if connection.exchanges[0] is self:
+            connection.flush()
+
+
+class Answers(asyncio.BufferedProtocol):
+    """The outgoing half of a connection. `exchanges`: the requests in flight, oldest first."""
+
+    __slots__ = (
+        "_closing",
+        "_continue",
+        "_lingering",
+        "_since",
+        "_transport",
+        "_write",
+        "_write_since",
+        "_write_size",
+        "exchanges",
+        "server",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.exchanges: deque[Exchange] = deque()
+        self._transport: Any = None
+        self._write: Any = None
+        self._closing = False  # no further request is taken
+        self._lingering = False  # the last answer is out; what still comes is thrown away
+        self._continue = False  # the client waits for 100 Continue
+        self._since = 0.0  # since when the message that arrives is incomplete, or a refused client lingers
+        self._write_since = 0.0  # since when the client has not taken what we sent
+        self._write_size = 0
+
+    def flush(self) -> None:
+        """Write the answers whose turn it is."""
+        exchanges = self.exchanges
+        while exchanges:
+            payload = exchanges[0].payload
+            if payload is None:
+                break
+            head = exchanges.popleft().head
+            last = self._closing and not exchanges
+            if last or not head.plain:
+                payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
+            if type(payload) is bytes:
+                self._write(payload)
+            else:
+                self._transport.writelines(payload)
+            if last:
+                self._finish()
+                return
+        if not exchanges and self._continue:
+            self._send_continue()
+        self._unblock()
+
+    def _send_continue(self) -> None:
+        self._continue = False
+        self._write(replies.CONTINUE)
+
+    def _unblock(self) -> None:
+        """Take the requests that had to wait for an answer to go out."""
+
+    def pause_writing(self) -> None:
+        self._write_since = self.server.now()
+        self._write_size = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        self._write_since = 0.0
+        self._unblock()
+
+    def sweep_writing(self, now: float, limit: float) -> None:
+        """Cut off a client that has taken nothing of what it was sent for longer than `limit` seconds."""
+        if self._write_since and now - self._write_since > limit:
+            size = self._transport.get_write_buffer_size()
+            if size >= self._write_size:
+                self._transport.abort()
+            else:
+                self._write_size = size
+                self._write_since = now
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _finish(self) -> None:
+        """The last answer has been written: close, or first let the client read it where it may still be sending."""
+        if self._lingering and self._transport.can_write_eof():
+            self._since = self.server.now()
+            self._transport.write_eof()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._transport.close()

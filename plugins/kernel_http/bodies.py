@@ -1,0 +1,173 @@
+"""A request's body while it arrives: where its bytes go.
+
+Two parts, the JSON part and the binary tail, each in memory of its own, so that the tail's tensors are aligned and
+belong to the request alone. Memory is reserved untouched, and at most RESERVE of it ahead of what really came.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_http.heads import Head
+
+__all__ = ["Body", "ChunkError", "ChunkedBody"]
+
+#: The most memory that is reserved on the strength of a Content-Length alone.
+RESERVE = 64 * 1024 * 1024
+
+#: The longest chunk-size line, and the most bytes of trailers, of a chunked body.
+MAX_LINE = 4096
+MAX_TRAILERS = 16 * 1024
+
+Bytes = bytes | bytearray | NDArray[np.uint8]
+
+
+class Body:
+    """A body of known length. Bytes are received straight into `space()`, then announced with `received(n)`."""
+
+    __slots__ = ("_buffer", "_filled", "_finished", "_size", "_sizes", "complete", "discard", "head", "length", "seen")
+
+    def __init__(self, head: Head, limit: int, scratch: bytearray) -> None:
+        """`limit`: the largest JSON part, or body without one, that is kept; a larger one is thrown away.
+
+        So is a body that nobody will read.
+        """
+        length = head.content_length
+        split = head.json_length if head.json_length is not None else length
+        if not 0 <= split <= length:
+            split = length  # the handler will refuse it
+        self.head = head
+        self.length = length
+        self.seen = 0  # how many bytes have come
+        self.discard = scratch if head.refusal is not None or (split or length) > limit else None
+        self.complete = False
+        self._sizes = (split, length - split)
+        self._finished: list[NDArray[np.uint8]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        while len(self._finished) < 2:
+            self._size = self._sizes[len(self._finished)]
+            self._filled = 0
+            self._buffer: NDArray[np.uint8] = np.empty(min(self._size, 0 if self.discard else RESERVE), np.uint8)
+            if self._size:
+                return
+            self._finished.append(self._buffer)
+        self.complete = True
+
+    def space(self) -> memoryview:
+        """Return where the next bytes go; never more than what is missing."""
+        if self.discard is not None:
+            return memoryview(self.discard)[: self._size - self._filled]
+        if self._filled == len(self._buffer):
+            grown = np.empty(min(self._size, 2 * self._filled), np.uint8)
+            grown[: self._filled] = self._buffer
+            self._buffer = grown
+        return self._buffer.data[self._filled :]
+
+    def received(self, count: int) -> None:
+        self.seen += count
+        self._filled += count
+        if self._filled == self._size:
+            self._finished.append(self._buffer)
+            self._begin()
+
+    def feed(self, data: bytearray, at: int, end: int) -> int:
+        """Copy from `data[at:end]` what belongs to this body; return where it ended."""
+        while at < end and not self.complete:
+            space = self.space()
+            count = min(len(space), end - at)
+            if self.discard is None:
+                space[:count] = data[at : at + count]
+            self.received(count)
+            at += count
+        return at
+
+    def parts(self) -> tuple[bytes, Bytes]:
+        """Return the JSON part and the tail of a complete body (both empty where it was thrown away)."""
+        json, tail = self._finished
+        return json.tobytes(), tail
+
+
+class ChunkError(Exception):
+    """A chunked body that breaks the rules of its framing."""
+
+
+class ChunkedBody:
+    """A chunked body. Feed it; it says how far it went."""
+
+    __slots__ = ("_line", "_missing", "_trailers", "complete", "content", "discard", "head", "length", "limit", "seen")
+
+    def __init__(self, head: Head, limit: int) -> None:
+        self.head = head
+        # A binary tail has no limit.
+        self.limit: float = inf if 0 < (head.json_length or 0) <= limit else limit
+        self.content = bytearray()
+        self.length = 0  # of the content, thrown away or not
+        self.seen = 0
+        self.discard = head.refusal is not None
+        self.complete = False
+        self._line = b""  # a line that is not complete yet
+        self._missing = 0  # bytes of the current chunk; -1: its closing empty line; -2: the trailers
+        self._trailers = 0
+
+    def feed(self, data: bytearray, at: int, end: int) -> int:
+        """Take from `data[at:end]` what belongs to this body; return where it ended. Raises ChunkError."""
+        start = at
+        while at < end and not self.complete:
+            if self._missing > 0:
+                count = min(self._missing, end - at)
+                self.length += count
+                if self.discard or self.length > self.limit:
+                    self.discard = True
+                    self.content.clear()
+                else:
+                    self.content += data[at : at + count]
+                at += count
+                self._missing -= count
+                if not self._missing:
+                    self._missing = -1
+                continue
+            stop = data.find(b"\n", at, end)
+            line = self._line + data[at : stop if stop >= 0 else end]
+            if len(line) > MAX_LINE:
+                raise ChunkError("a line between chunks is too long")
+            if stop < 0:
+                self._line = line
+                at = end
+                break
+            self._line = b""
+            at = stop + 1
+            self._take(line)
+        self.seen += at - start
+        return at
+
+    def _take(self, line: bytes) -> None:
+        if not line.endswith(b"\r"):
+            raise ChunkError("a line between chunks does not end in CR LF")
+        line = line[:-1]
+        if self._missing == -1:
+            if line:
+                raise ChunkError("a chunk is longer than its size says")
+            self._missing = 0
+        elif self._missing == -2:
+            self._trailers += len(line)
+            if self._trailers > MAX_TRAILERS:
+                raise ChunkError("the trailers are too long")
+            self.complete = not line
+        else:
+            digits = bytes(line.partition(b";")[0]).strip(b" \t")
+            if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
+                raise ChunkError("a chunk's size is no hexadecimal number")
+            self._missing = int(digits, 16) or -2
+
+    def parts(self) -> tuple[bytes, Bytes]:
+        if self.discard:
+            return b"", bytearray()
+        split = self.head.json_length
+        if split is None or not 0 <= split <= self.length:
+            return bytes(self.content), bytearray()
+        return bytes(self.content[:split]), self.content[split:]

@@ -1,0 +1,230 @@
+"""The JSON part of an inference request: its members, each refused in the reference's words.
+
+Produces plain records. What the model makes of them (names, datatypes, shapes) is the model's check, not this file's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from kernel import Code, ServingError
+from kernel_http.json_errors import (
+    ABSENT,
+    NON_ARRAY,
+    NON_BOOL,
+    NON_OBJECT,
+    NON_STRING,
+    NON_UINT,
+    first_wins,
+    malformed,
+    read_again,
+)
+
+__all__ = [
+    "Parameters",
+    "decode",
+    "flag_of",
+    "no_region",
+    "read_outputs",
+    "read_parameters",
+    "read_shape",
+    "source_of",
+    "text_of",
+    "unsigned_of",
+]
+
+_decode = msgspec.json.Decoder().decode
+
+MAX_UINT64 = 2**64 - 1
+MAX_INT64 = 2**63 - 1
+
+SOURCES = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+
+
+class Parameters:
+    """The request's parameters: those that mean something, and the others, which go to the model."""
+
+    __slots__ = ("binary_output", "correlation_id", "custom", "flags", "priority", "timeout_us")
+
+    def __init__(self) -> None:
+        self.correlation_id: int | str = 0
+        self.flags = 0
+        self.priority = 0
+        self.timeout_us = 0
+        self.binary_output = False
+        self.custom: dict[str, Any] = {}
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Decode a JSON body; what is no object has no members. Of equal names the first counts, as in the reference."""
+    try:
+        value = _decode(data)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors, and so is bad UTF-8
+        value = read_again(data)
+    if not isinstance(value, dict):
+        return {}
+    inputs, outputs = value.get("inputs"), value.get("outputs")
+    count = len(inputs) if type(inputs) is list else 1
+    names = count + (len(outputs) if type(outputs) is list else 1)
+    if (
+        data.count(b'"inputs"') > 1
+        or data.count(b'"outputs"') > 1
+        or data.count(b'"id"') > 1
+        or data.count(b'"data"') > count
+        or data.count(b'"shape"') > count
+        or data.count(b'"datatype"') > count
+        or data.count(b'"name"') > names
+    ):
+        # Perhaps a member given twice, of which the decoder kept the last; a rare way, so a slow one.
+        return _first_of_each(data)
+    record: dict[str, Any] = value
+    return record
+
+
+def _first_of_each(data: bytes) -> dict[str, Any]:
+    value = json.loads(data, object_pairs_hook=first_wins)
+    assert isinstance(value, dict)
+    return value
+
+
+def text_of(record: Any, field: str, where: str = "") -> str:
+    """Return the string member `field` of a JSON object."""
+    value = record.get(field, msgspec.UNSET) if type(record) is dict else msgspec.UNSET
+    if type(value) is not str:
+        raise malformed(field, ABSENT.format(field) if value is msgspec.UNSET else NON_STRING, where)
+    return value
+
+
+def unsigned_of(value: Any, field: str, where: str = "") -> int:
+    """Return `value` if it is an unsigned 64-bit integer."""
+    if type(value) is not int or not 0 <= value <= MAX_UINT64:
+        raise malformed(field, NON_UINT, where)
+    return value
+
+
+def flag_of(value: Any, field: str, where: str = "") -> bool:
+    if type(value) is not bool:
+        raise malformed(field, NON_BOOL, where)
+    return value
+
+
+def source_of(record: Any) -> tuple[str, Any]:
+    """Say where an input's data comes from: ("data", value), ("binary_data_size", …) or ("shared_memory_region", …)."""
+    if type(record) is not dict:
+        record = {}
+    parameters = record.get("parameters")
+    if type(parameters) is not dict:
+        parameters = {}
+    sources = [("data", record["data"])] if "data" in record else []
+    sources += [(key, parameters[key]) for key in ("binary_data_size", "shared_memory_region") if key in parameters]
+    if len(sources) == 1:
+        return sources[0]
+    chosen = "".join(f" '{key}'" for key, _ in sources)
+    raise ServingError(Code.INVALID_ARG, f"{SOURCES}set{chosen}" if sources else f"{SOURCES}no field is set")
+
+
+def read_shape(record: dict[str, Any], name: str) -> tuple[int, ...]:
+    where = f"input '{name}'"
+    if "shape" not in record:
+        raise malformed("shape", ABSENT.format("shape"), where)
+    shape = record["shape"]
+    if type(shape) is not list:
+        raise malformed("shape", NON_ARRAY, where)
+    for dim in shape:
+        if type(dim) is not int or not 0 <= dim <= MAX_INT64:
+            raise malformed("shape", NON_UINT, where)
+    return tuple(shape)
+
+
+def read_parameters(record: dict[str, Any]) -> Parameters:
+    """Read the request's `parameters`."""
+    result = Parameters()
+    parameters = record.get("parameters", msgspec.UNSET)
+    if parameters is msgspec.UNSET:
+        return result
+    if type(parameters) is not dict:
+        raise ServingError(Code.INVALID_ARG, f"failed to get request params.: {NON_OBJECT}")
+    for key, value in parameters.items():
+        match key:
+            case "sequence_id":
+                if type(value) is not str and not (type(value) is int and 0 <= value <= MAX_UINT64):
+                    raise malformed(key, NON_STRING)
+                result.correlation_id = value or 0
+            case "sequence_start":
+                result.flags |= 1 if flag_of(value, key) else 0
+            case "sequence_end":
+                result.flags |= 2 if flag_of(value, key) else 0
+            case "priority":
+                result.priority = unsigned_of(value, key)
+            case "timeout":
+                result.timeout_us = unsigned_of(value, key)
+            case "binary_data_output":
+                result.binary_output = flag_of(value, key)
+            case _:
+                result.custom[key] = _custom(key, value)
+    return result
+
+
+def _custom(key: str, value: Any) -> Any:
+    if key.startswith("triton_"):
+        raise ServingError(
+            Code.INVALID_ARG,
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
+        )
+    if type(value) is int and not -MAX_INT64 - 1 <= value <= MAX_INT64:
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    elif type(value) in (str, bool, int, float):
+        return value
+    raise ServingError(
+        Code.INVALID_ARG, f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+def read_outputs(record: dict[str, Any]) -> dict[str, bool] | None:
+    """Read `outputs`: name -> whether it is wanted in binary; None when absent or empty, which means all."""
+    outputs = record.get("outputs", msgspec.UNSET)
+    if outputs is msgspec.UNSET:
+        return None
+    if type(outputs) is not list:
+        raise malformed("outputs", NON_ARRAY)
+    result: dict[str, bool] = {}
+    for output in outputs:
+        name = text_of(output, "name")
+        parameters = output.get("parameters")
+        result[name] = _output_format(name, parameters) if type(parameters) is dict else False
+    return result or None
+
+
+def _output_format(name: str, parameters: dict[str, Any]) -> bool:
+    where = f"output '{name}'"
+    classes = 0
+    if "classification" in parameters:
+        value = parameters["classification"]
+        if type(value) is not int or not 0 <= value <= MAX_UINT64:
+            raise ServingError(Code.INVALID_ARG, f"Unable to set 'classification': {NON_UINT} ({where})")
+        classes = value
+    binary = "binary_data" in parameters and flag_of(parameters["binary_data"], "binary_data", where)
+    if "shared_memory_region" in parameters:
+        region = text_of(parameters, "shared_memory_region", where)
+        if classes:
+            raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'classification'")
+        if binary:
+            raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'binary_data'")
+        raise no_region(region)
+    if classes:
+        raise ServingError(Code.UNSUPPORTED, f"the classification extension is not supported ({where})")
+    return binary
+
+
+def no_region(region: str) -> ServingError:
+    """No region can be registered, so none is ever found."""
+    return ServingError(Code.NOT_FOUND, f"Unable to find shared memory region: '{region}'")

@@ -1,0 +1,163 @@
+"""An inference response as bytes: status line, headers, JSON, binary tails (spec http_protocol 3.1 and 4).
+
+All that depends on the outputs' names, datatypes and shapes alone is built once per model and signature and kept. Large
+arrays are sent from where they lie: a response's memory belongs to the front end once it has been handed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kernel import InferenceResponse, Tensor, pack_bytes
+from kernel_http import replies
+from kernel_http.json_data import json_of
+
+__all__ = ["Replies", "encode"]
+
+_encode = msgspec.json.Encoder().encode
+
+#: How many signatures are kept for a model.
+SIGNATURES = 256
+
+#: Responses above this size are written as several buffers without joining them.
+LARGE = 64 * 1024
+
+BINARY_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+    b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+)
+
+
+class Replies:
+    """The response templates of one loaded model."""
+
+    __slots__ = ("known", "name", "version")
+
+    def __init__(self, name: str, version: str) -> None:
+        self.name = name
+        self.version = version
+        self.known: dict[tuple[Any, ...], Reply] = {}
+
+
+class Reply:
+    """The unchanging parts of a response: `pieces[i]` goes before what is special about output i, the last after all.
+
+    `fixed`: the whole head and JSON where all outputs are binary and of a fixed size; `size`: of the whole then.
+    """
+
+    __slots__ = ("binary", "fixed", "pieces", "size")
+
+    def __init__(self, start: bytes, outputs: list[Tensor], binary: bool | frozenset[str]) -> None:
+        self.fixed: bytes | None = None
+        self.size = 0
+        self.binary = [binary is True or (binary is not False and tensor.name in binary) for tensor in outputs]
+        self.pieces = [start]
+        close = b"]}"
+        for tensor, is_binary in zip(outputs, self.binary, strict=True):
+            self.pieces[-1] += b'{"name":%b,"datatype":%b,"shape":%b,' % (
+                _encode(tensor.name),
+                _encode(tensor.datatype),
+                _encode(tensor.array.shape),
+            )
+            if is_binary:
+                self.pieces[-1] += b'"parameters":{"binary_data_size":'
+                self.pieces.append(b"}},")
+            else:
+                self.pieces[-1] += b'"data":'
+                self.pieces.append(b"},")
+        if outputs:
+            self.pieces[-1] = self.pieces[-1][:-1] + close
+        else:
+            self.pieces[-1] += close
+        if outputs and all(self.binary) and not any(tensor.datatype == "BYTES" for tensor in outputs):
+            sizes = [tensor.array.nbytes for tensor in outputs]
+            if sum(sizes):
+                json = self.joined([b"%d" % size for size in sizes])
+                self.fixed = BINARY_HEAD % (len(json), len(json) + sum(sizes)) + json
+                self.size = len(self.fixed) + sum(sizes)
+
+    def joined(self, specials: list[bytes]) -> bytes:
+        """Return the JSON part, given each output's JSON data or its number of bytes."""
+        parts = [b""] * (2 * len(specials) + 1)
+        parts[::2] = self.pieces
+        parts[1::2] = specials
+        return b"".join(parts)
+
+
+def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> replies.Payload:
+    """Return the whole response. `binary`: True for all outputs, or the names of those that are sent in binary.
+
+    Raises ServingError(INVALID_ARG) where JSON can't carry an output.
+    """
+    outputs = response.outputs
+    if response.id or response.parameters:
+        reply = Reply(_start(response, memory), outputs, binary)
+    else:
+        signature: list[Any] = [binary]
+        for tensor in outputs:
+            signature += (tensor.name, tensor.datatype, tensor.array.shape)
+        key = tuple(signature)
+        known = memory.known.get(key)
+        reply = known if known is not None else _learn(key, response, binary, memory)
+    fixed = reply.fixed
+    if fixed is None:
+        return _variable(reply, outputs)
+    if reply.size <= LARGE:
+        payload = b"".join([fixed, *[tensor.array.tobytes() for tensor in outputs]])
+        assert len(payload) == reply.size, "an output's array is not of its datatype"
+        return payload
+    views = [_view(tensor) for tensor in outputs]
+    assert len(fixed) + sum(map(len, views)) == reply.size, "an output's array is not of its datatype"
+    return [fixed, *views]
+
+
+def _learn(key: tuple[Any, ...], response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> Reply:
+    reply = Reply(_start(response, memory), response.outputs, binary)
+    if len(memory.known) >= SIGNATURES:
+        memory.known.clear()
+    memory.known[key] = reply
+    return reply
+
+
+def _start(response: InferenceResponse, memory: Replies) -> bytes:
+    """Return the JSON up to the first output."""
+    start = b"{"
+    if response.id:
+        start += b'"id":%b,' % _encode(response.id)
+    start += b'"model_name":%b,"model_version":%b,' % (_encode(memory.name), _encode(memory.version))
+    if response.parameters:
+        start += b'"parameters":%b,' % _encode(response.parameters)
+    return start + b'"outputs":['
+
+
+def _variable(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
+    """Return a response some part of which depends on the outputs' values."""
+    specials: list[bytes] = []
+    tails: list[bytes | memoryview] = []
+    size = 0
+    for tensor, is_binary in zip(outputs, reply.binary, strict=True):
+        if not is_binary:
+            specials.append(json_of(tensor.name, tensor.datatype, tensor.array))
+            continue
+        data = pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor)
+        specials.append(b"%d" % len(data))
+        tails.append(data)
+        size += len(data)
+    json = reply.joined(specials)
+    if not size:
+        return replies.reply(200, json, json=True)
+    head = BINARY_HEAD % (len(json), len(json) + size)
+    if size > LARGE:
+        return [head + json, *tails]
+    return b"".join([head, json, *tails])
+
+
+def _view(tensor: Tensor) -> bytes | memoryview:
+    """Return the bytes of an output, without a copy where its elements lie in order."""
+    array = tensor.array
+    if not array.size:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,0 +1,195 @@
+"""A request's head: from its raw bytes to a record that says everything the connection and the handlers need.
+
+Parsing is httptools'. Equal bytes mean an equal head, so the front end keeps the records by their bytes; nothing that
+differs from one request to the next may be stored in one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import httptools
+
+if TYPE_CHECKING:
+    from kernel_http.routes import Route
+
+__all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head"]
+
+#: `content_length` of a head whose body is chunked.
+CHUNKED = -1
+
+#: Keys that a forwarded header may not have (they mean something in a request's parameters).
+RESERVED = frozenset(
+    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
+)
+
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r\n")
+
+
+class HeadError(Exception):
+    """A head that can't be served. `status` 0 means: close without a word, this is not HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Head:
+    """The head of one request.
+
+    `block`: its raw bytes up to and including the empty line. `json_length`: Inference-Header-Content-Length, None when
+    absent; `json_length_error`: the words for one that is no number. `plain`: HTTP/1.1, connection kept, not HEAD: the
+    response goes out as it is. `forwarded`: headers that become request parameters.
+    `route`, `refusal`, `model` and `version` are the router's.
+    """
+
+    __slots__ = (
+        "block",
+        "close",
+        "content_length",
+        "encoding",
+        "expect",
+        "forward_error",
+        "forwarded",
+        "head_only",
+        "http10",
+        "json_length",
+        "json_length_error",
+        "method",
+        "model",
+        "path",
+        "plain",
+        "refusal",
+        "route",
+        "version",
+    )
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self.method = ""
+        self.path = ""
+        self.content_length = 0
+        self.json_length: int | None = None
+        self.json_length_error = ""
+        self.encoding = ""
+        self.http10 = False
+        self.close = False
+        self.head_only = False
+        self.plain = True
+        self.expect = False
+        self.forwarded: tuple[tuple[str, str], ...] = ()
+        self.forward_error = ""
+        self.route: Route | None = None
+        self.refusal: bytes | None = None
+        self.model = ""
+        self.version = ""
+
+
+class Forwarding:
+    """Which request headers become request parameters (`--http-header-forward-pattern`)."""
+
+    def __init__(self, pattern: str) -> None:
+        if pattern.startswith("(?-i)"):
+            self.search = re.compile(pattern[5:]).search
+        else:
+            self.search = re.compile(pattern, re.IGNORECASE).search
+
+    def __call__(self, headers: list[tuple[str, str]], head: Head) -> None:
+        chosen = tuple((name, value) for name, value in headers if self.search(name))
+        for name, _ in chosen:
+            if name in RESERVED or name.startswith("triton_"):
+                head.forward_error = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                return
+        head.forwarded = chosen
+
+
+class _Sink:
+    """What httptools calls back."""
+
+    __slots__ = ("complete", "headers", "url")
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
+    """Parse the bytes of a head, empty line included. Raises HeadError."""
+    sink = _Sink()
+    parser = httptools.HttpRequestParser(sink)
+    try:
+        parser.feed_data(block)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer to change the protocol, which we decline by answering in this one
+    except httptools.HttpParserError as error:
+        raise _refused(block, error) from None
+    if not sink.complete:
+        raise _refused(block, None)
+    head = Head(block)
+    head.method = parser.get_method().decode()
+    head.http10 = parser.get_http_version() == "1.0"
+    head.head_only = head.method == "HEAD"
+    head.path = _path(sink.url)
+    connection = b""
+    for name, value in sink.headers:
+        match name.lower():
+            case b"content-length":
+                head.content_length = int(value)
+            case b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise HeadError(501, "Transfer-Encoding is not supported, except for 'chunked'")
+                head.content_length = CHUNKED
+            case b"connection":
+                connection += b"," + value.lower()
+            case b"expect":
+                head.expect = value.strip().lower() == b"100-continue" and not head.http10
+            case b"content-encoding":
+                head.encoding = value.strip().decode("latin-1")
+            case b"inference-header-content-length":
+                _set_json_length(head, value.strip())
+    options = {option.strip() for option in connection.split(b",")}
+    head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
+    head.plain = not (head.close or head.http10 or head.head_only)
+    if forwarding is not None:
+        names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in sink.headers]
+        forwarding(names, head)
+    return head
+
+
+def _set_json_length(head: Head, value: bytes) -> None:
+    if re.fullmatch(rb"[+-]?[0-9]{1,18}", value):
+        head.json_length = int(value)
+    else:
+        head.json_length = 0
+        head.json_length_error = f"Unable to parse Inference-Header-Content-Length, got: {value.decode('latin-1')}"
+
+
+def _path(url: bytes) -> str:
+    """Return the raw path: no query, no decoding of percent escapes (the reference matches undecoded paths)."""
+    if not url.startswith(b"/"):
+        try:
+            url = httptools.parse_url(url).path or b"/"
+        except httptools.HttpParserInvalidURLError:
+            raise HeadError(400, "the request's URL can't be parsed") from None
+    return url.partition(b"?")[0].partition(b"#")[0].decode("utf-8", "replace")
+
+
+def _refused(block: bytes, error: Exception | None) -> HeadError:
+    """Say what to answer to a head that httptools refuses."""
+    if not _REQUEST_LINE.match(block):
+        return HeadError(0, "not HTTP")
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return HeadError(405, "Method Not Allowed")
+    return HeadError(400, f"the request's head can't be parsed: {error or 'it is incomplete'}")

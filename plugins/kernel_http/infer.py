@@ -1,0 +1,249 @@
+"""Inference: a complete message becomes a request of the kernel, its response the bytes of an answer.
+
+The JSON part of a binary request that passed the model's check is remembered as a Template: a byte-identical one later
+only needs views on its own tail. Each request owns its tail's memory, so models may write to their inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel_http import replies
+from kernel_http.answers import Exchange
+from kernel_http.encode import Replies, encode
+from kernel_http.heads import CHUNKED, Head
+from kernel_http.protocol import Connection
+from kernel_http.reader import Reader, strings_of, unpacked
+
+if TYPE_CHECKING:
+    from kernel import Kernel, Model
+
+__all__ = ["Inference"]
+
+log = logging.getLogger(__name__)
+
+#: Bounds of a model's templates: how many, and how long a JSON part may be.
+TEMPLATES = 256
+TEMPLATE_SIZE = 4096
+
+#: The longest request that is recognised by its bytes alone, head included.
+PREFIX_SIZE = 64 * 1024
+
+
+class Memory:
+    """What this front end remembers about one loaded model; lives in `model.attachments` and goes with it."""
+
+    __slots__ = ("replies", "templates")
+
+    def __init__(self, model: Model) -> None:
+        self.templates: dict[bytes, Template] = {}
+        self.replies = Replies(model.name, str(model.version))
+
+
+class InferExchange(Exchange):
+    """An inference request's exchange. `binary`: True, or the names of the outputs that are wanted in binary."""
+
+    __slots__ = ("binary", "replies")
+
+    def __init__(self, connection: Connection, head: Head, binary: bool | frozenset[str], replies: Replies) -> None:
+        self.connection = connection
+        self.head = head
+        self.payload = None
+        self.request = None
+        self.binary = binary
+        self.replies = replies
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive the request's answer from the kernel: the request's one completion."""
+        if self.connection is None or not final:
+            return
+        if response is None:
+            error = ServingError(Code.INTERNAL, "the model ended the request without a response")
+            self.answer(replies.error_of(error, json=False))
+        elif response.error is not None:
+            self.answer(replies.error_of(response.error, json=False))
+        else:
+            self.answer(encoded(response, self.binary, self.replies))
+
+
+def encoded(response: InferenceResponse, binary: bool | frozenset[str], known: Replies) -> replies.Payload:
+    """Encode a response, or say why it can't be."""
+    try:
+        return encode(response, binary, known)
+    except ServingError as error:
+        return replies.error_of(error, json=False)
+    except Exception as error:
+        log.exception("the response of model '%s' can't be encoded", response.model_name)
+        return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)
+
+
+class Template:
+    """What one JSON part means to one model.
+
+    `plan`: name, datatype, dtype, shape, offset and size in the tail of each input, in order.
+    """
+
+    __slots__ = (
+        "binary",
+        "correlation_id",
+        "custom",
+        "flags",
+        "inference",
+        "model",
+        "plan",
+        "priority",
+        "replies",
+        "requested",
+        "rows",
+        "size",
+        "timeout_us",
+        "wanted",
+    )
+
+    def __init__(self, inference: Inference, reader: Reader, request: InferenceRequest, known: Replies) -> None:
+        """Keep what was read and what the model's check said of it."""
+        parameters = reader.parameters
+        self.inference = inference
+        self.model = reader.model
+        self.plan = tuple(reader.plan)
+        self.size = sum(size for *_, size in self.plan)  # of the tail; one of another length is read, and refused, anew
+        self.binary = reader.binary
+        self.replies = known
+        self.requested = tuple(reader.requested) if reader.requested is not None else None
+        self.custom = parameters.custom
+        self.priority = parameters.priority
+        self.timeout_us = parameters.timeout_us
+        self.correlation_id = parameters.correlation_id
+        self.flags = parameters.flags
+        self.rows = request.batch_size
+        self.wanted = request.wanted
+
+    def repeat(self, connection: Connection, tail: Any) -> bool:
+        """Serve a request with the same head and JSON part as the last. False: the model is another one now."""
+        head = connection.head
+        assert head is not None
+        try:
+            if self.inference.find(head.model, head.version) is not self.model:
+                return False
+        except ServingError:
+            return False
+        self.launch(connection, head, tail)
+        return True
+
+    def launch(self, connection: Connection, head: Head, tail: Any) -> None:
+        """Make the request from its tail and hand it to the model. `tail` belongs to the request from here on."""
+        exchange = InferExchange(connection, head, self.binary, self.replies)
+        connection.exchanges.append(exchange)
+        inputs = {}
+        for name, datatype, dtype, shape, offset, size in self.plan:
+            if dtype is None:
+                try:
+                    items = unpacked(name, self.model.name, "", tail, offset, size)
+                    array = strings_of(items, name, self.model, shape, "")
+                except ServingError as error:
+                    exchange.answer(replies.error_of(error, json=True))
+                    return
+            else:
+                array = np.ndarray(shape, dtype, tail, offset)
+            inputs[name] = Tensor(name, datatype, array)
+        request = InferenceRequest(
+            head.model,
+            inputs,
+            exchange.respond,
+            model_version=head.version,
+            requested_outputs=self.requested,
+            parameters={**self.custom, **dict(head.forwarded)} if self.custom or head.forwarded else None,
+            priority=self.priority,
+            timeout_us=self.timeout_us,
+            correlation_id=self.correlation_id,
+            flags=self.flags,
+        )
+        request.model = self.model
+        request.batch_size = self.rows
+        request.wanted = self.wanted
+        exchange.request = request
+        self.model.enqueue(request)
+
+
+class Inference:
+    """The handler of the infer route."""
+
+    def __init__(self, kernel: Kernel, max_input_size: int) -> None:
+        self.find = kernel.model
+        self.max_input_size = max_input_size
+
+    def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        try:
+            model = self._admit(head, len(json) + len(tail))
+        except ServingError as error:
+            self._refuse(connection, head, error, json=False)
+            return
+        memory = model.attachments.get(Inference)
+        if not isinstance(memory, Memory):
+            memory = model.attachments[Inference] = Memory(model)
+        template = memory.templates.get(json)
+        if template is None or template.size != len(tail):
+            self._first(connection, head, json, tail, model, memory)
+            return
+        self._remember(connection, head, json, len(tail), template)
+        template.launch(connection, head, tail)
+
+    def _admit(self, head: Head, length: int) -> Model:
+        """Do what comes before the body is looked at, in the reference's order."""
+        model = self.find(head.model, head.version)
+        if model.config.decoupled:
+            raise ServingError(
+                Code.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
+            )
+        if head.encoding not in ("", "identity"):
+            raise ServingError(Code.UNSUPPORTED, "Unsupported compression type")
+        if head.json_length is not None:
+            if head.json_length_error:
+                raise ServingError(Code.INVALID_ARG, head.json_length_error)
+            if not 0 <= head.json_length <= length:
+                raise ServingError(
+                    Code.INVALID_ARG,
+                    f"inference header size should be in range (0, {length}), got: {head.json_length}",
+                )
+        return model
+
+    def _refuse(self, connection: Connection, head: Head, error: ServingError, *, json: bool) -> None:
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        exchange.answer(replies.error_of(error, json=json))
+
+    def _remember(self, connection: Connection, head: Head, json: bytes, tail_size: int, template: Template) -> None:
+        """Let the connection recognise the next such request by its bytes."""
+        if head.plain and not head.expect and head.content_length != CHUNKED and not connection.server.draining:
+            total = len(head.block) + len(json) + tail_size
+            if total <= PREFIX_SIZE:
+                connection.head = head
+                connection.prefix = head.block + json
+                connection.total = total
+                connection.template = template
+
+    def _first(self, connection: Connection, head: Head, json: bytes, tail: Any, model: Model, memory: Memory) -> None:
+        """Serve a request whose JSON part isn't known: read it, have it checked, and perhaps remember it."""
+        try:
+            reader = Reader(model, head, self.max_input_size)
+            reader.read(json, tail)
+            exchange = InferExchange(connection, head, reader.binary, memory.replies)
+            request = reader.request(exchange.respond)
+            model.check(request)
+            if reader.deferred is not None:
+                raise reader.deferred
+        except ServingError as error:
+            self._refuse(connection, head, error, json=True)
+            return
+        if reader.repeatable and len(json) <= TEMPLATE_SIZE:
+            if len(memory.templates) >= TEMPLATES:
+                memory.templates.clear()
+            memory.templates[json] = template = Template(self, reader, request, memory.replies)
+            self._remember(connection, head, json, len(tail), template)
+        exchange.request = request
+        connection.exchanges.append(exchange)
+        model.enqueue(request)

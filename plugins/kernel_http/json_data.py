@@ -1,0 +1,159 @@
+"""The `data` member: JSON values to arrays and arrays to JSON, by datatype (spec http_protocol 3.3).
+
+Nothing is allocated before the counts agree. Integers are exact; what a datatype can't hold is refused, never wrapped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel import DATATYPES, Code, ServingError
+from kernel_http.json_errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
+
+__all__ = ["array_of", "json_of"]
+
+#: How deeply the lists of `data` may be nested.
+MAX_DEPTH = 100
+
+_NUMBERS = {int, float}
+_encode = msgspec.json.Encoder().encode
+
+
+def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data: Any) -> NDArray[Any] | list[bytes]:
+    """Return the array of an input given as JSON; `count` is the product of `shape`, and 0 where there is no dimension.
+
+    For BYTES, whose count the reference checks later, the list of elements. Raises ServingError(INVALID_ARG).
+    """
+    if datatype in ("FP16", "BF16"):
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}",
+        )
+    if count == 0:  # `data` is ignored; a shape without dimensions is refused by the model's check
+        return [] if datatype == "BYTES" else np.zeros(shape, DATATYPES[datatype])
+    if type(data) is not list:
+        raise malformed("data", NON_ARRAY, f"input '{name}'")
+    items: list[Any] = []
+    _flatten(data, items, 1)
+    if datatype == "BYTES":
+        return _strings(name, items)
+    kinds = set(map(type, items))
+    if datatype == "BOOL":
+        _only(name, items, kinds, {bool}, NON_BOOL)
+    elif datatype in ("FP32", "FP64"):
+        _only(name, items, kinds, _NUMBERS, NON_NUMBER)
+    else:
+        _integers(name, datatype, items, kinds)
+    if len(items) != count:
+        raise malformed(
+            "data",
+            "Shape does not match true shape of 'data' field",
+            f"input '{name}' has shape [{','.join(map(str, shape))}]: expected {count} elements, got {len(items)}",
+        )
+    with np.errstate(over="ignore"):
+        try:
+            return np.array(items, DATATYPES[datatype]).reshape(shape)
+        except OverflowError:
+            raise malformed("data", NON_NUMBER, f"input '{name}' has a number that {datatype} can't hold") from None
+
+
+def _flatten(items: list[Any], into: list[Any], depth: int) -> None:
+    """Append the elements of nested lists in order. Each is visited at most twice, however the lists are nested."""
+    if depth >= MAX_DEPTH:
+        raise ServingError(Code.INVALID_ARG, DEPTH)
+    if list not in set(map(type, items)):
+        into.extend(items)
+        return
+    for item in items:
+        if type(item) is list:
+            _flatten(item, into, depth + 1)
+        else:
+            into.append(item)
+
+
+def _only(name: str, items: list[Any], kinds: set[type], wanted: set[type], words: str) -> None:
+    if not kinds <= wanted:
+        index = next(index for index, item in enumerate(items) if type(item) not in wanted)
+        raise malformed("data", words, f"input '{name}', element {index} is {_shown(items[index])}")
+
+
+def _integers(name: str, datatype: str, items: list[Any], kinds: set[type]) -> None:
+    bounds = np.iinfo(DATATYPES[datatype])
+    unsigned = datatype.startswith("UINT")
+    _only(name, items, kinds, {int}, NON_UINT if unsigned else NON_INT)
+    if not items or (int(bounds.min) <= min(items) and max(items) <= int(bounds.max)):
+        return
+    index, item = next((index, item) for index, item in enumerate(items) if not bounds.min <= item <= bounds.max)
+    holds = f"{datatype} holds {bounds.min} to {bounds.max}"
+    if unsigned and item < 0:
+        raise malformed("data", NON_UINT, f"input '{name}', element {index} is {_shown(item)}; {holds}")
+    words = f"value out of range for {datatype}"
+    raise malformed("data", words, f"input '{name}', element {index} is {_shown(item)}; {holds}")
+
+
+def _strings(name: str, items: list[Any]) -> list[bytes]:
+    for index, item in enumerate(items):
+        if type(item) is not str:
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"Unable to parse JSON bytes array: {NON_STRING} (input '{name}', element {index} is {_shown(item)})",
+            )
+    return [item.encode() for item in items]
+
+
+def _shown(item: Any) -> str:
+    """Return a short form of a JSON value for a message."""
+    if isinstance(item, (dict, list)):
+        return "an object" if isinstance(item, dict) else "an array"
+    if isinstance(item, int) and not -(2**128) < item < 2**128:
+        return f"an integer of {item.bit_length()} bits"
+    text = _encode(item).decode() if isinstance(item, (str, bool)) or item is None else repr(item)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def json_of(name: str, datatype: str, array: NDArray[Any]) -> bytes:
+    """Return the flat JSON array of an output. Raises ServingError(INVALID_ARG) where JSON can't carry a value."""
+    items = array.ravel().tolist()
+    if datatype == "BYTES":
+        return _encode(_texts(name, items))
+    if datatype in ("FP16", "BF16"):
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format for output",
+        )
+    data = _encode(items)
+    if datatype in ("FP32", "FP64") and b"null" in data:
+        # The encoder writes null for what JSON has no number for. The reference writes the words that JavaScript and Python
+        # read, and an answer with one NaN in it is an answer.
+        words = iter([_NOT_FINITE[repr(item)] for item in items if not math.isfinite(item)])
+        data = re.sub(b"null", lambda _: next(words), data)
+    return data
+
+
+_NOT_FINITE = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+
+
+def _texts(name: str, items: list[bytes]) -> list[str]:
+    try:
+        return [item.decode() for item in items]
+    except UnicodeDecodeError:
+        index = next(index for index, item in enumerate(items) if not _is_text(item))
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"output '{name}' has an element that is not UTF-8, which JSON can't represent (element {index}). "
+            "Please use the binary data format for output",
+        ) from None
+
+
+def _is_text(item: bytes) -> bool:
+    try:
+        item.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

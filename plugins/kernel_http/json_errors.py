@@ -1,0 +1,166 @@
+"""The words for JSON that can't be read: the reference's, which come from RapidJSON, with its offsets.
+
+All of them are 400 here (the reference says 500). Runs only after decoding failed or met a wrong type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from kernel import Code, ServingError
+
+__all__ = [
+    "ABSENT",
+    "DEPTH",
+    "NON_ARRAY",
+    "NON_BOOL",
+    "NON_INT",
+    "NON_NUMBER",
+    "NON_OBJECT",
+    "NON_STRING",
+    "NON_UINT",
+    "first_wins",
+    "malformed",
+    "read_again",
+]
+
+NON_ARRAY = "attempt to access JSON non-array as array"
+NON_BOOL = "attempt to access JSON non-boolean as boolean"
+NON_INT = "attempt to access JSON non-signed-integer as signed-integer"
+NON_NUMBER = "attempt to access JSON non-number as double"
+NON_OBJECT = "attempt to get members for non-object"
+NON_STRING = "attempt to access JSON non-string as string"
+NON_UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+ABSENT = "attempt to access non-existing object member '{}'"
+
+DEPTH = "JSON nesting depth exceeds maximum allowed limit (100)"
+
+_LITERALS = ("null", "true", "false", "NaN", "Infinity", "-Infinity")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?')
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+
+
+def malformed(field: str, words: str, where: str = "") -> ServingError:
+    """Return the error for a member of a wrong type. `where` names the input or output, and what came."""
+    return ServingError(Code.INVALID_ARG, f"Unable to parse '{field}': {words}{f' ({where})' if where else ''}")
+
+
+def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object as the reference sees it: of equal names the first counts."""
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        result.setdefault(name, value)
+    return result
+
+
+def read_again(data: bytes) -> Any:
+    """Read what the fast decoder refused. NaN and infinities, which the reference accepts, are fine; else ServingError.
+
+    The offsets are counted in bytes, as the reference does; so the text is read as Latin-1 where it is only looked at.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        _fail("The string is not valid UTF-8.", error.start)
+    try:
+        value = json.loads(text, object_pairs_hook=first_wins)
+    except json.JSONDecodeError:
+        pass
+    except RecursionError:
+        raise ServingError(Code.INVALID_ARG, DEPTH) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ServingError(Code.INVALID_ARG, f"failed to parse the request JSON buffer: {error}") from None
+    else:
+        text = data.decode("latin-1")
+        if (place := _lone_surrogate(text)) >= 0:
+            _fail("The surrogate pair in string is invalid.", place)
+        if (place := _too_big(text)) >= 0:
+            _fail("Number too big to be stored in double.", place)
+        return value
+    text = data.decode("latin-1")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        _explain(text, error.msg, error.pos)
+    raise AssertionError("what json.loads refuses as UTF-8 it refuses as Latin-1")
+
+
+def _explain(text: str, problem: str, place: int) -> NoReturn:
+    if problem == "Expecting value":
+        if not text.strip(" \t\r\n\0"):
+            _fail("The document is empty.", len(text.rstrip("\0")))
+        _fail("Invalid value.", place + _matched(text, place))
+    if problem.startswith(("Expecting property name", "Illegal trailing comma")):
+        _fail("Missing a name for object member.", place)
+    if problem.startswith("Expecting ':'"):
+        _fail("Missing a colon after a name of object member.", place)
+    if problem.startswith("Expecting ','"):
+        if text[place : place + 1] == ".":
+            _fail("Miss fraction part in number.", place + 1)
+        if text[place : place + 1] in ("e", "E") and text[place - 1 : place].isdigit():
+            _fail("Miss exponent in number.", place + 1)
+        if _inside_array(text, place):
+            _fail("Missing a comma or ']' after an array element.", place)
+        _fail("Missing a comma or '}' after an object member.", place)
+    if problem.startswith("Unterminated string"):
+        _fail("Missing a closing quotation mark in string.", len(text))
+    if "uXXXX" in problem:
+        _fail("Incorrect hex digit after \\u escape in string.", place - 1)
+    if problem.startswith("Invalid"):
+        _fail("Invalid escape character in string.", place)
+    if problem == "Extra data":
+        _fail("The document root must not be followed by other values.", place)
+    _fail(f"{problem}.", place)
+
+
+def _fail(reason: str, place: int) -> NoReturn:
+    raise ServingError(Code.INVALID_ARG, f"failed to parse the request JSON buffer: {reason} at {place}") from None
+
+
+def _matched(text: str, place: int) -> int:
+    """Return how many characters of a literal stand at `place`: the reference points behind them."""
+    best = 0
+    for literal in _LITERALS:
+        count = 0
+        while count < len(literal) and text[place + count : place + count + 1] == literal[count]:
+            count += 1
+        best = max(best, count)
+    return best
+
+
+def _inside_array(text: str, place: int) -> bool:
+    depth = 0
+    for bracket in reversed(re.findall(r"[\[\]{}]", _STRING.sub("", text[:place]))):
+        if bracket in "]}":
+            depth += 1
+        elif depth:
+            depth -= 1
+        else:
+            return bool(bracket == "[")
+    return False
+
+
+def _too_big(text: str) -> int:
+    """Return where a number stands that a double can't hold, or -1."""
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3,}', text):
+        if not found[0].startswith('"') and float(found[0]) in (float("inf"), float("-inf")):
+            return found.start()
+    return -1
+
+
+def _lone_surrogate(text: str) -> int:
+    """Return where an escaped surrogate stands that is not half of a pair, or -1."""
+    high = -1
+    for found in _ESCAPE.finditer(text):
+        code = int(found[1], 16) if found[1] else 0
+        if high >= 0:
+            if not (0xDC00 <= code < 0xE000 and found.start() == high + 6):
+                return high
+            high = -1
+        elif 0xD800 <= code < 0xDC00:
+            high = found.start()
+        elif 0xDC00 <= code < 0xE000:
+            return found.start()
+    return high

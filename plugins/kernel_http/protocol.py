@@ -1,0 +1,296 @@
+"""What comes in on a connection: bytes to complete messages, each handed to its route's handler.
+
+Owns framing, keep-alive, pipelining, back-pressure, time-outs and what happens when the client goes. Knows nothing of
+models or JSON. The answers, in order, are answers.py's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_http import replies
+from kernel_http.answers import Answers, Exchange
+from kernel_http.bodies import Body, ChunkedBody, ChunkError
+from kernel_http.heads import CHUNKED, Head, HeadError
+
+if TYPE_CHECKING:
+    from kernel_http.server import Server
+
+__all__ = ["Connection"]
+
+#: The most requests of one connection that may be in flight; further ones wait in the socket.
+MAX_PIPELINED = 64
+
+#: Request heads above this are refused with 431.
+MAX_HEAD = 64 * 1024
+
+#: A body that grows by less than this within the time-out is cut off, as is one that is not complete.
+PROGRESS = 64 * 1024
+
+#: How long a refused client may go on sending before its connection is torn down.
+LINGER = 5.0
+
+
+class Connection(Answers):
+    """The protocol object of one client connection; all on the loop's thread."""
+
+    __slots__ = (
+        "_blocked",
+        "_body",
+        "_consuming",
+        "_mark",
+        "_rest",
+        "_scanned",
+        "barrier",
+        "head",
+        "prefix",
+        "template",
+        "total",
+    )
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.barrier = False  # an operation runs that later requests must wait for
+        # The last request that may be repeated byte for byte: its head, head and JSON part, whole length, and meaning.
+        self.head: Head | None = None
+        self.prefix = b""
+        self.total = 0
+        self.template: Any = None
+        self._body: Body | ChunkedBody | None = None  # the body that is arriving
+        self._rest = bytearray()  # bytes that can't be used yet
+        self._scanned = 0  # how much of them has no end of a head
+        self._blocked = False  # there are unused bytes, and reading is paused
+        self._consuming = False
+        self._mark = 0
+
+    # --- the transport's calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._write = transport.write
+        self.server.opened(self)
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        """The client has gone: nobody waits for the answers any more."""
+        self._closing = True
+        self._blocked = False
+        self.server.closed(self)
+        exchanges = list(self.exchanges)
+        self.exchanges.clear()
+        for exchange in exchanges:
+            exchange.connection = None
+            request, exchange.request = exchange.request, None
+            if request is not None:
+                self.server.kernel.cancel(request)
+        self._body = self.template = None
+        self._rest = bytearray()
+
+    def eof_received(self) -> bool | None:
+        return None  # close; connection_lost cancels what runs
+
+    def get_buffer(self, sizehint: int) -> Any:
+        body = self._body
+        return body.space() if type(body) is Body else self.server.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        body = self._body
+        if type(body) is Body:
+            body.received(count)
+            if body.complete:
+                self._body = None
+                self._since = 0.0
+                self._complete(body)
+        elif self._rest or self._blocked:
+            self._rest += memoryview(self.server.buffer)[:count]
+            if not self._blocked:
+                rest, self._rest = self._rest, bytearray()
+                self._consume(rest, len(rest))
+        elif not self._lingering:
+            self._consume(self.server.buffer, count)
+
+    # --- bytes to messages
+
+    def _consume(self, data: bytearray, end: int) -> None:
+        """Use the messages in `data[:end]`, as many as are complete and may be begun; keep the rest."""
+        at = 0
+        self._consuming = True
+        while at < end and not self._closing:
+            if self._body is None:
+                if not self._may_begin():
+                    self._blocked = True
+                    self._transport.pause_reading()
+                    break
+                if self.template is not None:
+                    stop = at + self.total
+                    if stop <= end and data.startswith(self.prefix, at):
+                        tail = data[at + len(self.prefix) : stop]
+                        if self._since:
+                            self._since = 0.0
+                            self._scanned = 0
+                        if self.template.repeat(self, tail):
+                            at = stop
+                            continue
+                taken = self._begin(data, at, end)
+                if not taken:
+                    break
+                at += taken
+            if self._body is not None and at < end:
+                at = self._continue_body(data, at, end)
+        self._consuming = False
+        if self._closing:
+            self._rest.clear()
+        elif at < end:
+            self._rest = data[at:end]
+            if not self._blocked and not self._since:
+                self._wait_since()
+
+    def _may_begin(self) -> bool:
+        """False while enough is in flight, or the client has not taken what it was sent."""
+        return not (self._write_since or self.barrier or len(self.exchanges) >= MAX_PIPELINED)
+
+    def _begin(self, data: bytearray, at: int, end: int) -> int:
+        """Take a head from `data[at:end]`, and its body when that is all there. Return how many bytes were used."""
+        start = at
+        while at < end and data[at] in b"\r\n":
+            at += 1  # empty lines before a request line are to be ignored (RFC 9112, 2.2)
+        if at == end:
+            return end - start
+        stop = data.find(b"\r\n\r\n", max(at, start + self._scanned - 3), end)
+        if stop < 0 or stop - at > MAX_HEAD:
+            self._scanned = end - start
+            if end - at > MAX_HEAD:
+                self._refuse(431, "the request's head is too long")
+            elif not chr(data[at]).isalnum():
+                self._refuse(0, "not HTTP")
+            return 0
+        self._scanned = 0
+        block = bytes(data[at : stop + 4])
+        head = self.server.heads.get(block)
+        if head is None:
+            try:
+                head = self.server.learn(block)
+            except HeadError as error:
+                self._refuse(error.status, error.message)
+                return 0
+        at = stop + 4
+        length = head.content_length
+        if length == 0:
+            self._since = 0.0
+            self._dispatch(head, b"", bytearray())
+            return at - start
+        limit = self.server.max_input_size
+        split = head.json_length
+        if split is None or not 0 <= split <= length:
+            split = length
+        if 0 < length <= end - at and (split or length) <= limit:
+            self._since = 0.0
+            middle, stop = at + split, at + length
+            self._dispatch(head, bytes(data[at:middle]), data[middle:stop])
+            return stop - start
+        if length == CHUNKED:
+            self._body = ChunkedBody(head, limit)
+        else:
+            self._body = Body(head, limit, self.server.buffer)
+        self._wait_since()
+        if head.expect and at == end:
+            self._continue = True
+            if not self.exchanges:
+                self._send_continue()
+        return at - start
+
+    def _continue_body(self, data: bytearray, at: int, end: int) -> int:
+        body = self._body
+        assert body is not None
+        self._continue = False
+        try:
+            at = body.feed(data, at, end)
+        except ChunkError as error:
+            self._body = None
+            self._refuse(400, f"the request's chunked body can't be read: {error}")
+            return end
+        if body.complete:
+            self._body = None
+            self._since = 0.0
+            self._complete(body)
+        return at
+
+    def _complete(self, body: Body | ChunkedBody) -> None:
+        head = body.head
+        if body.discard:
+            message = self.server.too_large(head, body.length)
+            self._dispatch_error(head, head.refusal or replies.error(400, message, json=True))
+        else:
+            self._dispatch(head, *body.parts())
+
+    def _dispatch(self, head: Head, json: bytes, tail: Any) -> None:
+        """Hand a complete message to its handler."""
+        if head.close or self.server.draining:
+            self._closing = True
+        if head.refusal is not None:
+            self._dispatch_error(head, head.refusal)
+        else:
+            self.server.router.handler(head)(self, head, json, tail)
+
+    def _dispatch_error(self, head: Head, payload: bytes) -> None:
+        if head.close:
+            self._closing = True
+        exchange = Exchange(self, head)
+        self.exchanges.append(exchange)
+        exchange.answer(payload)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer something that is no request, after what is in flight, and close. Status 0: close without a word."""
+        self._closing = True
+        if not status:
+            if not self.exchanges:
+                self._close()
+            return
+        self._since = self.server.now()
+        self._lingering = True
+        self._dispatch_error(self.server.refused_head, replies.error(status, message, json=False))
+
+    def release(self) -> None:
+        """Let later requests through again, after an operation with `barrier`."""
+        self.barrier = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if not self._blocked or self._consuming or not self._may_begin():
+            return
+        self._blocked = False
+        rest, self._rest = self._rest, bytearray()
+        self._transport.resume_reading()
+        self._consume(rest, len(rest))
+
+    # --- time and the end
+
+    def drain(self) -> None:
+        """Take no further request; close as soon as the last answer is out."""
+        if self._closing:
+            return
+        if self._body is not None or self._rest:
+            return  # a request is arriving: it is still served
+        self.template = None
+        self._closing = True
+        if not self.exchanges:
+            self._close()
+
+    def sweep(self, now: float, limit: float) -> None:
+        """Cut off a client that does not send what it began, or does not take what it is sent."""
+        if self._lingering:
+            if not self.exchanges and now - self._since > min(limit, LINGER):
+                self._transport.abort()
+        elif self._since and now - self._since > limit:
+            body = self._body
+            if body is not None and body.seen - self._mark >= PROGRESS:
+                self._mark = body.seen
+                self._since = now
+            else:
+                self._body = None
+                self._rest.clear()
+                self._refuse(408, "the request did not arrive in time")
+        self.sweep_writing(now, limit)
+
+    def _wait_since(self) -> None:
+        self._since = self.server.now()
+        self._mark = 0

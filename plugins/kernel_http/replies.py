@@ -1,0 +1,124 @@
+"""Complete HTTP responses as bytes: status lines, the headers the reference sends and in its order, error bodies.
+
+Maps the kernel's error codes to HTTP statuses. Knows no connection, no route and no model.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kernel import Code, ServingError
+
+__all__ = [
+    "CONTINUE",
+    "EMPTY_JSON",
+    "OK_EMPTY",
+    "REQUEST_ERROR",
+    "adapt",
+    "error",
+    "error_of",
+    "json_reply",
+    "reply",
+    "status_of",
+]
+
+encode = msgspec.json.Encoder().encode
+
+STATUS: dict[Code, int] = {
+    Code.UNKNOWN: 400,
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.INVALID_ARG: 400,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+}
+
+#: Reason phrases as the reference sends them: 405 differs from the standard's.
+PHRASES: dict[int, str] = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Not Allowed",
+    408: "Request Timeout",
+    413: "Payload Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
+
+STATUS_LINES: dict[int, bytes] = {code: f"HTTP/1.1 {code} {phrase}\r\n".encode() for code, phrase in PHRASES.items()}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+Payload = bytes | list[bytes | memoryview]
+"""One whole response: one bytes object, or buffers to be written one after the other (the first holds the head)."""
+
+
+def reply(status: int, body: bytes = b"", *, json: bool, headers: bytes = b"") -> bytes:
+    """Return a whole response. `json`: the handler had set its content type; otherwise the default, text/plain.
+
+    The order of the two headers is the reference's. `headers`: further complete header lines, sent first.
+    """
+    head = STATUS_LINES[status] + headers
+    if json:
+        return head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    return head + b"Content-Length: %d\r\nContent-Type: text/plain\r\n\r\n%b" % (len(body), body)
+
+
+def json_reply(value: object) -> bytes:
+    """Return a 200 with `value` as compact JSON."""
+    return reply(200, encode(value), json=True)
+
+
+def error(status: int, message: str, *, json: bool, headers: bytes = b"") -> bytes:
+    """Return an error response: `{"error":"<message>"}`."""
+    return reply(status, encode({"error": _sendable(message)}), json=json, headers=headers)
+
+
+def error_of(exception: ServingError, *, json: bool) -> bytes:
+    """Return the error response for a ServingError."""
+    return error(status_of(exception.code), exception.message, json=json)
+
+
+def status_of(code: Code) -> int:
+    """Return the HTTP status that stands for `code` (spec http_protocol 1.1)."""
+    return STATUS[code]
+
+
+def adapt(payload: Payload, *, http10: bool, close: bool, head_only: bool) -> Payload:
+    """Change a response for an exchange that is not plain: HTTP/1.0, the last one of a connection, or a HEAD request.
+
+    An HTTP/1.0 client expects the connection to be closed, and is told when it is kept.
+    """
+    first, rest = (payload, []) if isinstance(payload, bytes) else (bytes(payload[0]), payload[1:])
+    line, _, remainder = first.partition(b"\r\n")
+    if http10:
+        line = b"HTTP/1.0" + line[8:]
+    if http10:
+        connection = b"" if close else b"Connection: keep-alive\r\n"
+    else:
+        connection = b"Connection: close\r\n" if close else b""
+    headers, _, body = remainder.partition(b"\r\n\r\n")
+    first = b"%b\r\n%b\r\n%b\r\n" % (line, headers, connection)
+    if head_only:
+        return first
+    first += body
+    return [first, *rest] if rest else first
+
+
+def _sendable(message: str) -> str:
+    """Return the message with what UTF-8 can't carry (lone surrogates from a file name, say) escaped."""
+    try:
+        message.encode()
+    except UnicodeEncodeError:
+        return message.encode(errors="backslashreplace").decode()
+    return message
+
+
+OK_EMPTY = reply(200, json=False)
+EMPTY_JSON = reply(200, json=True)
+REQUEST_ERROR = reply(400, json=False)
