@@ -1,0 +1,20 @@
+"""kernel_python: serves Triton's python models (`model.py` with a TritonPythonModel) in this process.
+
+Found through the entry-point group `kernel`. What models import is the top-level module `triton_python_backend_utils`.
+"""
+
+from __future__ import annotations
+
+from kernel import Backend, Kernel, hookimpl
+from kernel_python.backend import PythonBackend
+from kernel_python.calibration import calibrate
+from kernel_python.memory import COPIES
+
+__all__ = ["COPIES", "PythonBackend", "register_backends"]
+
+calibrate()
+
+
+@hookimpl
+def register_backends(kernel: Kernel) -> dict[str, Backend]:
+    return {"python": PythonBackend(kernel)}

@@ -1,0 +1,238 @@
+"""BLS: a model calls another model. Builds the core's request, waits or gives a future, turns the outcome into a response.
+
+Whatever goes wrong at the called model is a response with an error, in the reference's words; only a call from a wrong place
+raises (spec python_backend, 1.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
+
+from kernel import Batch, Code, ModelState, ServingError
+from kernel import InferenceRequest as CoreRequest
+from kernel import InferenceResponse as CoreResponse
+from kernel import Tensor as CoreTensor
+from kernel_python import waiting
+from kernel_python.calling import Instance, bls_site
+from kernel_python.faults import TritonModelException
+from kernel_python.iterator import ResponseIterator
+from kernel_python.memory import COPIES, SMALL, Hop, hand_over
+from kernel_python.responses import InferenceResponse, response_of
+
+if TYPE_CHECKING:
+    from kernel_python.requests import InferenceRequest
+
+_DECOUPLED = (
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled transaction "
+    "policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
+)
+
+__all__ = ["call", "call_and_iterate", "call_async", "call_async_and_iterate"]
+
+CALLED = Hop("called", takes=True)
+_READY = ModelState.READY
+_USE_ASYNC = (
+    "exec() was called in an asyncio task that the model has made itself; use `await request.async_exec()` there"
+)
+
+
+def call(request: InferenceRequest, holders: int) -> InferenceResponse:
+    """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
+    instance, batch = bls_site()
+    kernel = instance.kernel
+    on_loop = waiting.on_loop(kernel)
+    current = getcurrent()
+    if on_loop and isinstance(current, waiting.Driver):
+        future = _submit(instance, batch, request, holders, kernel.loop)
+        if not future.done() and batch is not None:
+            # As Kernel.wait does: this execution can't go on before that request is answered.
+            before, batch.blocked_on = batch.blocked_on, future.request
+            try:
+                current.wait(future)
+            finally:
+                batch.blocked_on = before
+        response: InferenceResponse = current.wait(future)
+        return response
+    box: list[CoreResponse | None] = []
+    core = _core_request(instance, batch, request, holders, lambda one, final: box.append(one))
+    refusal = _refusal(instance, request, core)
+    if refusal is not None:
+        return response_of(refusal, False)
+    try:
+        kernel.wait(core, batch)
+    except RuntimeError as error:
+        if on_loop and not box:
+            if instance.modules is not None:
+                instance.modules.names.add(
+                    "exec"
+                )  # done by code that is not the model's own: drive its coroutines, too
+            raise TritonModelException(
+                f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
+            ) from error
+        return response_of(_failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
+    return _outcome(instance, core, box[0] if box else None)
+
+
+def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
+    """Call the model and return at once the iterator of its responses."""
+    instance, batch = bls_site()
+    kernel = instance.kernel
+    iterator = ResponseIterator(instance, _failed)
+    core = iterator._request = _core_request(instance, batch, request, holders, iterator._respond)
+    if (refusal := _memory_refusal(request, core)) is not None:
+        iterator._respond(refusal, True)
+    elif waiting.on_loop(kernel):
+        kernel.submit(core)
+    else:
+        try:
+            kernel.call_soon(kernel.submit, core)
+        except RuntimeError as error:  # the kernel has stopped
+            iterator._respond(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
+    return iterator
+
+
+def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+    """Call the model and return a future of its response."""
+    loop = asyncio.get_running_loop()
+    instance, batch = bls_site()
+    return _submit(instance, batch, request, holders, loop)
+
+
+def call_async_and_iterate(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+    """Call the model and return a future of the iterator of its responses."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(call_and_iterate(request, holders))
+    return future
+
+
+class _Call(asyncio.Future[Any]):
+    """The future of a response. Cancelling it cancels the request."""
+
+    __slots__ = ("instance", "request")
+
+    request: CoreRequest
+    instance: Instance
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        kernel = self.instance.kernel
+        if waiting.on_loop(kernel):
+            kernel.cancel(self.request)
+        else:
+            kernel.call_soon(kernel.cancel, self.request)
+        return True
+
+    def settle(self, response: CoreResponse | None, final: bool) -> None:
+        if not self.done():
+            if response is not None and response.error is None:
+                self.set_result(response_of(response, self.instance.zero_copy))
+            else:
+                self.set_result(_outcome(self.instance, self.request, response))
+
+
+def _submit(
+    instance: Instance, batch: Batch | None, request: InferenceRequest, holders: int, loop: asyncio.AbstractEventLoop
+) -> _Call:
+    future = _Call(loop=loop)
+    future.instance = instance
+    kernel = instance.kernel
+    near = loop is kernel.loop
+    core = future.request = _core_request(
+        instance,
+        batch,
+        request,
+        holders,
+        future.settle if near else lambda one, final: loop.call_soon_threadsafe(future.settle, one, final),
+    )
+    refusal = _refusal(instance, request, core)
+    if refusal is not None:
+        future.set_result(response_of(refusal, False))
+    elif near:
+        kernel.submit(core)
+    else:
+        try:
+            kernel.call_soon(kernel.submit, core)
+        except RuntimeError as error:  # the kernel has stopped
+            future.settle(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
+    return future
+
+
+def _core_request(
+    instance: Instance, batch: Batch | None, call: InferenceRequest, holders: int, respond: Any
+) -> CoreRequest:
+    """Return the core's request. Its arrays are the called model's own: what the caller could still change is copied."""
+    inputs: dict[str, CoreTensor] = {}
+    for tensor in call._inputs:
+        array = tensor._array
+        if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.zero_copy:
+            COPIES.small += 1
+            array = array.copy()
+        else:
+            del array
+            array = hand_over(tensor, holders, CALLED, None, instance.zero_copy)
+        inputs[tensor._name] = CoreTensor(tensor._name, tensor._datatype, array)
+    version = call._version
+    trace = call._trace
+    return CoreRequest(
+        call._model,
+        inputs,
+        respond,
+        model_version="" if version == -1 else str(version),
+        id=call._id,
+        requested_outputs=call._outputs or None,
+        parameters=call._parameters,
+        timeout_us=call._timeout,
+        correlation_id=call._correlation,
+        flags=call._flags,
+        parent=batch,
+        trace=None if trace is None else trace._trace,
+    )
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------------
+
+
+def _outcome(instance: Instance, core: CoreRequest, response: CoreResponse | None) -> InferenceResponse:
+    if response is None:
+        return response_of(CoreResponse([]), False)
+    if response.error is not None:
+        response = _failed(core, response.error)
+    return response_of(response, instance.zero_copy)
+
+
+def _failed(core: CoreRequest, error: ServingError) -> CoreResponse:
+    """Return the error response in the reference's words: what failed before it was executed says so in front."""
+    message = error.message
+    if not core.counted:
+        if core.model is None and error.code in (Code.NOT_FOUND, Code.UNAVAILABLE):
+            message = f"Failed for execute the inference request. Model '{core.model_name}' is not ready. {message}"
+        message = f"Model {core.model_name} - Error when running inference: {message}"
+    return CoreResponse([], error=ServingError(error.code, message, error.reason))
+
+
+def _refusal(instance: Instance, call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
+    """Return why a call for one response can't be made, None when it can: a decoupled model, or memory that is not there."""
+    key = call._model, core.model_version
+    known = instance.targets.get(key)
+    model = known() if known is not None else None
+    if model is None or model.state is not _READY:
+        try:
+            model = instance.kernel.model(*key)
+        except ServingError:
+            return _memory_refusal(call, core)  # for an unknown model submit has the words
+        instance.targets[key] = weakref.ref(model)
+    if model.config.decoupled:
+        return _failed(core, ServingError(Code.INTERNAL, _DECOUPLED.format(call._model)))
+    return None if call._memory is None else _memory_refusal(call, core)
+
+
+def _memory_refusal(call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
+    if call._memory is None or call._memory.is_cpu:
+        return None
+    message = "the outputs were asked for in GPU memory (preferred_memory), which this server does not have"
+    return _failed(core, ServingError(Code.INTERNAL, message))

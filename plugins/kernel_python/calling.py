@@ -1,0 +1,103 @@
+"""Which model is calling? The record of one instance, and how pb_utils functions find the one whose code they are called from.
+
+An execution says so in a context variable; code outside of one (a thread that `initialize` started) is known by the global
+`__kernel_instance__` that every module of a model has.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from kernel import Batch, Kernel, Model, RequestState
+from kernel_python.faults import TritonModelException
+
+if TYPE_CHECKING:
+    from kernel_python.modules import PrivateModules
+
+__all__ = ["EXECUTION", "Instance", "bls_site", "calling_instance", "calling_site"]
+
+BLS_MISPLACED = "BLS is only supported during the 'execute' function."
+
+
+class Instance:
+    """One instance of a python model, as the pb_utils functions need to know it.
+
+    `phase`: "auto_complete", "initialize", "execute" or "finalize"; BLS is refused in the first and the last. `idle`: what
+    EXECUTION says while nothing executes. `targets`: models that were called, by name and version, while they are READY.
+    """
+
+    __slots__ = (
+        "decoupled",
+        "idle",
+        "kernel",
+        "model_name",
+        "modules",
+        "name",
+        "outputs",
+        "phase",
+        "targets",
+        "undeclared",
+        "version_folder",
+        "zero_copy",
+    )
+
+    def __init__(self, kernel: Kernel | None, name: str, model_name: str, version_folder: str, phase: str) -> None:
+        self.kernel: Any = kernel
+        self.name = name
+        self.model_name = model_name
+        self.version_folder = version_folder
+        self.phase = phase
+        self.modules: PrivateModules | None = None
+        self.decoupled = False
+        self.zero_copy = False
+        self.outputs: frozenset[str] = frozenset()
+        self.undeclared: set[str] = set()  # output names that the log has warned about
+        self.targets: dict[tuple[str, str], weakref.ref[Model]] = {}
+        self.idle: tuple[Instance, Batch | None] = (self, None)
+
+
+#: The instance whose code runs in this context, and the batch that it executes.
+EXECUTION: ContextVar[tuple[Instance, Batch | None]] = ContextVar("kernel_python_execution")
+
+
+def calling_site() -> tuple[Instance, Batch | None] | None:
+    """Return the calling model's instance and the batch it executes (None outside of `execute`); None if no model calls."""
+    site = EXECUTION.get(None)
+    if site is not None:
+        return site
+    frame = sys._getframe(1)
+    while frame is not None:
+        instance: Instance | None = frame.f_globals.get("__kernel_instance__")
+        if instance is not None:
+            return instance.idle
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def calling_instance(what: str) -> Instance:
+    """Return the calling model's instance, or raise TritonModelException that says `what` is for models only."""
+    site = calling_site()
+    if site is None:
+        raise TritonModelException(f"{what} can only be used by the code of a model that is being served.")
+    return site[0]
+
+
+def bls_site() -> tuple[Instance, Batch | None]:
+    """Return who makes a BLS call and the execution that it belongs to, None when that execution has its answers already.
+
+    Raises TritonModelException where BLS is not allowed.
+    """
+    site = calling_site()
+    if site is None or site[0].phase in ("auto_complete", "finalize"):
+        raise TritonModelException(BLS_MISPLACED)
+    batch = site[1]
+    if batch is not None:
+        for request in batch.requests:
+            if request.state is not RequestState.RELEASED or request.error is not None:
+                return site
+        # All answered: what still runs (a task, a thread with a copied context) calls on its own account.
+        return site[0].idle
+    return site

@@ -1,0 +1,228 @@
+"""Runs `execute` of one model instance and holds it to its contract (spec python_backend, 2.4, 2.5).
+
+Whatever a model returns or forgets, each request of the batch gets an answer: here, or by its sender. Where the code runs is
+the core's business; the five kinds of executor differ only in how `execute` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar
+
+from greenlet import GreenletExit
+
+from kernel import Batch, Placement, Result, ServingError
+from kernel import InferenceResponse as CoreResponse
+from kernel_python import waiting
+from kernel_python.calling import EXECUTION, Instance
+from kernel_python.faults import describe, execution_error
+from kernel_python.received import Received
+from kernel_python.responses import InferenceResponse, answers
+
+__all__ = ["AsyncExecutor", "ModelExecutor", "SyncExecutor"]
+
+log = logging.getLogger("kernel_python")
+
+_MISMATCH = (
+    "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+    "InferenceRequest(s) size is:{}, and InferenceResponse(s) size is:{}\n"
+)
+_NOT_CONFIGURED = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such "
+    "a flag."
+)
+_TWICE = "Unable to send response. Non-decoupled model cannot send more than one response."
+RESCHEDULE = 2
+
+
+class ModelExecutor:
+    """One instance of a python model: `model` is the user's object, `instance` who it is to pb_utils."""
+
+    placement: Placement
+    capacity: int
+
+    def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
+        self.instance = instance
+        self.model = model
+        self.placement = placement
+        self.capacity = capacity
+        self._execute: Callable[[list[Received]], Any] = model.execute
+        self._clock: Callable[[], float] = instance.kernel.clock
+
+    def execute(self, batch: Batch) -> Result | Awaitable[Result]:
+        """Run one batch; see kernel.Executor."""
+        raise NotImplementedError
+
+    def finalize(self) -> None:
+        """Call the model's `finalize`, whose exceptions are only logged, and take its modules away."""
+        instance = self.instance
+        instance.phase = "finalize"
+        token = EXECUTION.set(instance.idle)
+        try:
+            finalize = getattr(self.model, "finalize", None)
+            if finalize is not None:
+                finalize()
+        except Exception:
+            log.exception("finalize of model instance '%s' failed", instance.name)
+        finally:
+            self.model = self._execute = None  # type: ignore[assignment]
+            EXECUTION.reset(token)
+            instance.targets.clear()
+            if instance.modules is not None:
+                instance.modules.remove()
+
+    # -- what came of an execution -------------------------------------------------------------------------------------
+
+    def _conclude(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None] | None:
+        """Return the core's responses for what `execute` returned. Raises ServingError where it fails the whole batch."""
+        batch.output_started = self._clock()
+        instance = self.instance
+        if instance.decoupled:
+            if result is not None:
+                message = f"Python model '{instance.name}' is using the decoupled mode and the execute function must return None."
+                raise self._failure(requests, execution_error(instance.name, message))
+            return None
+        plain = type(result) is list and len(result) == len(requests)
+        if plain:
+            for request, response in zip(requests, result):
+                if type(response) is not InferenceResponse or request._sender is not None or request._release:
+                    plain = False
+                    break
+        if plain:
+            # Gone before we look who else holds the arrays; `result` stays our one reference to the responses.
+            del request, response
+            requests.clear()
+            return answers(instance, batch.requests, result)  # type: ignore[return-value]
+        return self._sort_out(batch, requests, result)
+
+    def _sort_out(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None]:
+        """Conclude an execution in which not every request was simply answered by a response in the list."""
+        instance, count = self.instance, len(requests)
+        if result is not None:
+            if not isinstance(result, list):
+                if asyncio.iscoroutine(result):
+                    result.close()
+                message = f"Expected a list in the execute return, found type '{type(result)}'."
+                raise self._failure(requests, execution_error(instance.name, message))
+            if len(result) != count:
+                raise self._failure(requests, execution_error(instance.name, _MISMATCH.format(count, len(result))))
+        out: list[CoreResponse | None] = []
+        for place, (request, core) in enumerate(zip(requests, batch.requests)):
+            response = result[place] if result is not None else None
+            sender = request._sender
+            if request._release == RESCHEDULE and response is not None and not core.is_cancelled:
+                message = (
+                    "Expected a None object in the execute function return list for reschduled request, "
+                    f"found type '{type(response)}'."
+                )
+                raise self._failure(requests, execution_error(instance.name, message))
+            if isinstance(response, InferenceResponse):
+                if sender is not None and sender._sent:
+                    log.error("model instance '%s': %s", instance.name, _TWICE)
+                    out.append(None)
+                else:
+                    out.extend(answers(instance, [core], [response]))
+            elif core.is_cancelled or (response is None and sender is not None):
+                out.append(None)  # nobody waits, or the sender answers: has already, will later, or goes and says so
+                continue
+            elif response is None:
+                out.append(
+                    CoreResponse([], error=execution_error(instance.name, self._unanswered(request, result, place)))
+                )
+            else:
+                message = (
+                    "Expected an 'InferenceResponse' object in the execute function return list, "
+                    f"found type '{type(response)}'."
+                )
+                raise self._failure(requests, execution_error(instance.name, message))
+            if sender is not None:
+                sender._close()
+        return out
+
+    def _unanswered(self, request: Received, result: Any, place: int) -> str:
+        if request._release == RESCHEDULE:
+            return _NOT_CONFIGURED
+        if result is None:
+            return (
+                f"Expected a list in the execute return, found type '{type(None)}', and no response sender has sent a response "
+                f"for the request at index {place}."
+            )
+        return (
+            "Expected an 'InferenceResponse' object in the execute function return list, "
+            f"found type '{type(None)}' at index {place}, and no response sender has sent a response for that request."
+        )
+
+    def _raised(self, requests: list[Received], error: BaseException) -> ServingError:
+        """Return the error of a batch whose `execute` raised."""
+        instance = self.instance
+        modules = instance.modules
+        text = describe(error, modules.main, modules.shown) if modules is not None else describe(error)
+        log.error("execute of model instance '%s' raised", instance.name, exc_info=error)
+        return self._failure(requests, execution_error(instance.name, text))
+
+    def _failure(self, requests: list[Received], error: ServingError) -> ServingError:
+        """The core answers all requests of the batch with `error`: their senders have nothing to make good for."""
+        for request in requests:
+            if request._sender is not None:
+                request._sender._settle()
+        return error
+
+
+class SyncExecutor(ModelExecutor):
+    """A plain `execute`, on a thread of its own or on the loop."""
+
+    def execute(self, batch: Batch) -> list[CoreResponse | None] | None:
+        instance = self.instance
+        EXECUTION.set((instance, batch))
+        requests = [Received(request, instance) for request in batch.requests]
+        batch.input_ended = self._clock()
+        try:
+            return self._conclude(batch, requests, self._execute(requests.copy()))
+        except (ServingError, GreenletExit):
+            raise
+        except BaseException as error:  # a model's SystemExit is an answer, not our end
+            failure = self._raised(requests, error)
+        finally:
+            EXECUTION.set(instance.idle)
+        raise failure  # here, where it does not keep the model's frames
+
+
+class AsyncExecutor(ModelExecutor):
+    """An `async def execute`, as a task on the kernel's loop or on the loop of the instance's own thread.
+
+    On the kernel's loop, code that mentions synchronous calls (`exec`, or the iterators of decoupled calls) is driven in a
+    greenlet, so that such a call lets other tasks run; the rest is awaited directly, which costs less.
+    """
+
+    #: Names in a model's code that may mean a synchronous wait.
+    SYNCHRONOUS: ClassVar[frozenset[str]] = frozenset({"exec", "decoupled"})
+
+    def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
+        super().__init__(instance, model, placement, capacity)
+        self._pool: list[waiting.Driver] = []
+
+    def execute(self, batch: Batch) -> Coroutine[Any, Any, list[CoreResponse | None] | None]:
+        return self._run(batch)
+
+    async def _run(self, batch: Batch) -> list[CoreResponse | None] | None:
+        instance = self.instance
+        EXECUTION.set((instance, batch))
+        requests = [Received(request, instance) for request in batch.requests]
+        batch.input_ended = self._clock()
+        try:
+            work = self._execute(requests.copy())
+            modules = instance.modules
+            if self.placement is Placement.TASK and not (modules is None or modules.names.isdisjoint(self.SYNCHRONOUS)):
+                work = waiting.drive(work, self._pool)
+            return self._conclude(batch, requests, await work)
+        except ServingError:
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the core has given the execution up
+            raise self._raised(requests, error) from None
+        except BaseException as error:
+            raise self._raised(requests, error) from None

@@ -1,0 +1,119 @@
+"""What went wrong in a model, in the reference's words: exception texts, argument mismatches, error codes.
+
+Pure text work: turns exceptions of models into the sentences that clients and load reports are shown. Knows no request.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import types
+from collections.abc import Mapping, Sequence
+
+from kernel import Code, Reason, ServingError
+
+__all__ = [
+    "ErrorCode",
+    "PybindEnum",
+    "TritonModelException",
+    "describe",
+    "execution_error",
+    "incompatible",
+    "public_names",
+]
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PRIVATE = re.compile(r"kernel_model_\d+\.")
+_PACKAGE = re.compile(r"kernel_model_\d+")
+
+
+class TritonModelException(Exception):
+    """What the functions of `triton_python_backend_utils` raise. From `execute` it acts like any other exception."""
+
+    __module__ = "c_python_backend_utils"
+
+
+class PybindEnum(enum.Enum):
+    """An enum that prints itself as the reference's enums do."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}.{self.name}: {self.value}>"
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+
+
+class ErrorCode(PybindEnum):
+    """The codes of TritonError, in the order of `kernel.Code`."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+ErrorCode.__name__ = "__ErrorCode"
+ErrorCode.__qualname__ = "TritonError.__ErrorCode"
+ErrorCode.__module__ = "c_python_backend_utils"
+
+
+def public_names(text: str, main: str = "", shown: str = "") -> str:
+    """Return `text` with the private names of a model's modules replaced by those that its author knows.
+
+    `main` is the private name of the model's own file and `shown` what the reference calls it, e.g. `1.model`.
+    """
+    if main:
+        text = text.replace(main, shown)
+    text = _PRIVATE.sub("", text)
+    return _PACKAGE.sub(shown.partition(".")[0], text) if shown else text
+
+
+def describe(error: BaseException, main: str = "", shown: str = "") -> str:
+    """Return `<name>: <text>\\n\\nAt:\\n  <file>(<line>): <function>\\n`, innermost frame first (spec python_backend, 2.3).
+
+    Only frames of the model and what it called are listed: none of the import system's, none of ours.
+    """
+    try:
+        text = str(error)
+    except Exception:  # a broken __str__ is no reason to lose the rest
+        text = "<exception text not available>"
+    frames: list[str] = []
+    trace: types.TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith((_OURS, "<frozen importlib")):
+            frames.append(f"  {code.co_filename}({trace.tb_lineno}): {code.co_name}\n")
+        trace = trace.tb_next
+    where = "\n\nAt:\n" + "".join(reversed(frames)) if frames else ""
+    return public_names(f"{type(error).__name__}: {text}", main, shown) + where
+
+
+def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL) -> ServingError:
+    """Return the error of a failed execution (spec python_backend, 2.4)."""
+    return ServingError(
+        code, f"Failed to process the request(s) for model '{instance_name}', message: {message}", Reason.BACKEND
+    )
+
+
+def incompatible(
+    function: str, signature: str, args: Sequence[object], kwargs: Mapping[str, object] | None = None
+) -> TypeError:
+    """Return the TypeError that the reference raises for arguments of a wrong type or number."""
+    kind = "constructor" if function == "__init__" else "function"
+    given = ", ".join(map(repr, args))
+    if kwargs:
+        given += ("; " if given else "") + "kwargs: " + ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+    return TypeError(
+        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\nInvoked with: {given}"
+    )

@@ -1,0 +1,231 @@
+"""Modules of a model are private: each instance imports its own copies, under names that nobody else uses.
+
+An instance's files live in a package `kernel_model_<serial>` whose path is the version folder, then the model folder. Every
+module in it is executed with builtins of its own, whose `__import__` looks there first; so `import helper` finds the model's
+own helper, at load or later, on any thread. Nothing is cached on disk, sys.path is left alone, and `remove` takes everything
+out of sys.modules again.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.machinery
+import importlib.util
+import itertools
+import os
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_python.faults import public_names
+
+__all__ = ["PrivateModules"]
+
+PREFIX = "kernel_model_"
+#: Never taken from a model's folder: people leave stand-ins for these beside their models, to edit or test them alone.
+SERVED_BY_US = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
+
+_serials = itertools.count(1)
+_lock = threading.Lock()
+_packages: dict[str, PrivateModules] = {}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles from source each time (a reload sees changes whatever the clock says) and gives the module private builtins."""
+
+    def __init__(self, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._package = _packages[fullname.partition(".")[0]]
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        code: types.CodeType = self.source_to_code(self.get_data(path), path)
+        self._package.seen(code)
+        return code
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        space = module.__dict__
+        space["__builtins__"] = self._package.builtins
+        space["__kernel_instance__"] = self._package.owner
+        exec(self.get_code(module.__name__), space)
+
+
+class _Finder:
+    """The one entry in sys.meta_path, there as long as any model has private modules. Answers for their prefix only."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(PREFIX) or path is None:
+            return None
+        return _find(fullname, path)
+
+    @staticmethod
+    def invalidate_caches() -> None:
+        """Nothing is cached."""
+
+
+def _find(fullname: str, folders: Sequence[str]) -> importlib.machinery.ModuleSpec | None:
+    """Look for a module in `folders`, without a memory: files may have come or gone a moment ago."""
+    namespace: list[str] = []
+    for folder in folders:
+        finder = importlib.machinery.FileFinder(
+            folder,
+            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+            (_Loader, importlib.machinery.SOURCE_SUFFIXES),
+            (importlib.machinery.SourcelessFileLoader, importlib.machinery.BYTECODE_SUFFIXES),
+        )
+        spec = finder.find_spec(fullname)
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        namespace.extend(spec.submodule_search_locations or ())
+    if namespace:
+        spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = namespace
+        return spec
+    return None
+
+
+class _ImportlibView(types.ModuleType):
+    """`importlib` as a model sees it: `import_module` finds the model's own modules, the rest is the real one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib, name)
+
+
+class PrivateModules:
+    """The modules of one model instance.
+
+    `owner` becomes the global `__kernel_instance__` of each of them. `names`: all names and string constants that the code
+    of those seen so far mentions. Call `remove` when the instance goes, also after a failed load. Any thread.
+    """
+
+    def __init__(self, version_folder: Path, model_folder: Path, owner: object) -> None:
+        self.package = f"{PREFIX}{next(_serials)}"
+        self.owner = owner
+        self.names: set[str] = set()
+        self.main = ""
+        self.shown = ""
+        self._version = version_folder.name
+        self._folders = [os.path.abspath(version_folder), os.path.abspath(model_folder)]
+        self._foreign: set[str] = set()  # top-level names that are no modules of the model
+        self._import = builtins.__import__
+        self.builtins: dict[str, Any] = dict(vars(builtins))
+        self.builtins["__import__"] = self._private_import
+        self._importlib = _ImportlibView("importlib", importlib.__doc__)
+        self._importlib.__dict__.update(import_module=self._import_module, __import__=self._private_import)
+        root = types.ModuleType(self.package)
+        root.__path__ = list(self._folders)
+        with _lock:
+            if not _packages:
+                sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+            _packages[self.package] = self
+            sys.modules[self.package] = root
+
+    def load_main(self, file: Path) -> types.ModuleType:
+        """Import the model's own file. Raises what it raises."""
+        stem = file.name.removesuffix(".py").replace(".", "_")
+        self.main = f"{self.package}.{stem}"
+        self.shown = f"{self._version}.{stem}"
+        spec = importlib.util.spec_from_file_location(self.main, file, loader=_Loader(self.main, str(file)))
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.main] = module
+        spec.loader.exec_module(module)
+        return sys.modules.get(self.main, module)
+
+    def seen(self, code: types.CodeType) -> None:
+        """Note the names that `code` and the functions in it mention."""
+        self.names.update(code.co_names)
+        for constant in _flat(code.co_consts):
+            if isinstance(constant, types.CodeType):
+                self.seen(constant)
+            elif isinstance(constant, str):
+                self.names.add(constant)
+
+    def remove(self) -> None:
+        """Take everything of the model out of sys.modules; the finder goes with the last model. May be called twice."""
+        with _lock:
+            _packages.pop(self.package, None)
+            dotted = self.package + "."
+            for name in [name for name in list(sys.modules) if name == self.package or name.startswith(dotted)]:
+                sys.modules.pop(name, None)
+            if not _packages and _Finder in sys.meta_path:
+                sys.meta_path.remove(_Finder)  # type: ignore[arg-type]
+
+    # -- what `import` means in a module of the model ------------------------------------------------------------------
+
+    def _private_import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> types.ModuleType:
+        if level:
+            return self._import(name, globals, locals, fromlist, level)
+        top = name.partition(".")[0]
+        if top == "importlib":
+            module = self._import(name, globals, locals, fromlist, 0)
+            return self._importlib if module is importlib else module
+        if not self._owns(top):
+            return self._import(name, globals, locals, fromlist, 0)
+        try:
+            module = self._import(f"{self.package}.{name}", globals, locals, fromlist or ("__name__",), 0)
+        except ModuleNotFoundError as error:
+            self._rename(error)
+            raise
+        return module if fromlist else sys.modules[f"{self.package}.{top}"]
+
+    def _import_module(self, name: str, package: str | None = None) -> types.ModuleType:
+        """Import a module as `importlib.import_module` does, the model's own ones first."""
+        if name.startswith(".") or not self._owns(name.partition(".")[0]):
+            return importlib.import_module(name, package)
+        try:
+            return importlib.import_module(f"{self.package}.{name}")
+        except ModuleNotFoundError as error:
+            self._rename(error)
+            raise
+
+    def _owns(self, top: str) -> bool:
+        """Whether the top-level name `top` is a module or package in the model's folders."""
+        if top in self._foreign and top in sys.modules:
+            return False
+        private = f"{self.package}.{top}"
+        if private in sys.modules:
+            return True
+        spec = None if top in SERVED_BY_US else _find(private, self._folders) if self.package in sys.modules else None
+        if spec is not None and (spec.loader is not None or not _exists(top)):
+            return True
+        self._foreign.add(top)
+        return False
+
+    def _rename(self, error: ModuleNotFoundError) -> None:
+        if error.name and error.name.startswith(self.package):
+            error.name = public_names(error.name)
+            error.args = (public_names(str(error.args[0])),) if error.args else ()
+            error.msg = public_names(error.msg)
+
+
+def _exists(top: str) -> bool:
+    """Whether the normal path has a module `top`; a mere folder of that name in a model's folder does not hide it."""
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return top in sys.modules
+
+
+def _flat(constants: tuple[object, ...]) -> Iterator[object]:
+    for constant in constants:
+        if isinstance(constant, (tuple, frozenset)):
+            yield from _flat(tuple(constant))
+        else:
+            yield constant

@@ -1,0 +1,96 @@
+"""pb_utils.InferenceRequest as `execute` receives it (spec python_backend, 1.3).
+
+A thin view of the core's request: nothing is computed before the model asks.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kernel import InferenceRequest as CoreRequest
+from kernel_python.calling import Instance
+from kernel_python.requests import InferenceRequest, InferenceTrace
+from kernel_python.sender import InferenceResponseSender
+from kernel_python.tensors import Tensor, received
+
+__all__ = ["Received"]
+
+
+class Received(InferenceRequest):
+    """A request that a model is given to execute."""
+
+    __slots__ = ("_by_name", "_core", "_instance", "_release", "_sender")
+    __module__ = "c_python_backend_utils"
+
+    _sender: InferenceResponseSender | None
+
+    def __init__(self, core: CoreRequest, instance: Instance) -> None:
+        self._core = core
+        self._instance = instance
+        self._by_name: dict[str, Tensor] | None = None
+        self._release = 0
+        self._sender = InferenceResponseSender(core, instance) if instance.decoupled else None
+
+    def _wrap(self) -> dict[str, Tensor]:
+        inputs = self._core.inputs
+        by_name = self._by_name = dict(zip(inputs, received(inputs.values(), self._instance.zero_copy)))
+        return by_name
+
+    def inputs(self) -> list[Tensor]:
+        by_name = self._by_name
+        return list((self._wrap() if by_name is None else by_name).values())
+
+    def request_id(self) -> str:
+        return self._core.id
+
+    def correlation_id(self) -> int | str:
+        return self._core.correlation_id
+
+    def flags(self) -> int:
+        return self._core.flags
+
+    def _set_flags(self, flags: int) -> None:
+        self._core.flags = flags
+
+    def timeout(self) -> int:
+        return self._core.timeout_us
+
+    def parameters(self) -> str:
+        parameters = self._core.parameters
+        return json.dumps(dict(parameters), separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._core.wanted)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace(self._core.trace)
+
+    def is_cancelled(self) -> bool:
+        return self._core.is_cancelled
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        sender = self._sender
+        if sender is None:
+            sender = self._sender = InferenceResponseSender(self._core, self._instance)
+        return sender
+
+    def _release_as(self, flags: int) -> None:
+        self._release = flags
+
+    def _as_call(self) -> InferenceRequest:
+        """Return a request of the model's own that asks the same of the same model."""
+        core = self._core
+        return InferenceRequest(
+            request_id=core.id,
+            correlation_id=core.correlation_id,
+            inputs=self.inputs(),
+            requested_output_names=list(core.requested_outputs or ()),
+            model_name=core.model_name,
+            model_version=int(core.model_version or -1),
+            flags=core.flags,
+            timeout=core.timeout_us,
+            trace=self.trace(),
+        )
+
+
+Received.__name__ = Received.__qualname__ = "InferenceRequest"

@@ -1,0 +1,562 @@
+"""BLS: every way to call, from every placement, and what goes wrong (spec 1.4, 1.5; cases BC12 to BC21)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from kernel import Kernel
+
+TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
+
+ADD_ONE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
+            if x[0] == -1:
+                error = pb_utils.TritonError("callee says no", pb_utils.TritonError.NOT_FOUND)
+                out.append(pb_utils.InferenceResponse(error=error))
+            elif x[0] == -2:
+                raise ValueError("callee boom")
+            else:
+                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)]))
+        return out
+"""
+
+COUNT = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
+            s = r.get_response_sender()
+            for i in range(int(x[0])):
+                s.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([i], np.float32))]))
+            s.send(flags=1)
+"""
+
+#: What the models under test start with.
+CALL = """
+import asyncio
+def make(model, x=(1.0,), names=("Y",), **more):
+    return pb_utils.InferenceRequest(
+        model_name=model, inputs=[pb_utils.Tensor("X", np.array(x, np.float32))], requested_output_names=list(names), **more)
+def show(r):
+    if r.has_error():
+        return str(r.error().code()).partition(".")[2] + ": " + r.error().message()
+    return [t.as_numpy().tolist() for t in r.output_tensors()]
+def tell(requests, value):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([json.dumps(value)], dtype=object))]) for _ in requests]
+"""
+
+
+def caller(body: str, define: str = "def", rest: str = "") -> str:
+    lines = "\n        ".join(body.strip().splitlines())
+    return f"{CALL}\nclass TritonPythonModel:\n    {define} execute(self, requests):\n        {lines}\n{rest}"
+
+
+async def ask(kernel: Kernel, helpers: Any, model: str = "outer", value: Any = (1.0,), **fields: Any) -> Any:
+    answer = await helpers.ask(kernel, model, value, **fields)
+    return json.loads(answer[0]) if isinstance(answer, list) else answer
+
+
+#: define, placement: all the ways an execute may run
+WAYS = [("def", "thread"), ("def", "loop"), ("async def", "loop"), ("async def", "thread")]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].split()[0]}-{way[1]}")
+def way(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=["thread", "loop"], ids=lambda placement: f"callee-{placement}")
+def callee(request: Any) -> str:
+    return str(request.param)
+
+
+def test_exec_works_wherever_the_model_runs(repo: Any, helpers: Any, way: Any, callee: str) -> None:
+    define, placement = way
+    repo.add("inner", ADD_ONE, parameters={"placement": callee})
+    body = """
+x = [1.0]
+for _ in range(10):
+    x = make("inner", x).exec().output_tensors()[0].as_numpy()
+return tell(requests, x.tolist())
+"""
+    repo.add("outer", caller(body, define), io=TEXT, parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(ask(kernel, helpers) for _ in range(5)))
+
+    assert repo.run(main) == [[11.0]] * 5
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_async_exec_works_wherever_the_model_runs(repo: Any, helpers: Any, placement: str, callee: str) -> None:
+    repo.add("inner", ADD_ONE, parameters={"placement": callee})
+    body = """
+one = await make("inner").async_exec()
+many = await asyncio.gather(*(make("inner", [i]).async_exec() for i in range(16)))
+return tell(requests, [show(one), [show(r)[0][0] for r in many]])
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT, parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(ask(kernel, helpers) for _ in range(3)))
+
+    assert repo.run(main) == [[[[2.0]], [i + 1.0 for i in range(16)]]] * 3
+
+
+def test_fan_out_batches_at_the_callee(repo: Any, helpers: Any) -> None:
+    """BC21."""
+    inner = """
+class TritonPythonModel:
+    def execute(self, requests):
+        n = np.array([[len(requests)]], np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", n)]) for r in requests]
+"""
+    repo.add(
+        "inner",
+        inner,
+        max_batch_size=64,
+        extra="dynamic_batching { max_queue_delay_microseconds: 200000 preferred_batch_size: [ 40 ] }",
+    )
+    body = """
+many = await asyncio.gather(*(make("inner", [[i]]).async_exec() for i in range(40)))
+return tell(requests, sorted({show(r)[0][0][0] for r in many}))
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [40.0]
+
+
+def test_errors_are_responses(repo: Any, helpers: Any, way: Any) -> None:
+    """BC16; the code is the callee's, the reference's words are kept."""
+    define, placement = way
+    path = repo.add("inner", ADD_ONE)
+    repo.add("gen", COUNT, decoupled=True)
+    body = """
+T = pb_utils.Tensor
+x = np.ones(1, np.float32)
+def call(model, inputs, names, **more):
+    r = pb_utils.InferenceRequest(model_name=model, inputs=inputs, requested_output_names=names, **more).exec()
+    return show(r)
+return tell(requests, [
+    call("inner", [T("X", x)], []),
+    call("nope", [T("X", x)], []),
+    call("inner", [T("X", x)], [], model_version=7),
+    call("inner", [T("Z", x)], []),
+    call("inner", [T("X", x.astype(np.int32))], []),
+    call("inner", [T("X", x)], ["W"]),
+    call("inner", [T("X", x.reshape(1, 1))], [], request_id="rid"),
+    call("inner", [T("X", -x)], []),
+    call("inner", [T("X", -2 * x)], []),
+    call("gen", [T("X", x)], []),
+    call("inner", [T("X", x)], [], preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU)),
+])
+"""
+    repo.add("outer", caller(body, define), io=TEXT, parameters={"placement": placement})
+    before = "Model inner - Error when running inference: "
+    boom, error = (
+        path.read_text().splitlines().index('                raise ValueError("callee boom")') + 1,
+        "ValueError",
+    )
+    ready = "Failed for execute the inference request. Model '{0}' is not ready. Request for unknown model: '{0}' "
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [
+        [[2.0]],
+        f"NOT_FOUND: Model nope - Error when running inference: {ready.format('nope')}is not found",
+        f"NOT_FOUND: {before}{ready.format('inner')}version 7 is not found",
+        f"INVALID_ARG: {before}unexpected inference input 'Z' for model 'inner'",
+        f"INVALID_ARG: {before}[request id: <id_unknown>] inference input 'X' data-type is 'INT32', "
+        "but model 'inner' expects 'FP32'",
+        f"INVALID_ARG: {before}unexpected inference output 'W' for model 'inner'",
+        f"INVALID_ARG: {before}[request id: rid] unexpected shape for input 'X' for model 'inner'. Expected [-1], got [1,1]. ",
+        "NOT_FOUND: callee says no",
+        "INTERNAL: Failed to process the request(s) for model 'inner_0_0', message: "
+        f"{error}: callee boom\n\nAt:\n  {path}({boom}): execute\n",
+        "INTERNAL: Model gen - Error when running inference: Model gen is using the decoupled. The current BLS request call "
+        "doesn't support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+        "'async_exec' calls for decoupled models.'",
+        f"INTERNAL: {before}the outputs were asked for in GPU memory (preferred_memory), which this server does not have",
+    ]
+
+
+def test_what_travels(repo: Any, helpers: Any) -> None:
+    """BC20."""
+    inner = """
+class TritonPythonModel:
+    def execute(self, requests):
+        r = requests[0]
+        facts = [json.loads(r.parameters()), r.request_id(), r.timeout(), r.correlation_id(), r.flags()]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([json.dumps(facts)], dtype=object))])]
+"""
+    repo.add("inner", inner, io=TEXT)
+    body = """
+r = make("inner", names=[], parameters={"a": 1, "s": "x"}, request_id="rid", timeout=1234567, correlation_id=9, flags=3).exec()
+return tell(requests, json.loads(r.output_tensors()[0].as_numpy()[0]))
+"""
+    repo.add("outer", caller(body), io=TEXT)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [{"a": 1, "s": "x"}, "rid", 1234567, 9, 3]
+
+
+def test_a_received_string_is_bytes(repo: Any, helpers: Any) -> None:
+    repo.add("inner", caller("return tell(requests, 'ü')"), io=TEXT)
+    body = """
+value = make("inner", names=[]).exec().output_tensors()[0].as_numpy()
+return tell(requests, [str(value.dtype), type(value[0]).__name__])
+"""
+    repo.add("outer", caller(body), io=TEXT)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == ["object", "bytes"]
+
+
+# -- decoupled callees -------------------------------------------------------------------------------------------------
+
+ITERATE = """
+it = make("gen", [3]).exec(decoupled=True)
+first = [show(r) for r in it]
+again = [show(r) for r in it]
+try:
+    next(it)
+except StopIteration as e:
+    end = str(e)
+single = [show(r) for r in make("inner").exec(decoupled=True)]
+unknown = [show(r) for r in make("nope").exec(decoupled=True)]
+partial = make("gen", [3]).exec(decoupled=True)
+head = show(next(partial))
+tail = [show(r) for r in partial]
+return tell(requests, [first, again, end, single, unknown, head, tail])
+"""
+
+
+def test_the_iterator_of_responses(repo: Any, helpers: Any, way: Any, callee: str) -> None:
+    define, placement = way
+    repo.add("gen", COUNT, decoupled=True, parameters={"placement": callee})
+    repo.add("inner", ADD_ONE, parameters={"placement": callee})
+    repo.add("outer", caller(ITERATE, define), io=TEXT, parameters={"placement": placement})
+    three = [[[0.0]], [[1.0]], [[2.0]], []]  # the final flag alone is one more, empty response
+    unknown = (
+        "NOT_FOUND: Model nope - Error when running inference: Failed for execute the inference request. "
+        "Model 'nope' is not ready. Request for unknown model: 'nope' is not found"
+    )
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [
+        three,
+        three,
+        "Iteration is done for the responses.",
+        [[[2.0]]],
+        [unknown],
+        three[0],
+        three[1:],
+    ]
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_async_iteration(repo: Any, helpers: Any, placement: str) -> None:
+    """BC13, and plain `for` in an async model, as the reference's own examples have it."""
+    repo.add("gen", COUNT, decoupled=True)
+    body = """
+async_items = [show(r) async for r in await make("gen", [3]).async_exec(decoupled=True)]
+items = [show(r) for r in await make("gen", [3]).async_exec(decoupled=True)]
+return tell(requests, [async_items, items, show(await make("gen").async_exec())[:40]])
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT, parameters={"placement": placement})
+    three = [[[0.0]], [[1.0]], [[2.0]], []]
+    expected = [three, three, "INTERNAL: Model gen - Error when running"]
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == expected
+
+
+def test_many_streams_at_once(repo: Any, helpers: Any) -> None:
+    """BC12."""
+    gen = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        for r in requests:
+            s = r.get_response_sender()
+            for i in range(20):
+                await asyncio.sleep(0)
+                s.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([i], np.float32))]))
+            s.send(flags=1)
+"""
+    repo.add("gen", gen, decoupled=True)
+    body = """
+n = 0
+async for r in await make("gen").async_exec(decoupled=True):
+    n += len(r.output_tensors())
+return tell(requests, n)
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT, count=8)
+
+    async def main(kernel: Kernel) -> Any:
+        return [n for _ in range(3) for n in await asyncio.gather(*(ask(kernel, helpers) for _ in range(64)))]
+
+    assert repo.run(main) == [20] * 192
+
+
+@pytest.mark.parametrize("placement", ["thread", "loop"])
+def test_cancelling_a_stream(repo: Any, helpers: Any, placement: str) -> None:
+    """BC19."""
+    gen = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        s = requests[0].get_response_sender()
+        sent = 0
+        while sent < 50 and not s.is_cancelled():
+            s.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([sent], np.float32))]))
+            sent += 1
+            await asyncio.sleep(0.01)
+        s.send(flags=1)
+        pb_utils.Logger.log_warn(f"stopped after {sent}")
+"""
+    repo.add("gen", gen, decoupled=True)
+    body = """
+it = make("gen").exec(decoupled=True)
+n = [show(next(it)) for _ in range(2)]
+it.cancel()
+rest = [show(r) for r in it]
+return tell(requests, [n, rest])
+"""
+    repo.add("outer", caller(body), io=TEXT, parameters={"placement": placement})
+    items, rest = repo.run(lambda kernel: ask(kernel, helpers))
+    assert items == [[[0.0]], [[1.0]]]
+    assert len(rest) <= 3
+    assert rest[-1].startswith("CANCELLED")
+
+
+def test_cancelling_the_future_cancels_the_request(repo: Any, helpers: Any) -> None:
+    inner = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        while not requests[0].is_cancelled():
+            await asyncio.sleep(0.001)
+        pb_utils.Logger.log_warn("seen")
+        return [None]
+"""
+    repo.add("inner", inner)
+    body = """
+try:
+    await asyncio.wait_for(make("inner").async_exec(), 0.02)
+except TimeoutError:
+    return tell(requests, "timed out")
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == "timed out"
+
+
+# -- from where --------------------------------------------------------------------------------------------------------
+
+
+def test_from_a_thread_started_in_initialize(repo: Any, helpers: Any) -> None:
+    """BC14."""
+    repo.add("inner", ADD_ONE)
+    code = (
+        CALL
+        + """
+import queue, threading
+class TritonPythonModel:
+    def initialize(self, args):
+        self.asked, self.told = queue.Queue(), queue.Queue()
+        threading.Thread(target=self.work, daemon=True).start()
+    def work(self):
+        while self.asked.get():
+            self.told.put(show(make("inner").exec()))
+    def execute(self, requests):
+        self.asked.put(True)
+        return tell(requests, self.told.get(timeout=5))
+    def finalize(self):
+        self.asked.put(False)
+"""
+    )
+    repo.add("outer", code, io=TEXT)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [[2.0]]
+
+
+@pytest.mark.parametrize("placement", ["thread", "loop"])
+def test_from_a_thread_started_in_execute(repo: Any, helpers: Any, placement: str) -> None:
+    repo.add("inner", ADD_ONE)
+    body = """
+async def call():
+    return await asyncio.to_thread(lambda: show(make("inner").exec()))
+return tell(requests, await call())
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT, parameters={"placement": placement})
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [[2.0]]
+
+
+def test_from_initialize(repo: Any, helpers: Any) -> None:
+    """BC14: works when the target is ready, and is told at once when it is not."""
+    repo.add("inner", ADD_ONE)
+    code = (
+        CALL
+        + """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.found = show(make("inner").exec())
+        self.missing = show(make("nope").exec())
+    def execute(self, requests):
+        return tell(requests, [self.found, self.missing])
+"""
+    )
+    repo.add("outer", code, io=TEXT)
+
+    async def main(kernel: Kernel) -> Any:
+        await kernel.load("inner")
+        await kernel.load("outer")
+        return await ask(kernel, helpers)
+
+    found, missing = repo.run(main, control_mode="explicit")
+    assert found == [[2.0]]
+    assert "Model 'nope' is not ready." in missing
+
+
+def test_exec_in_a_task_of_the_models_own_says_what_to_do(repo: Any, helpers: Any) -> None:
+    repo.add("inner", ADD_ONE)
+    body = """
+async def part():
+    try:
+        return show(make("inner").exec())
+    except pb_utils.TritonModelException as e:
+        return str(e)
+return tell(requests, await asyncio.gather(part(), part()))
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+    for text in repo.run(lambda kernel: ask(kernel, helpers)):
+        assert "would block the event loop" in text
+        assert "use `await request.async_exec()`" in text
+
+
+def test_iteration_in_a_task_of_the_models_own_says_what_to_do(repo: Any, helpers: Any) -> None:
+    repo.add("gen", COUNT, decoupled=True)
+    body = """
+async def part():
+    it = await make("gen", [3]).async_exec(decoupled=True)
+    try:
+        return [show(r) for r in it]
+    except pb_utils.TritonModelException as e:
+        return str(e)
+return tell(requests, (await asyncio.gather(part()))[0])
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+    assert "`async for` instead of `for`" in repo.run(lambda kernel: ask(kernel, helpers))
+
+
+def test_context_variables_and_tasks_work_beside_exec(repo: Any, helpers: Any) -> None:
+    """A coroutine that is driven in a greenlet is still an ordinary task."""
+    repo.add("inner", ADD_ONE)
+    body = """
+var.set(int(pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()[0]))
+async def child():
+    await asyncio.sleep(0)
+    return var.get()
+task = asyncio.current_task()
+mine = [await asyncio.create_task(child()), show(make("inner").exec()), var.get()]
+async with asyncio.timeout(5):
+    mine.append(show(make("inner", [4]).exec()))
+assert asyncio.current_task() is task
+return tell(requests, mine)
+"""
+    code = caller(body, "async def").replace(
+        "import asyncio\n", "import asyncio, contextvars\nvar = contextvars.ContextVar('v')\n"
+    )
+    repo.add("outer", code, io=TEXT)
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(ask(kernel, helpers, value=[i]) for i in range(5)))
+
+    assert repo.run(main) == [[i, [[2.0]], i, [[5.0]]] for i in range(5)]
+
+
+def test_an_error_in_the_middle_of_driven_code(repo: Any, helpers: Any) -> None:
+    body = """
+await asyncio.sleep(0)
+make("inner").exec()
+raise ValueError("after")
+"""
+    repo.add("inner", ADD_ONE)
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+
+    async def main(kernel: Kernel) -> Any:
+        return [await ask(kernel, helpers) for _ in range(3)]
+
+    for text in repo.run(main):
+        assert "message: ValueError: after\n\nAt:\n" in text
+        assert "kernel_python" not in text
+
+
+@pytest.mark.parametrize(("define", "placement"), WAYS)
+def test_a_model_that_calls_itself(repo: Any, helpers: Any, define: str, placement: str) -> None:
+    """BC15."""
+    body = """
+x = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()
+if x[0] > 0:
+    return tell(requests, show(make("outer", x - 1, names=[]).exec()))
+return tell(requests, "end")
+"""
+    repo.add(
+        "outer",
+        caller(body, define).replace("[t.as_numpy().tolist()", "[str(t.as_numpy().tolist())"),
+        io=TEXT,
+        parameters={"placement": placement, "max_concurrency": "1"},
+    )
+
+    async def main(kernel: Kernel) -> Any:
+        return [await ask(kernel, helpers, value=[1]), await ask(kernel, helpers, value=[0])]
+
+    inner, end = repo.run(main)
+    assert "could only wait for itself" in inner
+    assert "outer -> outer" in inner
+    assert end == "end"
+
+
+def test_the_parents_cancellation_reaches_the_child(repo: Any, helpers: Any) -> None:
+    inner = """
+import asyncio, sys
+class TritonPythonModel:
+    async def execute(self, requests):
+        sys.bls_for_test.set()
+        while not requests[0].is_cancelled():
+            await asyncio.sleep(0.001)
+        return [None]
+"""
+    import sys
+
+    repo.add("inner", inner)
+    repo.add("outer", caller("return tell(requests, show(await make('inner').async_exec()))", "async def"), io=TEXT)
+
+    async def main(kernel: Kernel) -> Any:
+        call = helpers.Call(kernel, "outer", [1])
+        await sys.bls_for_test.wait()  # type: ignore[attr-defined]
+        kernel.cancel(call.request)
+        return await call.result()
+
+    sys.bls_for_test = asyncio.Event()  # type: ignore[attr-defined]
+    try:
+        (text,) = repo.run(main)
+    finally:
+        del sys.bls_for_test  # type: ignore[attr-defined]
+    assert text.startswith("CANCELLED")
+
+
+def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(repo: Any, helpers: Any) -> None:
+    """Whether a coroutine needs driving is read from the model's code; a library's is noticed when it calls."""
+    import sys
+    from types import SimpleNamespace
+
+    repo.add("inner", ADD_ONE)
+    code = caller("return tell(requests, show(sys.library_for_test.call(make('inner'))))", "async def")
+    repo.add("outer", "import sys\n" + code, io=TEXT)
+    sys.library_for_test = SimpleNamespace(call=lambda request: request.exec())  # type: ignore[attr-defined]
+
+    async def main(kernel: Kernel) -> Any:
+        return [await ask(kernel, helpers) for _ in range(2)]
+
+    try:
+        first, second = repo.run(main)
+    finally:
+        del sys.library_for_test  # type: ignore[attr-defined]
+    assert "would block the event loop" in first
+    assert second == [[2.0]]

@@ -1,0 +1,464 @@
+"""The contract of `execute`: whatever a model returns, raises or forgets, each request gets one answer (spec 2.4, 2.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel import Kernel
+
+PLACEMENTS = ["thread", "loop"]
+FAILED = "INTERNAL: Failed to process the request(s) for model 'a_0_0', message: "
+
+
+def model(body: str, head: str = "def") -> str:
+    lines = "\n            ".join(body.strip().splitlines())
+    return f"""
+    class TritonPythonModel:
+        {head} execute(self, requests):
+            {lines}
+    """
+
+
+def answer(value: str = "x") -> str:
+    return f"pb_utils.InferenceResponse([pb_utils.Tensor('Y', {value})])"
+
+
+X = "x = pb_utils.get_input_tensor_by_name(requests[0], 'X').as_numpy()\n"
+
+
+@pytest.fixture(params=["thread", "loop"])
+def placement(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["def", "async def"])
+def define(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("return 5", "Expected a list in the execute return, found type '<class 'int'>'."),
+        ("return ()", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        (
+            "return []",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n",
+        ),
+        (
+            "return ['x']",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
+        ),
+        (
+            "return None",
+            "Expected a list in the execute return, found type '<class 'NoneType'>', and no response sender has sent a "
+            "response for the request at index 0.",
+        ),
+        (
+            "return [None]",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'NoneType'>' "
+            "at index 0, and no response sender has sent a response for that request.",
+        ),
+        (
+            "requests[0].set_release_flags(2)\nreturn [None]",
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+            "such a flag.",
+        ),
+        (
+            "requests[0].set_release_flags(2)\nreturn [pb_utils.InferenceResponse()]",
+            "Expected a None object in the execute function return list for reschduled request, "
+            "found type '<class 'c_python_backend_utils.InferenceResponse'>'.",
+        ),
+        (
+            "requests[0].get_response_sender()\nreturn None",
+            "no response was returned for the request, and its response sender was dropped without having sent one",
+        ),
+    ],
+)
+def test_a_wrong_return_is_told_to_the_caller(
+    repo: Any, helpers: Any, body: str, text: str, placement: str, define: str
+) -> None:
+    repo.add("a", model(body, define), parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> list[Any]:
+        call = helpers.Call(kernel, "a", [1])
+        return [await call.result(), await helpers.ask(kernel, "a")]
+
+    assert repo.run(main) == [[FAILED + text], FAILED + text]
+
+
+def test_an_exception_is_told_with_its_place(repo: Any, helpers: Any, placement: str, define: str) -> None:
+    path = repo.add(
+        "a",
+        model("self.f()", define) + "    def f(self):\n            raise ValueError('no')\n",
+        parameters={"placement": placement},
+    )
+    expected = f"{FAILED}ValueError: no\n\nAt:\n  {path}(9): f\n  {path}(7): execute\n"
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == expected
+
+
+@pytest.mark.parametrize("error", ["SystemExit(3)", "asyncio.CancelledError()", "KeyError('k')", "Broken()"])
+def test_any_exception_is_an_answer(repo: Any, helpers: Any, error: str, define: str) -> None:
+    code = "import asyncio\nclass Broken(Exception):\n    def __str__(self): raise OSError\n"
+    repo.add("a", code + model(f"raise {error}", define).replace("\n    ", "\n"))
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.ask(kernel, "a") for _ in range(2)]
+
+    for text in repo.run(main):
+        assert text.startswith(FAILED + error.partition("(")[0].removeprefix("asyncio."))
+
+
+BATCHED = "dynamic_batching { max_queue_delay_microseconds: 300000 preferred_batch_size: [ 2 ] }"
+ROWS = "rows = [pb_utils.get_input_tensor_by_name(r, 'X').as_numpy() for r in requests]\n"
+
+
+async def two(kernel: Kernel, helpers: Any, *, cancel: bool = False) -> list[Any]:
+    """Send 77 and 1 so that they meet in one batch."""
+    first, second = helpers.Call(kernel, "a", [[77]]), helpers.Call(kernel, "a", [[1]])
+    return [await first.result(), await second.result()]
+
+
+def test_none_in_the_list_fails_that_request_only(repo: Any, helpers: Any) -> None:
+    """BC04."""
+    body = ROWS + f"return [None if x[0, 0] == 77 else {answer()} for x in rows]"
+    repo.add("a", model(body), max_batch_size=8, extra=BATCHED)
+    failed, fine = repo.run(lambda kernel: two(kernel, helpers))
+    assert "found type '<class 'NoneType'>' at index 0" in failed[0]
+    assert fine == [[[[1.0]]]]
+
+
+def test_another_object_in_the_list_fails_the_batch(repo: Any, helpers: Any) -> None:
+    body = ROWS + f"return [7 if x[0, 0] == 77 else {answer()} for x in rows]"
+    repo.add("a", model(body), max_batch_size=8, extra=BATCHED)
+    for outcome in repo.run(lambda kernel: two(kernel, helpers)):
+        assert outcome == [
+            FAILED
+            + "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."
+        ]
+
+
+@pytest.mark.parametrize("filler", ["None", "7", "'anything'"])
+def test_a_cancelled_request_may_have_anything_in_its_place(repo: Any, helpers: Any, filler: str) -> None:
+    body = (
+        ROWS
+        + f"""
+gone = [r.is_cancelled() for r in requests]
+if not any(gone):
+    started.set()
+    [await asyncio.sleep(0) for _ in iter(lambda: any(r.is_cancelled() for r in requests), True)]
+return [{filler} if r.is_cancelled() else {answer()} for x, r in zip(rows, requests)]
+"""
+    )
+    code = "import asyncio\nimport sys\nstarted = sys.started_for_test\n" + model(body, "async def").replace(
+        "\n    ", "\n"
+    )
+    repo.add("a", code, max_batch_size=8, extra=BATCHED)
+    import sys
+
+    async def main(kernel: Kernel) -> list[Any]:
+        first, second = helpers.Call(kernel, "a", [[77]]), helpers.Call(kernel, "a", [[1]])
+        await sys.started_for_test.wait()  # type: ignore[attr-defined]
+        kernel.cancel(first.request)
+        return [await first.result(), await second.result()]
+
+    sys.started_for_test = asyncio.Event()  # type: ignore[attr-defined]
+    try:
+        cancelled, fine = repo.run(main)
+    finally:
+        del sys.started_for_test  # type: ignore[attr-defined]
+    assert cancelled[0].startswith("CANCELLED")
+    assert fine == [[[[1.0]]]]
+
+
+def test_an_error_response_keeps_its_code(repo: Any, helpers: Any) -> None:
+    body = "return [pb_utils.InferenceResponse(error=pb_utils.TritonError('no', pb_utils.TritonError.NOT_FOUND))]"
+    repo.add("a", model(body))
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == "NOT_FOUND: no"
+
+
+def test_outputs_pass_as_they_are_and_undeclared_ones_are_dropped(
+    repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.zeros((1, 2))), pb_utils.Tensor('Z', np.ones(1))])]"
+    repo.add("a", model(body))
+
+    async def main(kernel: Kernel) -> list[Any]:
+        out = []
+        for _ in range(2):
+            response = await kernel.infer("a", {"X": np.zeros(1, np.float32)})
+            out.append([(one.name, one.datatype, one.shape) for one in response.outputs])
+        return out
+
+    assert repo.run(main) == [[("Y", "FP64", (1, 2))]] * 2
+    (warning,) = [record for record in caplog.records if "is dropped" in record.getMessage()]
+    assert "model 'a' returned a tensor 'Z' that is no output in its config (Y)" in warning.getMessage()
+
+
+def test_only_requested_outputs_are_returned(repo: Any, caplog: pytest.LogCaptureFixture) -> None:
+    io = (
+        'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ '
+        + ", ".join(f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }}' for name in "YZ")
+        + " ]"
+    )
+    body = X + "names = sorted(requests[0].requested_output_names())\n"
+    body += "assert names == ['Z'], names\n"
+    body += "return [pb_utils.InferenceResponse([pb_utils.Tensor(n, x) for n in 'YZ'])]"
+    repo.add("a", model(body), io=io)
+
+    async def main(kernel: Kernel) -> list[str]:
+        response = await kernel.infer("a", {"X": np.zeros(1, np.float32)}, outputs=["Z"])
+        return [one.name for one in response.outputs]
+
+    assert repo.run(main) == ["Z"]
+    assert not [record for record in caplog.records if "is dropped" in record.getMessage()]
+
+
+def test_what_a_request_says(repo: Any, helpers: Any) -> None:
+    body = """
+r = requests[0]
+facts = [r.request_id(), r.correlation_id(), r.flags(), r.parameters(), sorted(r.requested_output_names()),
+         r.trace().get_context(), r.is_cancelled(), [t.name() for t in r.inputs()], r.inputs()[0] is r.inputs()[0],
+         r.inputs()[0].as_numpy().flags.writeable, r.get_response_sender() is not None,
+         pb_utils.get_input_tensor_by_name(r, 'nope'), pb_utils.get_model_dir()[-4:], pb_utils.is_model_ready('a'),
+         pb_utils.is_model_ready('nope')]
+return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([json.dumps(facts)], dtype=object))])]
+"""
+    repo.add(
+        "a",
+        model(body),
+        io=helpers.IO.replace(
+            'output [ { name: "Y" data_type: TYPE_FP32', 'output [ { name: "Y" data_type: TYPE_STRING'
+        ),
+    )
+
+    async def main(kernel: Kernel) -> Any:
+        return await helpers.ask(kernel, "a", id="i", parameters={"b": 1, "a": "x"}, correlation_id=3, flags=3)
+
+    import json
+
+    (text,) = repo.run(main)
+    assert json.loads(text) == [
+        "i", 3, 3, '{"b":1,"a":"x"}', ["Y"], None, False, ["X"], True, True, True, None, "/a/1", True, False,
+    ]  # fmt: skip
+
+
+# -- the response sender of a normal model -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        f"s.send({answer()})\ns.send(flags=1)",
+        f"s.send({answer()}, flags=1)",
+        f"s.send({answer()})",
+        f"s.send({answer()}, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+    ],
+)
+def test_a_normal_model_may_answer_by_its_sender(repo: Any, helpers: Any, send: str, placement: str) -> None:
+    body = X + "s = requests[0].get_response_sender()\nassert s is requests[0].get_response_sender()\n" + send
+    repo.add("a", model(body + "\nreturn None"), parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.Call(kernel, "a", [1, 2]).result() for _ in range(2)]
+
+    assert repo.run(main) == [[[[1.0, 2.0]]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("send", "text"),
+    [
+        ("s.send(flags=3)", "Unable to send response. Unsupported flag provided."),
+        ("s.send()", "Inference Response object must be provided when the response flags is set to zero."),
+        (
+            "s.send(flags=1)",
+            "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+        ),
+        (
+            f"s.send({answer()})\ns.send({answer()})",
+            "Unable to send response. Non-decoupled model cannot send more than one response.",
+        ),
+        (f"s.send({answer()}, 1)\ns.send(flags=1)", "Unable to send response. Response sender has been closed."),
+        (
+            "s.send('x')",
+            "send(): incompatible function arguments. The following argument types are supported:\n"
+            "    1. (self: c_python_backend_utils.InferenceResponseSender, response: "
+            "c_python_backend_utils.InferenceResponse = None, flags: int = 0) -> None\n\nInvoked with: "
+            "<c_python_backend_utils.InferenceResponseSender object at",
+        ),
+    ],
+)
+def test_what_a_sender_refuses(repo: Any, helpers: Any, send: str, text: str) -> None:
+    lines = "\n    ".join(send.splitlines())
+    body = (
+        X
+        + f"s = requests[0].get_response_sender()\ntry:\n    {lines}\nexcept Exception as e:\n    self.text = str(e)\n"
+    )
+    body += "if s._sent: return None\n"
+    body += "return [pb_utils.InferenceResponse(error=pb_utils.TritonError(self.text))]"
+    code = (
+        model(body) + "    def finalize(self):\n            import sys\n            sys.refused_for_test = self.text\n"
+    )
+    repo.add("a", code)
+    import sys
+
+    repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result())
+    assert sys.refused_for_test.startswith(text)  # type: ignore[attr-defined]
+    del sys.refused_for_test  # type: ignore[attr-defined]
+
+
+def test_a_second_answer_is_refused(repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    body = X + f"requests[0].get_response_sender().send({answer()}, 1)\nreturn [{answer('x + 1')}]"
+    repo.add("a", model(body))
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == [[[1.0]]]
+    assert "Non-decoupled model cannot send more than one response." in caplog.text
+
+
+def test_a_sender_that_was_taken_and_not_used(repo: Any, helpers: Any) -> None:
+    repo.add("a", model(X + f"self.s = requests[0].get_response_sender()\nreturn [{answer()}]"))
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.Call(kernel, "a", [1]).result() for _ in range(3)]
+
+    assert repo.run(main) == [[[[1.0]]]] * 3
+
+
+# -- decoupled ---------------------------------------------------------------------------------------------------------
+
+
+def test_decoupled_responses_come_in_order(repo: Any, helpers: Any, placement: str, define: str) -> None:
+    body = (
+        X
+        + f"""s = requests[0].get_response_sender()
+for i in range(4):
+    s.send({answer("x + i")})
+s.send(flags=1)
+"""
+    )
+    repo.add("a", model(body, define), decoupled=True, parameters={"placement": placement})
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == [[[1]], [[2]], [[3]], [[4]]]
+
+
+def test_sending_after_the_final_flag_raises_in_the_model(repo: Any, helpers: Any) -> None:
+    """BC07."""
+    body = (
+        X
+        + f"""s = requests[0].get_response_sender()
+for i in range(4):
+    s.send({answer("x + i")})
+s.send(flags=1)
+for again in (lambda: s.send(flags=1), lambda: s.send({answer()})):
+    try:
+        again()
+    except pb_utils.TritonModelException as e:
+        pb_utils.Logger.log_error(str(e))
+"""
+    )
+    repo.add("a", model(body), decoupled=True)
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.Call(kernel, "a", [1]).result() for _ in range(2)]
+
+    assert [len(responses) for responses in repo.run(main)] == [4, 4]
+
+
+def test_a_decoupled_model_that_returns_a_list(repo: Any, helpers: Any, define: str) -> None:
+    """BC06."""
+    repo.add("a", model(X + f"return [{answer()}]", define), decoupled=True)
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == [
+        FAILED + "Python model 'a_0_0' is using the decoupled mode and the execute function must return None."
+    ]
+
+
+def test_an_exception_is_the_last_response(repo: Any, helpers: Any, placement: str, define: str) -> None:
+    body = X + f"requests[0].get_response_sender().send({answer()})\nraise ValueError('no')"
+    repo.add("a", model(body, define), decoupled=True, parameters={"placement": placement})
+    first, last = repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result())
+    assert first == [[1.0]]
+    assert last.startswith(FAILED + "ValueError: no\n\nAt:\n")
+
+
+def test_an_exception_after_the_final_flag_is_only_logged(repo: Any, helpers: Any, define: str) -> None:
+    body = X + f"requests[0].get_response_sender().send({answer()}, 1)\nraise ValueError('late')"
+    repo.add("a", model(body, define), decoupled=True)
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == [[[1.0]]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return None", "s = requests[0].get_response_sender()", X + f"requests[0].get_response_sender().send({answer()})"],
+)
+def test_a_lost_sender_is_told(repo: Any, helpers: Any, body: str, placement: str, define: str) -> None:
+    repo.add("a", model(body, define), decoupled=True, parameters={"placement": placement})
+    responses = repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result())
+    assert responses[-1].startswith(
+        FAILED + "the response sender of the request was dropped without having sent the final"
+    )
+
+
+def test_a_lost_sender_in_a_cycle_is_told_when_it_is_collected(repo: Any, helpers: Any) -> None:
+    repo.add("a", model("c = [requests[0].get_response_sender()]\nc.append(c)"), decoupled=True)
+
+    async def main(kernel: Kernel) -> list[Any]:
+        call = helpers.Call(kernel, "a", [1])
+        while call.request.batch is None or not call.request.batch.ended:  # noqa: ASYNC110 - the core has no event for it
+            await asyncio.sleep(0.001)
+        gc.collect()
+        return list(await call.result())
+
+    assert "dropped" in repo.run(main)[0]
+
+
+def test_a_sender_lives_on_in_a_thread(repo: Any, helpers: Any) -> None:
+    body = (
+        X
+        + f"""import threading
+s = requests[0].get_response_sender()
+go = threading.Event()
+def work():
+    go.wait(5)
+    s.send({answer()})
+    s.send({answer("x + 1")}, 1)
+self.thread = threading.Thread(target=work)
+self.thread.start()
+go.set()
+"""
+    )
+    repo.add("a", model(body) + "    def finalize(self):\n            self.thread.join()\n", decoupled=True)
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == [[[1]], [[2]]]
+
+
+def test_error_responses_do_not_end_the_stream(repo: Any, helpers: Any) -> None:
+    body = (
+        X
+        + f"""s = requests[0].get_response_sender()
+s.send(pb_utils.InferenceResponse(error=pb_utils.TritonError('mid', pb_utils.TritonError.UNAVAILABLE)))
+s.send({answer()})
+s.send(pb_utils.InferenceResponse(), flags=1)
+"""
+    )
+    repo.add("a", model(body), decoupled=True)
+    assert repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result()) == ["UNAVAILABLE: mid", [[1.0]], []]
+
+
+def test_async_executions_overlap(repo: Any, helpers: Any) -> None:
+    body = """import asyncio
+self.n = getattr(self, 'n', 0) + 1
+self.all = getattr(self, 'all', None) or asyncio.Event()
+if self.n == 3:
+    self.all.set()
+await asyncio.wait_for(self.all.wait(), 5)
+return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([self.n], np.float32))])]
+"""
+    repo.add("a", model(body, "async def"))
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(helpers.ask(kernel, "a") for _ in range(3)))
+
+    assert repo.run(main) == [[3.0]] * 3

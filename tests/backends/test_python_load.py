@@ -1,0 +1,362 @@
+"""Loading: initialize's arguments, placements, auto-complete, and why a load fails (spec 2.1 to 2.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+import triton_python_backend_utils as pb_utils
+from kernel import Kernel
+
+STRING_OUT = (
+    'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] '
+    'output [ { name: "Y" data_type: TYPE_STRING dims: [ -1 ] } ]'
+)
+TELL = "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([{}], dtype=object))]) for r in requests]"
+
+
+def test_initialize_is_told_everything_as_text(repo: Any, helpers: Any) -> None:
+    code = f"""
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.args = args
+            assert all(type(k) is str and type(v) is str for k, v in args.items())
+        def execute(self, requests):
+            {TELL.format("json.dumps(self.args)")}
+    """
+    repo.add("a", code, io=STRING_OUT)
+    (text,) = repo.run(lambda kernel: helpers.ask(kernel, "a"))
+    args = json.loads(text)
+    config = json.loads(args.pop("model_config"))
+    assert (config["name"], config["backend"], config["input"][0]["name"]) == ("a", "python", "X")
+    assert args == {
+        "model_instance_kind": "CPU",
+        "model_instance_name": "a_0_0",
+        "model_instance_device_id": "0",
+        "model_repository": str(repo.folder / "a"),
+        "model_version": "1",
+        "model_name": "a",
+    }
+
+
+@pytest.mark.parametrize(
+    ("define", "placement", "where"),
+    [
+        ("def", None, "a_0_0"),
+        ("def", "thread", "a_0_0"),
+        ("def", "loop", "MainThread"),
+        ("async def", None, "MainThread"),
+        ("async def", "loop", "MainThread"),
+        ("async def", "thread", "a_0_0"),
+    ],
+)
+def test_where_execute_runs(repo: Any, helpers: Any, define: str, placement: str | None, where: str) -> None:
+    code = f"""
+    import threading
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.thread = threading.current_thread().name
+        {define} execute(self, requests):
+            text = f"{{self.thread}} {{threading.current_thread().name}}"
+            {TELL.format("text")}
+    """
+    repo.add("a", code, io=STRING_OUT, parameters={"placement": placement} if placement else None)
+    (text,) = repo.run(lambda kernel: helpers.ask(kernel, "a"))
+    initialized, executed = text.split()
+    assert executed == where
+    assert initialized != "MainThread"  # a slow initialize holds up nobody
+
+
+@pytest.mark.parametrize(
+    ("define", "extra", "decoupled", "parameters", "capacity"),
+    [
+        ("def", "", False, {}, 1),
+        ("def", "", False, {"placement": "loop", "max_concurrency": "8"}, 1),
+        ("async def", "", False, {}, 64),
+        ("async def", "dynamic_batching { }", False, {}, 1),
+        ("async def", "dynamic_batching { }", True, {}, 64),
+        ("async def", "dynamic_batching { }", False, {"max_concurrency": "3"}, 3),
+    ],
+)
+def test_how_often_execute_runs_at_a_time(
+    repo: Any, define: str, extra: str, decoupled: bool, parameters: dict[str, str], capacity: int
+) -> None:
+    code = f"class TritonPythonModel:\n        {define} execute(self, requests): return None"
+    repo.add("a", code, max_batch_size=4, extra=extra, decoupled=decoupled, parameters=parameters)
+
+    async def main(kernel: Kernel) -> int:
+        (instance,) = kernel.model("a").scheduler.instances
+        return int(instance.capacity)
+
+    assert repo.run(main) == capacity
+
+
+def test_finalize_is_called_once_and_its_errors_are_logged(repo: Any, caplog: pytest.LogCaptureFixture) -> None:
+    code = """
+    class TritonPythonModel:
+        def execute(self, requests): return None
+        def finalize(self):
+            pb_utils.Logger.log_warn("finalized")
+            try:
+                pb_utils.InferenceRequest(model_name="a", inputs=[], requested_output_names=[]).exec()
+            except pb_utils.TritonModelException as e:
+                pb_utils.Logger.log_warn(str(e))
+            raise ValueError("too late")
+    """
+    path = repo.add("a", code, count=2)
+
+    async def main(kernel: Kernel) -> None:
+        return None
+
+    with caplog.at_level(logging.INFO):
+        repo.run(main)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("finalized") == 2
+    assert messages.count("BLS is only supported during the 'execute' function.") == 2
+    assert caplog.text.count("ValueError: too late") == 2
+    assert {r.pathname for r in caplog.records if r.getMessage() == "finalized"} == {str(path)}
+
+
+# -- why a load fails --------------------------------------------------------------------------------------------------
+
+
+def test_load_failures(repo: Any) -> None:
+    path = repo.add(
+        "a",
+        "class TritonPythonModel:\n        def initialize(self, args):\n            raise ValueError('initfail')\n"
+        "        def execute(self, requests): pass\n",
+    )
+    assert repo.load_error("a") == f"Internal: ValueError: initfail\n\nAt:\n  {path}(6): initialize\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def f(:", "Internal: SyntaxError: invalid syntax (model.py, line 1)"),
+        ("x = 1", "Internal: AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        ("raise SystemExit(3)", "Internal: SystemExit: 3\n\nAt:\n  {path}(1): <module>\n"),
+        (
+            "class TritonPythonModel: pass",
+            "Internal: Python model {path} does not implement `execute` method.",
+        ),
+    ],
+)
+def test_load_failures_of_the_file(repo: Any, code: str, reason: str) -> None:
+    path = repo.add("a", code, head="")
+    assert repo.load_error("a") == reason.format(path=path)
+
+
+def test_a_missing_file_is_told_at_once(repo: Any) -> None:
+    repo.add("a", "", extra='default_model_filename: "other.py"')
+    path = repo.folder / "a" / "1" / "other.py"
+    assert repo.load_error("a") == f"Internal: Python model file not found in '{path}'"
+
+
+def test_another_file_name(repo: Any, helpers: Any) -> None:
+    repo.add("a", helpers.ECHO, file="my-model.v2.py", extra='default_model_filename: "my-model.v2.py"')
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a", [3])) == [3]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("placement", "moon", "'moon' — wanted one of 'loop', 'thread', 'process'"),
+        ("placement", "process", "placement 'process' is not supported yet"),
+        ("max_concurrency", "0", "'0' — wanted an integer of at least 1"),
+        ("max_concurrency", "many", "'many' — wanted an integer of at least 1"),
+        ("zero_copy", "maybe", "'maybe' — wanted one of 'true', 'false'"),
+        ("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe", "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'"),
+        ("EXECUTION_ENV_PATH", "/no/such/env", "Failed to get the canonical path for /no/such/env."),
+        (
+            "EXECUTION_ENV_PATH",
+            "$$TRITON_MODEL_DIRECTORY/1",
+            "execution environments (EXECUTION_ENV_PATH) are not supported",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_served(repo: Any, helpers: Any, key: str, value: str, text: str) -> None:
+    repo.add("a", helpers.ECHO, parameters={key: value})
+    assert text in repo.load_error("a")
+
+
+# -- auto_complete_config ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_completes_its_config(repo: Any, helpers: Any) -> None:
+    code = (
+        helpers.ECHO
+        + """
+    @staticmethod
+    def auto_complete_config(config):
+        assert config.as_dict()["name"] == "a"
+        assert pb_utils.get_model_dir().endswith("/a/1")
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1], "optional": True})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.set_max_batch_size(4)
+        config.set_dynamic_batching()
+        config.set_model_transaction_policy({"decoupled": False})
+        return config
+    """
+    )
+    repo.add("a", code, io="")
+
+    async def main(kernel: Kernel) -> Any:
+        return kernel.model("a").config, await helpers.ask(kernel, "a", [[1, 2]])
+
+    config, result = repo.run(main)
+    assert result == [[1, 2]]
+    assert (config.max_batch_size, config.dynamic_batching is not None, config.inputs[0].optional) == (4, True, True)
+    assert config.outputs[0].dims == (-1,)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return 5", "Internal: auto_complete_config function in model 'a' must return a valid pb.ModelConfig object."),
+        ("raise OSError('x')", "Internal: OSError: x\n\nAt:\n  {path}(7): auto_complete_config\n"),
+        (
+            "pb_utils.InferenceRequest(model_name='a', inputs=[], requested_output_names=[]).exec()",
+            "Internal: TritonModelException: BLS is only supported during the 'execute' function.\n\nAt:\n"
+            "  {path}(7): auto_complete_config\n",
+        ),
+    ],
+)
+def test_auto_complete_that_fails(repo: Any, body: str, reason: str) -> None:
+    code = f"class TritonPythonModel:\n        @staticmethod\n        def auto_complete_config(config):\n            {body}\n"
+    path = repo.add(
+        "a",
+        code + "        def execute(self, requests): pass\n",
+        head="import json\nimport numpy\nimport triton_python_backend_utils as pb_utils\n",
+    )
+    assert repo.load_error("a") == reason.format(path=path)
+
+
+def test_auto_complete_values_that_no_config_may_hold(repo: Any, helpers: Any) -> None:
+    code = (
+        helpers.ECHO
+        + """
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_output({"name": "Z", "data_type": "TYPE_FLOAT", "dims": [1]})
+        return config
+    """
+    )
+    repo.add("a", code)
+    assert "auto_complete_config function in model 'a' has set what no config may hold" in repo.load_error("a")
+
+
+def pb_config(**fields: Any) -> Any:
+    return pb_utils.ModelConfig(json.dumps({"name": "m", "max_batch_size": 4, "input": [], "output": [], **fields}))
+
+
+A = {"name": "A", "data_type": "TYPE_FP32", "dims": [1]}
+IN = "in auto-complete-config function for model 'm'"
+
+
+@pytest.mark.parametrize(
+    ("fields", "method", "argument", "text"),
+    [
+        (
+            {},
+            "set_max_batch_size",
+            2,
+            "configuration specified max_batch_size 4, but in auto-complete-config function for model 'm' "
+            "specified max_batch_size 2",
+        ),
+        (
+            {"sequence_batching": {}},
+            "set_dynamic_batching",
+            None,
+            "Configuration specified scheduling_choice as 'sequence_batching', but auto-complete-config function for model 'm' "
+            "tries to set scheduling_choice as 'dynamic_batching'",
+        ),
+        (
+            {},
+            "add_input",
+            {**A, "format": 1},
+            f"input 'A' {IN} contains property other than 'name', 'data_type', 'dims' and 'optional'.",
+        ),
+        ({}, "add_input", {"dims": [1]}, f"input {IN} is missing 'name' property."),
+        ({}, "add_input", {"name": "A", "dims": [1]}, f"input 'A' {IN} is missing 'data_type' property."),
+        ({}, "add_input", {"name": "A", "data_type": "TYPE_FP32"}, f"input 'A' {IN} is missing 'dims' property."),
+        (
+            {"input": [A]},
+            "add_input",
+            {**A, "data_type": "TYPE_INT8"},
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'A', model provides TYPE_INT8",
+        ),
+        (
+            {"input": [A]},
+            "add_input",
+            {**A, "dims": [2]},
+            "model 'm', tensor 'A': the model expects dims [2] but the model configuration specifies dims [1]",
+        ),
+        (
+            {"input": [{**A, "optional": False}]},
+            "add_input",
+            {**A, "optional": True},
+            "model 'm', tensor 'A': the model expects optional True but the model configuration specifies optional False",
+        ),
+        (
+            {},
+            "add_output",
+            {**A, "optional": True},
+            f"output 'A' {IN} contains property other than 'name', 'data_type' and 'dims'.",
+        ),
+        ({}, "add_output", {}, f"output {IN} is missing 'name' property."),
+        (
+            {"output": [A]},
+            "add_output",
+            {**A, "dims": [2]},
+            "model 'm', tensor 'A': the model expects dims [2] but the model configuration specifies dims [1]",
+        ),
+        (
+            {},
+            "set_model_transaction_policy",
+            {"x": 1},
+            f"model transaction property {IN} contains property other than 'decoupled'.",
+        ),
+        (
+            {"model_transaction_policy": {"decoupled": False}},
+            "set_model_transaction_policy",
+            {"decoupled": True},
+            "trying to change decoupled property in auto-complete-config for model 'm', which is already set to 'False'.",
+        ),
+    ],
+)
+def test_what_auto_complete_refuses(fields: Any, method: str, argument: Any, text: str) -> None:
+    config = pb_config(**fields)
+    with pytest.raises(ValueError) as caught:
+        getattr(config, method)(*(() if argument is None else (argument,)))
+    assert str(caught.value) == text
+
+
+def test_auto_complete_fills_what_the_config_left_open() -> None:
+    config = pb_config(input=[{"name": "A", "data_type": "TYPE_INVALID", "dims": []}])
+    config.add_input(A)
+    config.add_output(A)
+    config.set_max_batch_size(8)
+    config.set_dynamic_batching()
+    config.set_model_transaction_policy({"decoupled": True})
+    assert config.as_dict() == {
+        "name": "m",
+        "max_batch_size": 8,
+        "input": [A],
+        "output": [A],
+        "dynamic_batching": {},
+        "model_transaction_policy": {"decoupled": True},
+    }
+
+
+def test_many_models_load_at_once(repo: Any, helpers: Any) -> None:
+    for number in range(12):
+        repo.add(f"m{number}", "import helper\n" + helpers.ECHO, files={"1/helper.py": ""})
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(helpers.ask(kernel, f"m{number}", [number]) for number in range(12)))
+
+    assert repo.run(main) == [[number] for number in range(12)]

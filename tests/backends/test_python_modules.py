@@ -1,0 +1,261 @@
+"""Private modules: two models with helpers of the same name, instances, reloads, threads, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel import Kernel
+
+STRINGS = 'output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
+IN = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+
+SAY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([say()], dtype=object))]) for r in requests]
+"""
+
+
+def ours() -> list[str]:
+    return [name for name in sys.modules if name.startswith("kernel_model_")]
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Any:
+    path = list(sys.path)
+    yield
+    assert ours() == []
+    assert not [finder for finder in sys.meta_path if "kernel_python" in getattr(finder, "__module__", "")]
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from helper import say",
+        "import helper\nsay = lambda: helper.say()",
+        "import helper as h\nsay = h.say",
+        "from .helper import say",
+        "import importlib\nsay = importlib.import_module('helper').say",
+        "from importlib import import_module\nsay = import_module('helper').say",
+        "say = __import__('helper').say",
+        "from pkg.deep import say",
+        "import pkg.deep\nsay = pkg.deep.say",
+        "from pkg import deep\nsay = deep.say",
+        "import pkg.deep as d\nsay = d.say",
+        "from inner.deep import say",
+        "def say():\n    import helper\n    return helper.say()",
+        "def say():\n    from pkg import deep\n    return deep.say()",
+        "def say():\n    import importlib\n    return importlib.import_module('pkg.deep').say()",
+    ],
+)
+def test_each_model_finds_its_own_helpers(repo: Any, helpers: Any, statement: str) -> None:
+    for name in ("a", "b"):
+        repo.add(
+            name,
+            f"{statement}\n{SAY}",
+            io=f"{IN} {STRINGS}",
+            files={
+                "1/helper.py": f"def say(): return 'helper of {name}'",
+                "1/pkg/__init__.py": "",
+                "1/pkg/deep.py": "from helper import say",
+                "inner/deep.py": "from helper import say",
+            },
+        )
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.ask(kernel, name) for name in ("a", "b")]
+
+    assert repo.run(main) == [["helper of a"], ["helper of b"]]
+    assert "helper" not in sys.modules
+
+
+def test_the_version_folder_comes_before_the_model_folder(repo: Any, helpers: Any) -> None:
+    files = {
+        "1/both.py": "name = 'version'",
+        "both.py": "name = 'model'",
+        "only.py": "name = 'model'",
+        # A folder of data is no module: the real json is found.
+        "json/data.txt": "",
+    }
+    code = "import both, only, json\ndef say(): return json.dumps([both.name, only.name])\n" + SAY
+    repo.add("a", code, io=f"{IN} {STRINGS}", files=files)
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == ['["version", "model"]']
+
+
+def test_a_stand_in_for_pb_utils_beside_the_model_is_not_taken(repo: Any, helpers: Any) -> None:
+    repo.add("a", helpers.ECHO, files={"1/triton_python_backend_utils.py": "raise RuntimeError('the stand-in')"})
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a", [1, 2])) == [1, 2]
+
+
+def test_globals_are_per_instance(repo: Any, helpers: Any) -> None:
+    code = """
+    import threading, helper
+    seen = []
+    class TritonPythonModel:
+        def initialize(self, args):
+            helper.names.append(args["model_instance_name"])
+        def execute(self, requests):
+            seen.append(1)
+            text = f"{helper.names} {threading.current_thread().name}"
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([text], dtype=object))]) for r in requests]
+    """
+    repo.add("a", code, count=2, io=f"{IN} {STRINGS}", files={"1/helper.py": "names = []"})
+
+    async def main(kernel: Kernel) -> set[str]:
+        answers = await asyncio.gather(*(helpers.ask(kernel, "a") for _ in range(20)))
+        return {answer[0].partition("]")[0] for answer in answers}
+
+    assert repo.run(main) <= {"['a_0_0'", "['a_0_1'"}
+
+
+def test_imports_in_threads_of_the_model(repo: Any, helpers: Any) -> None:
+    code = """
+    import threading
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.found = []
+            thread = threading.Thread(target=self.look)
+            thread.start()
+            thread.join()
+        def look(self):
+            import helper
+            self.found.append(helper.name + pb_utils.get_model_dir()[-4:])
+        def execute(self, requests):
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array(self.found, dtype=object))]) for r in requests]
+    """
+    repo.add("a", code, io=f"{IN} {STRINGS}", files={"1/helper.py": "name = 'here'"})
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == ["here/a/1"]
+
+
+def test_dataclasses_pickles_and_files(repo: Any, helpers: Any) -> None:
+    code = """
+    from __future__ import annotations
+    import dataclasses, os, pickle, typing
+    import helper
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        kind: typing.ClassVar[str] = "p"
+
+    def say():
+        point = pickle.loads(pickle.dumps(Point(3)))
+        other = pickle.loads(pickle.dumps(helper.Thing()))
+        return f"{[f.name for f in dataclasses.fields(point)]} {type(other).__name__} {os.path.basename(__file__)}"
+    """
+    files = {"1/helper.py": "class Thing: pass"}
+    repo.add("a", code + SAY.replace("\n", "\n    "), io=f"{IN} {STRINGS}", files=files, head="")
+    path = repo.folder / "a" / "1" / "model.py"
+    text = path.read_text()
+    future = "from __future__ import annotations\n"
+    path.write_text(
+        future + "import numpy as np\nimport triton_python_backend_utils as pb_utils\n" + text.replace(future, "")
+    )
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == ["['x'] Thing model.py"]
+
+
+def test_a_reload_sees_changed_helpers_and_leaves_no_cache(repo: Any, helpers: Any) -> None:
+    repo.add(
+        "a",
+        "from helper import say\n" + SAY,
+        io=f"{IN} {STRINGS}",
+        files={"1/helper.py": "def say(): return 'one'"},
+    )
+    helper = repo.folder / "a" / "1" / "helper.py"
+
+    async def main(kernel: Kernel) -> list[Any]:
+        await kernel.load("a")
+        first = await helpers.ask(kernel, "a")
+        before = helper.stat()
+        helper.write_text("def say(): return 'two'")  # same size, and the same time stamp:
+        import os
+
+        os.utime(helper, ns=(before.st_atime_ns, before.st_mtime_ns))
+        model = repo.folder / "a" / "1" / "model.py"
+        model.write_text(model.read_text() + "\n# changed\n")
+        await kernel.load("a")
+        return [first, await helpers.ask(kernel, "a")]
+
+    assert repo.run(main, control_mode="explicit") == [["one"], ["two"]]
+    assert not list(repo.folder.rglob("__pycache__"))
+
+
+def test_extension_modules_load(tmp_path: Path) -> None:
+    """A compiled module in the model's folder is found; any that the interpreter has on disk will do."""
+    import importlib.util
+    import shutil
+
+    from kernel_python.modules import PrivateModules
+
+    spec = next(
+        spec
+        for name in ("_heapq", "_bisect", "_json", "_csv", "_lsprof", "_queue")
+        if (spec := importlib.util.find_spec(name)) and spec.origin and spec.origin.endswith(".so")
+    )
+    version = tmp_path / "1"
+    version.mkdir()
+    shutil.copy(spec.origin, version)
+    (version / "model.py").write_text(f"import {spec.name} as compiled\n")
+    modules = PrivateModules(version, tmp_path, None)
+    try:
+        module = modules.load_main(version / "model.py")
+        assert module.compiled.__name__ == f"{modules.package}.{spec.name}"
+        assert module.compiled.__file__.startswith(str(version))
+    finally:
+        modules.remove()
+
+
+def test_many_threads_load_at_once(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from kernel_python.modules import PrivateModules
+
+    def load(number: int) -> str:
+        version = tmp_path / str(number) / "1"
+        version.mkdir(parents=True)
+        (version / "helper.py").write_text(f"name = {number}")
+        (version / "model.py").write_text("import helper, json\nname = helper.name")
+        modules = PrivateModules(version, version.parent, SimpleNamespace())
+        try:
+            return str(modules.load_main(version / "model.py").name)
+        finally:
+            modules.remove()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(load, range(40))) == [str(number) for number in range(40)]
+
+
+def test_a_failed_load_leaves_nothing(repo: Any) -> None:
+    repo.add("a", "import helper\n", files={"1/helper.py": "def f():\n    import no_such_thing\nf()\n"})
+    folder = repo.folder / "a" / "1"
+    assert repo.load_error("a") == (
+        "Internal: ModuleNotFoundError: No module named 'no_such_thing'\n\nAt:\n"
+        f"  {folder}/helper.py(2): f\n  {folder}/helper.py(3): <module>\n  {folder}/model.py(4): <module>\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("import pkg.nothing", "ModuleNotFoundError: No module named 'pkg.nothing'"),
+        (
+            "import importlib\nimportlib.import_module('pkg.nothing')",
+            "ModuleNotFoundError: No module named 'pkg.nothing'",
+        ),
+        ("from pkg import nothing", "ImportError: cannot import name 'nothing' from 'pkg'"),
+        ("from . import nothing", "ImportError: cannot import name 'nothing' from '1'"),
+        ("import model\nmodel.nothing", "AttributeError: module '1.model' has no attribute 'nothing'"),
+    ],
+)
+def test_errors_use_the_authors_names(repo: Any, statement: str, text: str) -> None:
+    repo.add("a", statement, files={"1/pkg/__init__.py": ""})
+    reason = repo.load_error("a")
+    assert text in reason
+    assert "kernel_model_" not in reason
