@@ -144,14 +144,11 @@ def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:
     set_up(LogOptions(info=False, error=False))
 
     async def load() -> int:
-        kernel = Kernel(*paths, auto_complete=auto_complete, config_name=config_name)
-        try:
-            async with kernel:
-                return 0
-        except ServingError as error:
-            _, *reasons = error.message.split("\n  ")
-            print("\n".join(reasons) or error.message)
-            return max(1, len(reasons))
+        async with Kernel(*paths, exit_on_error=False, auto_complete=auto_complete, config_name=config_name) as kernel:
+            failed = [line for line in kernel.index() if line.state != "READY"]
+            for line in failed:
+                print(f"model '{line.name}' version {line.version}: {line.reason.strip()}")
+            return len({line.name for line in failed})
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(load())

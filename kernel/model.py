@@ -180,9 +180,6 @@ class Model:
         Sets `model`, `batch_size` and `wanted` of the request. (Contract: http_protocol, section 3.4.)
         """
         expected, inputs = self._expected, request.inputs
-        for name in inputs:
-            if name not in expected:
-                raise _invalid(f"unexpected inference input '{name}' for model '{self.name}'")
         requested = request.requested_outputs
         if requested:
             for name in requested:
@@ -191,12 +188,15 @@ class Model:
             request.wanted = frozenset(requested)
         else:
             request.wanted = self.output_names
-        if len(inputs) != len(expected) and not self._required <= inputs.keys():
+        if len(inputs) != len(expected) and not len(self._required) <= len(inputs) <= len(expected):
             raise self._missing(request)
         if self._batches:
             self._check_batch(request)
         for name, tensor in inputs.items():
-            datatype, dims, fixed = expected[name]
+            known = expected.get(name)
+            if known is None:
+                raise _invalid(f"unexpected inference input '{name}' for model '{self.name}'")
+            datatype, dims, fixed = known
             if tensor.datatype != datatype:
                 raise _invalid(
                     f"{request.log_id}inference input '{name}' data-type is '{tensor.datatype}', "
@@ -210,6 +210,8 @@ class Model:
                 raise self._wrong_shape(request, name, shape)
             if self._batches and not shape[0]:
                 raise self._empty_batch(request, name)
+        if len(inputs) != len(expected) and not self._required <= inputs.keys():
+            raise self._missing(request)  # as many as it has to bring, but optional ones among them
         request.model = self
 
     def _check_batch(self, request: InferenceRequest) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernel.config import (
+    ConfigError,
     ConfigErrors,
     Message,
     ModelConfig,
@@ -94,6 +95,10 @@ class _Plan:
     versions: tuple[int, ...]
     fingerprint: Fingerprint
     override: OverrideFolder | None
+
+
+class _NoVersion(ServingError):
+    """The version policy selects nothing: there is no version that could fail."""
 
 
 class _LoadFailed(ServingError):
@@ -315,6 +320,7 @@ class Registry:
             await self._load_composing(plan.config, skip=(), within=(*within, name))
         async with self._entry(name).lock:
             await self._carry_out(plan)
+        await self._revalidate_dependents(name, within)
 
     async def _load_composing(self, config: ModelConfig, skip: Any, within: tuple[str, ...]) -> None:
         """Load what an ensemble consists of, where it is not loaded, or has changed since."""
@@ -343,6 +349,8 @@ class Registry:
         entry = self._entry(name)
         try:
             plan: _Plan = await self._in_load_thread(self._read, name, config, files)
+        except _NoVersion:
+            raise
         except _LoadFailed as error:
             version = entry.versions.setdefault(error.version, _Version(UNAVAILABLE))
             if version.state is not READY:
@@ -398,7 +406,10 @@ class Registry:
                 raise ServingError(Code.UNSUPPORTED, f"model '{name}' asks for sequence_batching, which is not served yet")
             if read.message.model_warmup:
                 log.warning("model '%s': model_warmup is not run yet", name)
-            versions = select_versions(read, folder.versions)
+            try:
+                versions = select_versions(read, folder.versions)
+            except ConfigError as error:
+                raise _NoVersion(Code.INVALID_ARG, f"load failed for model '{name}': {error}\n") from error
             fingerprint = folder.fingerprint()
         except BaseException:
             if override is not None:
@@ -462,7 +473,6 @@ class Registry:
         if entry.override is not None and entry.override is not plan.override:
             entry.override.remove()
         entry.config, entry.fingerprint, entry.override = plan.config, plan.fingerprint, plan.override
-        await self._revalidate_dependents(name)
 
     async def _make(self, plan: _Plan, number: int) -> Model | ServingError:
         """Return the started model version, or why there is none."""
@@ -541,16 +551,16 @@ class Registry:
         ]
         return [*direct, *(further for other in direct for further in self._dependents(other))]
 
-    async def _revalidate_dependents(self, name: str) -> None:
-        """A model has come (back): ensembles that had gone with it come back too."""
+    async def _revalidate_dependents(self, name: str, within: tuple[str, ...]) -> None:
+        """A model has come (back): ensembles that had gone with it come back too. `within`: those that are being loaded."""
         for other in self._dependents(name):
             entry = self._entries[other]
-            if entry.wanted and (other, "") not in self._serving and entry.config is not None:
-                entry.fingerprint = None
-                try:
-                    await self._load(other, None, None, within=())
-                except ServingError as error:
-                    log.warning("ensemble '%s' stays unavailable: %s", other, error.message)
+            if other in within or not entry.wanted or (other, "") in self._serving:
+                continue
+            try:
+                await self._load(other, None, None, within=(*within, name))
+            except ServingError as error:
+                log.warning("ensemble '%s' stays unavailable: %s", other, error.message)
 
     # -- unload --------------------------------------------------------------------------------------------------------
 

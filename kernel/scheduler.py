@@ -97,11 +97,11 @@ class Scheduler:
             else RequestQueue()
         )
         self.decoupled = config.decoupled
-        self._fail_times = 2 if config.is_ensemble else 1
+        self._is_ensemble = config.is_ensemble
         self._loop = loop
         self._mailbox = mailbox
         self._turn = turn
-        self._inline = all(instance.inline for instance in instances) and batching is None
+        self._inline = all(instance.inline for instance in instances)
         self._single = instances[0] if len(instances) == 1 else None
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
@@ -159,14 +159,16 @@ class Scheduler:
             return
         if (
             instance is not None
-            and self._inline
+            and self.rule is None
+            and (self._inline or parent is not None)
             and not self._dispatching
             and request.deadline is None
             and not self.queue
             and (turn := self._turn).depth < NESTED
             and (parent is None or turn.may_call())
         ):
-            # Nobody waits, somebody is free, and a start costs no wake-up: straight to the instance.
+            # Nobody waits and somebody is free: straight to the instance. Requests from outside come in bursts and wake a
+            # thread once a turn of the loop; the call of a model comes alone, and a model waits for it.
             self.in_flight += 1
             turn.depth += 1
             try:
@@ -369,7 +371,8 @@ class Scheduler:
                     ),
                 )
         else:
-            self.statistics.executed(batch)
+            if not self._is_ensemble:  # whose failed execution is its step's (reference behaviour)
+                self.statistics.executed(batch)
             self._fail_batch(batch, self._as_error(result))
         if self.queue and not self._scheduled:
             self._dispatch()
@@ -464,11 +467,11 @@ class Scheduler:
                 request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
             if not request.counted:
                 request.counted = True
-                reason = request.error.reason
-                times = 1
-                if self._fail_times == 2 and reason is Reason.BACKEND:
-                    reason, times = Reason.OTHER, 2
-                statistics.failed(reason, self.clock() - request.received, times)
+                reason, seconds = request.error.reason, self.clock() - request.received
+                if self._is_ensemble and reason is Reason.BACKEND:
+                    statistics.failed(Reason.OTHER, seconds, times=2)  # as the reference counts them
+                else:
+                    statistics.failed(reason, seconds)
         if request.deadline is not None:
             self._due -= 1
             self._sweep_deadlines()

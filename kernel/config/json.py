@@ -11,6 +11,9 @@ from typing import Any
 
 __all__ = ["as_json"]
 
+#: Fields that the reference's config JSON does not have; shown only where they say something.
+_NEWER = frozenset({"max_inflight_requests"})
+
 #: (name, kind, whether repeated, whether in a oneof, enum names) of each field of a message type, in the schema's
 #: order.
 _Plan = list[tuple[str, str, bool, bool, dict[int, str]]]
@@ -29,6 +32,8 @@ def as_json(message: Any) -> dict[str, Any]:
         elif repeated:
             result[name] = [_element(item, kind, names) for item in value]
         elif (kind == "message" or in_oneof) and not message.HasField(name):
+            continue
+        elif name in _NEWER and not value:
             continue
         else:
             result[name] = _element(value, kind, names)

@@ -84,7 +84,7 @@ def describe(error: BaseException, main: str = "", shown: str = "") -> str:
     Only frames of the model and what it called are listed: none of the import system's, none of ours.
     """
     try:
-        text = str(error)
+        text = str(error) or "<EMPTY MESSAGE>"
     except Exception:  # a broken __str__ is no reason to lose the rest
         text = "<exception text not available>"
     frames: list[str] = []

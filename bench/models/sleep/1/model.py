@@ -1,0 +1,16 @@
+"""Y = X, after 200 ms of sleep."""
+
+from __future__ import annotations
+
+import time
+
+import triton_python_backend_utils as pb_utils
+
+SECONDS = 0.2
+
+
+class TritonPythonModel:
+    def execute(self, requests: list[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        time.sleep(SECONDS)
+        inputs = [pb_utils.get_input_tensor_by_name(request, "X") for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x.as_numpy())]) for x in inputs]

@@ -1,0 +1,126 @@
+"""The servers that are measured: started on a copy of the models, told to stand still while another is measured, ended.
+
+The real Triton, ours as it is ("default"), and ours with every Python model placed on the loop ("loop").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["MODELS", "PROJECT", "Server", "copy_models", "start"]
+
+PROJECT = Path(__file__).parents[1]
+MODELS = Path(__file__).parent / "models"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 40.0
+ON_LOOP = '\nparameters { key: "placement" value { string_value: "loop" } }\n'
+
+
+class Server:
+    """A running server and its children. `started_s` is how long it took until it was ready to serve."""
+
+    def __init__(self, name: str, command: Sequence[str], port: int, log: Path) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        start = time.monotonic()
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent, start_new_session=True
+            )
+        while not self._is_ready():
+            if self.process.poll() is not None or time.monotonic() - start > START_LIMIT_S:
+                self.stop()
+                raise RuntimeError(f"{name} didn't get ready: {' '.join(command)}\n{self.tail()}")
+            time.sleep(0.01)
+        self.started_s = time.monotonic() - start
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def tail(self) -> str:
+        """Return the end of what the server printed."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+    def pause(self) -> None:
+        """Stop the server and its children where they are, so that they cost the measured one nothing."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def pss_mb(self) -> float:
+        """Return the proportional set size of the server and its children, in MB (10**6 bytes)."""
+        kilobytes = 0
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):  # it may have gone meanwhile
+                    if os.getpgid(int(folder.name)) == self.process.pid:
+                        text = (folder / "smaps_rollup").read_text()
+                        kilobytes += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+        return kilobytes * 1024 / 1e6
+
+    def stop(self) -> None:
+        """End the server and all its children: first kindly, then not."""
+        with contextlib.suppress(ProcessLookupError):
+            self.resume()
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_LIMIT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(name: str, repository: Path) -> Server:
+    """Start "triton", "default" or "loop" on `repository`, which the caller has made with `copy_models`."""
+    log = repository.parent / f"{repository.name}-{name}.log"
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        port, grpc_port, metrics_port = (each.getsockname()[1] for each in sockets)
+    if name == "triton":
+        script = os.environ.get("KERNEL_REFERENCE", str(PROJECT.parent / "shared/tools/reference_triton.py"))
+        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
+        # What it doesn't need for serving HTTP stays on, as ours has no switch for it either.
+        command = [sys.executable, script, str(repository), *ports]
+    else:
+        command = [sys.executable, "-m", "kernel", "serve", str(repository), "--http-port", str(port)]
+    return Server(name, command, port, log)
+
+
+def copy_models(target: Path, *, on_loop: bool = False, source: Path = MODELS) -> Path:
+    """Copy the models to `target`; with `on_loop`, every Python model is told to run on the loop. Nothing else changes."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    if on_loop:
+        for config in target.glob("*/config.pbtxt"):
+            if 'backend: "python"' in config.read_text():
+                with config.open("a") as file:
+                    file.write(ON_LOOP)
+    return target
+
+
+def ten_models(target: Path) -> Path:
+    """Make a repository of ten small models, copies of `add_sub`."""
+    for k in range(10):
+        shutil.copytree(MODELS / "add_sub", target / f"model_{k}", ignore=shutil.ignore_patterns("__pycache__"))
+    return target

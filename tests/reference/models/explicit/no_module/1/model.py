@@ -1,0 +1,3 @@
+"""Imports in vain."""
+
+import surely_not_installed  # noqa: F401

@@ -1,0 +1,12 @@
+"""Y = X times the version."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.factor = int(args["model_version"])
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * self.factor)]) for x in inputs]

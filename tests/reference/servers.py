@@ -1,0 +1,109 @@
+"""Starts a model server as a child process, tells when it is ready, and ends it whatever happens.
+
+Knows how to start the reference and ours; nothing about what is asked of them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["Server", "ours", "reference", "reference_script"]
+
+PROJECT = Path(__file__).parents[2]
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 40.0
+
+
+class Server:
+    """A running server. `log` is the file with all that it printed."""
+
+    def __init__(self, name: str, command: Sequence[str], port: int, log: Path) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent, start_new_session=True
+            )
+
+    def wait_live(self) -> None:
+        """Return once the server answers. Raises RuntimeError with its log when it ends or takes too long."""
+        limit = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < limit:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self.process.returncode} at start:\n{self.tail()}")
+            try:
+                if self.get("/v2/health/live") == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError(f"{self.name} isn't live after {START_LIMIT_S:.0f} s:\n{self.tail()}")
+
+    def get(self, path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def tail(self, lines: int = 30) -> str:
+        """Return the end of what the server printed."""
+        return "\n".join(line[:400] for line in self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End the server and all its children: first kindly, then not."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on just now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def reference_script() -> Path:
+    """Where the script that runs the real Triton should be: $KERNEL_REFERENCE, or beside the project."""
+    return Path(os.environ.get("KERNEL_REFERENCE", PROJECT.parent / "shared/tools/reference_triton.py"))
+
+
+def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
+    """Start the real Triton. The caller stops it."""
+    http_port, grpc_port, metrics_port = free_ports(3)
+    ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
+    command = [sys.executable, reference_script(), repository, *ports, *flags]
+    return Server("reference", [str(part) for part in command], http_port, log)
+
+
+def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
+    """Start ours. The caller stops it. With KERNEL_REFERENCE_SELF set, the reference stands in: the suite tests itself."""
+    if os.environ.get("KERNEL_REFERENCE_SELF"):
+        return reference(repository, log, flags)
+    (http_port,) = free_ports(1)
+    command = [sys.executable, "-m", "kernel", "serve", repository, "--http-port", http_port, *flags]
+    return Server("ours", [str(part) for part in command], http_port, log)
