@@ -47,9 +47,19 @@ def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]
             if execution in ancestors:
                 continue
             child = execution.blocked_on
-            if child is None or child.state is not RequestState.PENDING:
-                return False
-            model = child.model
-            if model is None or not _stuck(model.scheduler, ancestors, seen):
+            if child is None or not _waits(child, ancestors, seen):
                 return False
     return running > 0
+
+
+def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
+    """True when the request is queued at a model that is stuck, or is an ensemble's, all of whose steps are."""
+    if request.state is RequestState.PENDING:
+        return request.model is not None and _stuck(request.model.scheduler, ancestors, seen)
+    batch = request.batch
+    return (
+        batch is not None
+        and batch.instance.only_calls
+        and bool(batch.children)
+        and all(_waits(child, ancestors, seen) for child in batch.children or ())
+    )

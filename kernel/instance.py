@@ -36,6 +36,7 @@ class ModelInstance:
     """
 
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
+    only_calls = False  # its executions do nothing but wait for their children
     runs = False  # may be handed more than it can begin at once
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
@@ -217,6 +218,8 @@ class TaskInstance(ModelInstance):
 
 class CallbackInstance(ModelInstance):
     """Calls an `execute` that only sets things going; the executor calls `finished` itself. For ensembles."""
+
+    only_calls = True
 
     def start(self, batch: Batch) -> None:
         batch.started = self.clock()

@@ -307,9 +307,15 @@ class Registry:
     async def load(self, name: str, *, config: str | None, files: Mapping[str, bytes] | None) -> None:
         self._check_mode()
         check_model_name(name)
+        before = dict(self._serving)
         await self._load(name, config, files, within=())
         entry = self._entries[name]
         entry.wanted, entry.implicit = True, False
+        # Not within the loads: an ensemble loads what it consists of, and would wait for the lock of this very entry.
+        steps = entry.config.ensemble if entry.config is not None else None
+        for changed in (name, *(step.model_name for step in steps or ())):
+            if self._serving.get((changed, "")) is not before.get((changed, "")):
+                await self._revalidate_dependents(changed)
 
     async def _load(
         self, name: str, config: str | None, files: Mapping[str, bytes] | None, within: tuple[str, ...]
@@ -320,7 +326,6 @@ class Registry:
             await self._load_composing(plan.config, skip=(), within=(*within, name))
         async with self._entry(name).lock:
             await self._carry_out(plan)
-        await self._revalidate_dependents(name, within)
 
     async def _load_composing(self, config: ModelConfig, skip: Any, within: tuple[str, ...]) -> None:
         """Load what an ensemble consists of, where it is not loaded, or has changed since."""
@@ -551,16 +556,18 @@ class Registry:
         ]
         return [*direct, *(further for other in direct for further in self._dependents(other))]
 
-    async def _revalidate_dependents(self, name: str, within: tuple[str, ...]) -> None:
-        """A model has come (back): ensembles that had gone with it come back too. `within`: those that are being loaded."""
+    async def _revalidate_dependents(self, name: str) -> None:
+        """A model has come or changed: its ensembles are checked against it, and those that had gone with it come back."""
         for other in self._dependents(name):
             entry = self._entries[other]
-            if other in within or not entry.wanted or (other, "") in self._serving:
+            if not entry.wanted and (other, "") not in self._serving:
                 continue
+            entry.fingerprint = None  # its own files are the same, what they mean may not be
             try:
-                await self._load(other, None, None, within=(*within, name))
+                await self._load(other, None, None, within=())
             except ServingError as error:
-                log.warning("ensemble '%s' stays unavailable: %s", other, error.message)
+                log.warning("ensemble '%s' is unavailable: %s", other, error.message)
+                self._unload_now(other, error.message)
 
     # -- unload --------------------------------------------------------------------------------------------------------
 
@@ -582,15 +589,15 @@ class Registry:
                 if composing is not None and composing.implicit and not needed:
                     self.unload(step.model_name, dependents=True)
 
-    def _unload_now(self, name: str) -> None:
+    def _unload_now(self, name: str, reason: str = "unloaded") -> None:
         entry = self._entries[name]
         for number, version in entry.versions.items():
             if version.state is READY:
-                self._retire(entry, name, number)
+                self._retire(entry, name, number, reason)
         entry.fingerprint = None
         self._refresh(name)
 
-    def _retire(self, entry: _Entry, name: str, number: int) -> None:
+    def _retire(self, entry: _Entry, name: str, number: int, reason: str = "unloaded") -> None:
         version = entry.versions[number]
         model = version.model
         assert model is not None
@@ -601,7 +608,7 @@ class Registry:
         async def close() -> None:
             await model.close()
             if version.state is UNLOADING:
-                version.state, version.reason = UNAVAILABLE, "unloaded"
+                version.state, version.reason = UNAVAILABLE, reason
 
         self._later(close())
 

@@ -401,7 +401,8 @@ class Scheduler:
         for request in batch.requests:
             if not request.counted and request.error is None:
                 request.counted = True
-                self.statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                now = self.clock() if self._is_ensemble else batch.ended
+                self.statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -457,10 +458,11 @@ class Scheduler:
                 request.counted = True
                 ended = batch.ended
                 if ended:
-                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                    now = self.clock() if self._is_ensemble else ended  # its batch holds sums, not moments
+                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
                 else:  # answered by a sender before execute has returned
-                    batch.ended = self.clock()
-                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch)
+                    batch.ended = now = self.clock()
+                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
                     batch.ended = 0.0
         else:
             if request.error is None:
@@ -482,12 +484,12 @@ class Scheduler:
             request.parent = None
             if parent.children is not None:
                 parent.children.discard(request)
-        request.batch = None
         respond, request.respond = request.respond, _nobody
         try:
             respond(self._sign(request, response) if response is not None else None, True)
         except Exception:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
+        request.batch = None  # only now: an ensemble reads the times of its steps there
         if self._ordered and self._ordered[0].state is RELEASED:
             self._flush()
         if self.stopping:

@@ -93,17 +93,17 @@ class StatisticsCounter:
         entry[2] += batch.output_started - batch.input_ended
         entry[3] += batch.ended - batch.output_started
 
-    def succeeded(self, rows: int, enqueued: float, received: float, batch: Batch) -> None:
-        """Count one request that `batch` has answered."""
-        started, ended = batch.started, batch.ended
-        self.last_inference = ended
+    def succeeded(self, rows: int, enqueued: float, received: float, batch: Batch, now: float) -> None:
+        """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles)."""
+        started = batch.started
+        self.last_inference = now
         self.inference_count += rows
         self.success += 1
-        self.success_time += ended - received
+        self.success_time += now - received
         self.queue_time += started - enqueued
         self.compute_input += batch.input_ended - started
         self.compute_infer += batch.output_started - batch.input_ended
-        self.compute_output += ended - batch.output_started
+        self.compute_output += batch.ended - batch.output_started
 
     def failed(self, reason: Reason, seconds: float, times: int = 1) -> None:
         """Count one accepted request that failed. `times` 2: an ensemble, whose failures the reference counts twice."""

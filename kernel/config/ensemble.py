@@ -184,10 +184,10 @@ class _Check:
                 f" from model {second.model}",
                 place,
             )
-        # The batch dimension counts only where one side has it and the other hasn't.
-        full = first.batching != second.batching
-        one, two = first.dims(full), second.dims(full)
-        if not _same_shape(one, two):
+        # Either without the batch dimension or with it: a row of a batch may go to a model that batches not, and the other
+        # way round, as in the reference.
+        one, two = first.dims(True), second.dims(True)
+        if not _same_shape(one, two) and not _same_shape(first.dims(False), second.dims(False)):
             ours, theirs = _dims_text(one), _dims_text(two)
             self.fail(
                 at,
@@ -222,6 +222,14 @@ class _Check:
                 origin.update(dict.fromkeys(step.output_map.values(), source))
                 del pending[index]
                 progress = True
+        origins = {spec.name: origin[spec.name] for spec in self.config.outputs if spec.name in origin}
+        if len(set(origins.values())) > 1:
+            words = (
+                f"in ensemble {self.name}, step of model '{self.name}' receives inputs originated from different"
+                " decoupled models"
+            )
+            told = (f"output '{tensor}' from {self.origin_text(source)}" for tensor, source in origins.items())
+            self.fail((), words, f"got {', '.join(told)}")
 
     def origin_text(self, step: int) -> str:
         return "the request" if step < 0 else f"step {step} ('{self.steps[step].model_name}')"

@@ -106,12 +106,15 @@ def test_a_good_one(tmp_path):
     assert check(tmp_path, text(STEP), model(tmp_path, "s")) == []
     assert check(tmp_path, text(STEP, xdims="[ 1 ]"), model(tmp_path, "s", adims="[ -1 ]")) == []
 
+    # As in the reference: what is the same with or without the batch dimension goes together.
+    assert check(tmp_path, text(STEP, xdims="[ 3 ]"), model(tmp_path, "s", adims="[ 3 ]", size=2)) == []
+
 
 COMPARISONS = [
     (text(STEP, xtype="TYPE_INT32"), {}, "in ensemble e, ensemble tensor X: inconsistent data type: TYPE_INT32 is inferred from model e while TYPE_FP32 is inferred from model s"),
     (text(STEP, xdims="[ 3 ]"), {"adims": "[ 2 ]"}, "in ensemble e, ensemble tensor X: inconsistent shape: [3] is inferred from model e while [2] is inferred from model s"),
     (text(STEP, xdims="[ 3, 4 ]"), {"adims": "[ 3 ]"}, "inconsistent shape: [3,4] is inferred from model e while [3] is inferred from model s"),
-    (text(STEP, xdims="[ 3 ]"), {"adims": "[ 3 ]", "size": 2}, "inconsistent shape: [3] is inferred from model e while [-1,3] is inferred from model s"),
+    (text(STEP, xdims="[ 3, 4 ]"), {"adims": "[ 3 ]", "size": 2}, "inconsistent shape: [3,4] is inferred from model e while [-1,3] is inferred from model s"),
     (text(STEP, size=16), {"size": 8}, "ensemble e allows maximum batch size 16, but it contains model s which only allows maximum batch size to be 8"),
     (text(step("s", {"AA": "X"}, {"B": "Y"})), {}, "in ensemble e, ensemble tensor X is mapping to non-existing input AA in model s — its inputs are 'A'; did you mean 'A'?"),
     (text(step("s", {"A": "X"}, {"BB": "Y"})), {}, "in ensemble e, ensemble tensor Y is mapped from non-existing output BB in model s"),

@@ -1,0 +1,127 @@
+"""An ensemble as a model: its plans, which models its steps mean right now, and the backend that makes it.
+
+An ensemble has no computation and no queue of its own: its capacity is unlimited, and each request becomes a Run.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from kernel import Batch, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
+from kernel_ensemble.graph import Plan, Step, compile_plan
+from kernel_ensemble.run import Run
+from kernel_ensemble.words import step_error
+
+__all__ = ["Bound", "Ensemble", "EnsembleBackend"]
+
+log = logging.getLogger("kernel")
+
+PLANS = 64  # sets of wanted outputs whose plans are kept
+
+
+class Bound:
+    """A step bound to the model version that runs it. Kept in the model's attachments, so it goes when the model goes.
+
+    `dims`: the model's inputs. `requested`: the outputs to ask for, None where that is all it has. `batches`: whether its
+    tensors have a batch dimension.
+    """
+
+    __slots__ = ("batches", "dims", "requested", "step", "version")
+
+    def __init__(self, step: Step, model: Model) -> None:
+        self.step = step
+        self.version = str(model.version)
+        self.batches = model.config.max_batch_size > 0
+        self.dims = {spec.name: spec.dims for spec in model.config.inputs}
+        self.requested = None if model.output_names <= step.outputs.keys() else tuple(step.outputs)
+
+
+class Ensemble:
+    """The executor of one ensemble."""
+
+    placement = Placement.CALLBACK
+    capacity = 1 << 30
+
+    def __init__(self, kernel: Kernel, config: ModelConfig) -> None:
+        self.name = config.name
+        self.batches = config.max_batch_size > 0
+        self.submit = kernel.submit
+        self.send = kernel.send
+        self._kernel = kernel
+        self._config = config
+        self._outputs = frozenset(spec.name for spec in config.outputs)
+        self._plans: dict[frozenset[str], Plan] = {}
+        self._told: set[str] = set()
+        self._plan(self._outputs)
+
+    def execute(self, batch: Batch) -> None:
+        """Begin the walk of the batch's one request; the run reports its end itself.
+
+        All models are looked up now: a request meets one version of each, and fails at once where one is missing.
+        """
+        (request,) = batch.requests
+        plan = self._plans.get(request.wanted) or self._plan(request.wanted)
+        bound = self._bind(plan)
+        if bound is None:  # a model was replaced by one that is decoupled, or no longer is
+            self._plans.clear()
+            plan = self._plan(request.wanted)
+            bound = self._bind(plan)
+            assert bound is not None
+        Run(self, batch, plan, bound).begin()
+
+    def finalize(self) -> None:
+        self._plans.clear()
+
+    def tell_once(self, output: str, message: str) -> None:
+        """Log that an output is missing, the first time that this one is."""
+        if output not in self._told:
+            self._told.add(output)
+            log.warning("ensemble '%s' answered without an output; further ones are not logged: %s", self.name, message)
+
+    def _plan(self, wanted: frozenset[str]) -> Plan:
+        decoupled = [
+            self._kernel.model(step.model_name, step.model_version).decoupled for step in self._config.ensemble or ()
+        ]
+        plan = compile_plan(self._config, decoupled, wanted)
+        if len(self._plans) >= PLANS:
+            self._plans.clear()
+        self._plans[wanted] = plan
+        return plan
+
+    def _bind(self, plan: Plan) -> dict[int, Bound] | None:
+        """Return what runs each step, by step index; None where the plan was made for other kinds of models."""
+        bound: dict[int, Bound] = {}
+        find = self._kernel.model
+        for step in plan.steps:
+            try:
+                model = find(step.model_name, step.version)
+            except ServingError as error:
+                raise step_error(self.name, plan, step, error, None) from error
+            if model.decoupled is not step.spawns:
+                return None
+            one = model.attachments.get(step.key)
+            if type(one) is not Bound or one.step is not step:
+                one = model.attachments[step.key] = Bound(step, model)
+            bound[step.index] = one
+        return bound
+
+
+class EnsembleBackend:
+    """Serves the models whose config has `ensemble_scheduling`. All checks of such configs are the core's."""
+
+    name = "ensemble"
+    creates_on_loop = True
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
+        return config
+
+    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+        return None
+
+    def create(self, context: InstanceContext) -> Ensemble:
+        """Compile the graph. Raises ServingError when a step's model is not there, or joins what can't be joined."""
+        return Ensemble(self._kernel, context.config)

@@ -1,0 +1,264 @@
+"""One request's walk through the graph of an ensemble. All on the loop; no task, no future, no set.
+
+The law: the run ends (`batch.instance.finished`, once) when no step runs and none can be started. After an error, or once
+nobody waits for the answer, no step is started any more; those that run are awaited. The first error is the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Reason, RequestState, ServingError, Tensor
+from kernel_ensemble.frame import Frame, give, spread
+from kernel_ensemble.graph import Plan, Step
+from kernel_ensemble.sequence import override, parameters_of
+from kernel_ensemble.words import absent_output, deadlock, step_error
+
+if TYPE_CHECKING:
+    from kernel_ensemble.executor import Bound, Ensemble
+
+__all__ = ["Run"]
+
+log = logging.getLogger("kernel")
+
+RELEASED = RequestState.RELEASED
+_GIVEN: dict[str, Tensor] = {}  # in place of the inputs of a step that has got them
+
+
+class Call:
+    """One step that runs: the continuation of its request.
+
+    Not a kind of request itself: a second type of requests would slow the core's code down by more than this object costs.
+    """
+
+    __slots__ = ("frame", "request", "run", "step", "taken")
+
+    request: InferenceRequest
+
+    def __init__(self, run: Run, frame: Frame, step: Step) -> None:
+        self.run = run
+        self.frame = frame
+        self.step = step
+        self.taken = False
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        run = self.run
+        try:
+            run.take(self, response, final)
+        except Exception as error:
+            run.broken(error, self)
+        if final:
+            run.active -= 1
+        if not run.advancing:
+            run.advance()
+
+
+class Run(Frame):
+    """The walk of one request, and its first frame.
+
+    `bound` by step index: the model that runs the step. `ready`: what can be started. `active`: steps that have not given
+    their final response. `error`: the answer, once something failed. `input`, `infer`, `output`: seconds, sums of the steps.
+    """
+
+    __slots__ = (
+        "active",
+        "advancing",
+        "batch",
+        "bound",
+        "ensemble",
+        "error",
+        "infer",
+        "input",
+        "output",
+        "plan",
+        "ready",
+        "request",
+    )
+
+    def __init__(self, ensemble: Ensemble, batch: Batch, plan: Plan, bound: dict[int, Bound]) -> None:
+        super().__init__(plan)
+        self.ensemble = ensemble
+        self.batch = batch
+        self.request = batch.requests[0]
+        self.plan = plan
+        self.bound = bound
+        self.ready: list[tuple[Frame, Step]] = []
+        self.active = 0
+        self.advancing = False
+        self.error: ServingError | None = None
+        self.input = self.infer = self.output = 0.0
+
+    def begin(self) -> None:
+        request = self.request
+        try:
+            spread(self, self, self.plan.feed, request.inputs, self.ensemble.batches)
+            request.inputs = {}  # handed over: whoever is seen to hold an array makes the steps copy it
+        except Exception as error:
+            self.broken(error)
+        self.advance()
+
+    # -- forward -------------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Start what can be started, send what can be sent; end when nothing runs any more."""
+        self.advancing = True
+        try:
+            ready = self.ready
+            while True:
+                for frame, step in ready:  # grows meanwhile, when a step answers before its submission returns
+                    if self.error is not None or self.request.state is RELEASED:
+                        break
+                    self._start(frame, step)
+                ready.clear()
+                if self.plan.depth:
+                    self._send(self, 0)
+                if not ready:
+                    break
+        except Exception as error:
+            self.broken(error)
+        self.advancing = False
+        if not self.active:
+            self._end()
+
+    def _start(self, frame: Frame, step: Step) -> None:
+        request, index = self.request, step.index
+        bound = self.bound[index]
+        correlation_id, flags = request.correlation_id, request.flags
+        if frame.sequence is not None:
+            for source in step.sources:
+                if source in frame.sequence:
+                    correlation_id, flags = frame.sequence[index] = frame.sequence[source]
+                    break
+        call = Call(self, frame, step)
+        inputs, frame.inputs[index] = frame.inputs[index], _GIVEN
+        call.request = InferenceRequest(
+            step.model_name,
+            inputs,
+            call.respond,
+            model_version=bound.version,
+            id=request.id,
+            requested_outputs=bound.requested,
+            parameters=request.parameters,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+            correlation_id=correlation_id,
+            flags=flags,
+            parent=self.batch,
+        )
+        self.active += 1
+        self.ensemble.submit(call.request)
+
+    def take(self, call: Call, response: InferenceResponse | None, final: bool) -> None:
+        """Take in a step's response: its tensors go to their takers, who may be ready to run then."""
+        step, frame = call.step, call.frame
+        batch = call.request.batch if final else None
+        if batch is not None and batch.ended:
+            self._add_times(batch)
+            if not step.spawns:
+                call.request.inputs = {}  # executed: what it passes on is no longer held by it
+        if self.request.state is RELEASED:
+            return
+        if response is not None and response.error is not None:
+            self.broken(response.error, call)
+            return
+        if step.spawns:
+            if response is not None:
+                frame = self._begin_iteration(frame)
+            call.frame.closed = final
+            if response is None:
+                return
+        elif call.taken or (response is None and not final):
+            return
+        call.taken = True
+        said = override(response.parameters, call.request) if response is not None and response.parameters else None
+        if said is None and call.frame.sequence is not None:
+            said = call.frame.sequence.get(step.index)
+        if said is not None:
+            if frame.sequence is None:
+                frame.sequence = {}
+            frame.sequence[step.index] = said
+        outputs = response.outputs if response is not None else ()
+        single, batched = step.feed.single, self.bound[step.index].batches
+        if single is not None and len(outputs) == 1 and outputs[0].name == single[0]:
+            give(self, frame, single[1], single[2], outputs[0], batched)
+        else:
+            spread(self, frame, step.feed, {tensor.name: tensor for tensor in outputs}, batched)
+
+    def _begin_iteration(self, frame: Frame) -> Frame:
+        child = Frame(self.plan)
+        if frame.children is None:
+            frame.children = deque()
+        frame.children.append(child)
+        return child
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def _send(self, frame: Frame, depth: int) -> bool:
+        """Send the iterations under `frame` that are complete, in order; return whether all are sent and no more come."""
+        if depth == self.plan.depth:
+            if frame.left:
+                return False
+            self.ensemble.send(self.request, self._response(frame), False)
+            return True
+        children = frame.children
+        while children:
+            if not self._send(children[0], depth + 1):
+                return False
+            children.popleft()
+        return frame.closed
+
+    def _response(self, frame: Frame) -> InferenceResponse:
+        outputs = [tensor for tensor in frame.outputs if tensor is not None]
+        parameters = parameters_of(self.request, frame.sequence, self.plan.sources) if outputs else None
+        if len(outputs) != len(frame.outputs):
+            parameters = parameters or {}
+            absent = [name for name, tensor in zip(self.plan.outputs, frame.outputs) if tensor is None]
+            parameters["warning"] = absent_output(self.plan, absent)
+            for name in absent:
+                self.ensemble.tell_once(name, absent_output(self.plan, [name]))
+        return InferenceResponse(outputs, parameters=parameters)
+
+    def _end(self) -> None:
+        """Report the end of the execution; it is the last thing a run does."""
+        batch, request = self.batch, self.request
+        if self.input or self.infer or self.output:
+            batch.input_ended = batch.started + self.input
+            batch.output_started = batch.input_ended + self.infer
+            batch.ended = batch.output_started + self.output
+        result: object
+        if self.error is not None:
+            result = self.error
+        elif request.state is RELEASED:
+            result = ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
+        elif self.left if not self.plan.depth else self.children or not self.closed:
+            result = deadlock(self.ensemble.name, request, self.plan.outputs)
+        elif self.plan.depth:
+            result = None
+        else:
+            result = [self._response(self)]
+        batch.instance.finished(batch, result)
+        if result is None:
+            self.ensemble.send(request, None, True)
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def broken(self, problem: Exception, call: Call | None = None) -> None:
+        """Note what a step has answered, or an exception of our own: the request still gets its one answer."""
+        if self.error is not None:
+            return
+        name = self.ensemble.name
+        if not isinstance(problem, ServingError):
+            log.error("ensemble '%s' failed", name, exc_info=problem)
+            self.error = ServingError(Code.INTERNAL, f"in ensemble '{name}', {type(problem).__name__}: {problem}")
+        elif call is None:
+            self.error = problem
+        else:
+            self.error = step_error(name, self.plan, call.step, problem, call.request)
+
+    def _add_times(self, batch: Batch) -> None:
+        """Add a step's times: those of an ensemble are the sums of its steps'."""
+        self.input += batch.input_ended - batch.started
+        self.infer += batch.output_started - batch.input_ended
+        self.output += batch.ended - batch.output_started

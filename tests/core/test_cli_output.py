@@ -1,0 +1,123 @@
+"""What is printed: log lines, tables, columns."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel.cli_table import columns, table
+from kernel.logs import Formatter, LogOptions, set_up
+
+
+def record(message: str, level: int = logging.INFO, created: float = 86400.25, **more: object) -> logging.LogRecord:
+    made = logging.LogRecord("kernel", level, "/where/ever/thing.py", 12, message, (), None)
+    made.created = created
+    made.__dict__.update(more)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"),
+    [(logging.DEBUG, "I"), (logging.INFO, "I"), (logging.WARNING, "W"), (logging.ERROR, "E"), (logging.CRITICAL, "E")],
+)
+def test_line(level: int, letter: str) -> None:
+    pid = os.getpid()
+    assert Formatter().format(record("hello", level)) == f'{letter}0102 00:00:00.250000 {pid} thing.py:12] "hello"'
+    assert Formatter("ISO8601").format(record("hello", level)) == f'1970-01-02T00:00:00Z {letter} {pid} thing.py:12] "hello"'
+
+
+def test_a_message_is_one_line_whatever_it_says() -> None:
+    line = Formatter().format(record('say "no"\nE0101 00:00:00.000000 1 fake.py:1] "forged" ä'))
+    assert line.count("\n") == 0
+    assert line.endswith(r'"say \"no\"\nE0101 00:00:00.000000 1 fake.py:1] \"forged\" ä"')
+
+
+def test_a_traceback_is_indented() -> None:
+    try:
+        raise ValueError("x\nE0101 00:00:00.000000 1 fake.py:1] forged")
+    except ValueError:
+        made = record("failed")
+        made.exc_info = sys.exc_info()
+    first, *rest = Formatter().format(made).splitlines()
+    assert first.endswith('] "failed"')
+    assert rest and all(line.startswith("    ") for line in rest)
+    assert "ValueError: x" in rest[-2]
+
+
+def test_a_table_stands_below_its_line() -> None:
+    assert Formatter().format(record("models:", table="+--+\n|  |")).endswith('"models:"\n+--+\n|  |')
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Give the test a `logging` of its own."""
+    root, kernel = logging.getLogger(), logging.getLogger("kernel")
+    before = root.handlers[:], root.level, kernel.level
+    yield
+    for handler in set(root.handlers) - set(before[0]):
+        handler.close()
+    root.handlers[:], _, _ = before
+    root.setLevel(before[1])
+    kernel.setLevel(before[2])
+    logging.captureWarnings(False)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (LogOptions(), "IWE"),
+        (LogOptions(verbose=1), "DIWE"),
+        (LogOptions(info=False), "WE"),
+        (LogOptions(warning=False), "IE"),
+        (LogOptions(error=False), "IW"),
+        (LogOptions(info=False, verbose=1), "DWE"),
+    ],
+)
+def test_levels(options: LogOptions, wanted: str, own_logging: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = io.StringIO()
+    monkeypatch.setattr("sys.stderr", console)
+    set_up(options)
+    log = logging.getLogger("kernel.test")
+    for write, letter in ((log.debug, "D"), (log.info, "I"), (log.warning, "W"), (log.error, "E")):
+        write(letter)
+    assert "".join(re.findall(r'"(.)"', console.getvalue())) == wanted
+
+
+def test_file(tmp_path: Path, own_logging: None) -> None:
+    set_up(LogOptions(file=str(tmp_path / "log")))
+    logging.getLogger("somebody.else").warning("hello")
+    assert (tmp_path / "log").read_text().endswith('"hello"\n')
+    with pytest.raises(OSError, match="No such file or directory"):
+        set_up(LogOptions(file=str(tmp_path / "none" / "log")))
+
+
+def test_table() -> None:
+    assert table(("Model", "V"), [("a", "1"), ("longer", "2")]).splitlines() == [
+        "+--------+---+",
+        "| Model  | V |",
+        "+--------+---+",
+        "| a      | 1 |",
+        "| longer | 2 |",
+        "+--------+---+",
+    ]
+    assert table(("Model",), []).splitlines() == ["+-------+", "| Model |", "+-------+"]
+
+
+def test_table_wraps_long_reasons() -> None:
+    text = table(("Model", "Status"), [("a", "UNAVAILABLE: " + "word " * 40 + "\nsecond line"), ("b", "READY")])
+    lines = text.splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) < 120
+    assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["a", "", "", "", "b"]
+    assert "second line" in lines[-3]
+
+
+def test_columns() -> None:
+    assert columns([("a", "bb", ""), ("aaa", "b", "c")], indent="  ") == ["  a    bb", "  aaa  b   c"]
