@@ -237,7 +237,7 @@ class Model:
         missing = [name for name in self._expected if name in self._required and name not in got]
         wanted = f"expected {total} inputs" if required == total else f"expected number of inputs between {required} and {total}"
         return _invalid(
-            f"{request.log_id}{wanted} but got {len(got)} inputs for model '{self.name}'. Got input(s) {_names(got)}, "
+            f"{request.log_id}{wanted} but got {len(got)} inputs for model '{self.name}'. Got input(s) {_names(sorted(got))}, "
             f"but missing required input(s) {_names(missing)}. Please provide all required input(s)."
         )
 

@@ -354,7 +354,8 @@ class Registry:
         entry = self._entry(name)
         try:
             plan: _Plan = await self._in_load_thread(self._read, name, config, files)
-        except _NoVersion:
+        except _NoVersion as error:
+            entry.problem = f"{error.code.value}: {error.__cause__}"
             raise
         except _LoadFailed as error:
             version = entry.versions.setdefault(error.version, _Version(UNAVAILABLE))
