@@ -60,7 +60,7 @@ def test(arguments: list[str]) -> int:
 
 def bench(arguments: list[str]) -> int:
     install("dev")
-    return run("python", "bench", *arguments)
+    return run("python", "bench/run.py", *arguments)
 
 
 def proto(arguments: list[str]) -> int:

@@ -3,9 +3,10 @@
     python bench/run.py [--quick] [--rows KEY ...] [--servers NAME ...] [--rounds N] [--seconds S] [--json FILE]
 
 Needs `wrk` (Debian package: `apt-get install wrk`), the real Triton ($KERNEL_REFERENCE or ../shared/tools/reference_triton.py)
-and this project installed in the interpreter that runs it. The servers are alive all the time, but only the one that is being
-measured runs; in each round, each row is measured on one server after the other, so that what else happens on the machine
-meets all of them. The table has the medians of the rounds. The exit code is 1 when a target is missed.
+and this project installed in the interpreter that runs it. The servers are alive all the time and cost nothing while they are
+idle (stopping them with SIGSTOP instead breaks the real Triton: its locks time out). In each round, each row is measured on
+one server after the other, so that what else happens on the machine meets all of them. The table has the medians of the
+rounds. The exit code is 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,6 @@ def measure_running(rows: list[Row], options: argparse.Namespace, folder: Path, 
             repository = servers.copy_models(folder / name, on_loop=name == "loop")
             server = servers.start(name, repository)
             stack.callback(server.stop)
-            server.pause()
             started.append(server)
         check_answers(rows, started)
         for number in range(options.rounds):
@@ -108,32 +108,21 @@ def check_answers(rows: list[Row], started: list[Server]) -> None:
         if row.load is not None:
             answers = {}
             for server in started:
-                with awake(server):
-                    answers[server.name] = wrk.verify(server.port, row.load)
+                answers[server.name] = wrk.verify(server.port, row.load)
             sizes = {name: len(answer) for name, answer in answers.items()}
             exact = row.load.model != "dense"  # sums of floats may differ in their last bits
             if len(set(answers.values() if exact else sizes.values())) != 1:
                 raise RuntimeError(f"{row.key}: the servers answer differently: {sizes} bytes")
 
 
-@contextlib.contextmanager
-def awake(server: Server) -> Any:
-    server.resume()
-    try:
-        yield
-    finally:
-        server.pause()
-
-
 def measure(row: Row, server: Server, seconds: float, folder: Path, *, warm: bool) -> float:
-    with awake(server):
-        if row.kind == "health":
-            return health_p99_ms(server, row.model, max(seconds, 2.0))
-        assert row.load is not None
-        if warm:
-            wrk.run(server.port, row.load, 1, folder)
-        result = wrk.run(server.port, row.load, seconds, folder)
-        return result.p50_us if row.kind == "latency" else result.per_second
+    if row.kind == "health":
+        return health_p99_ms(server, row.model, max(seconds, 2.0))
+    assert row.load is not None
+    if warm:
+        wrk.run(server.port, row.load, 1, folder)
+    result = wrk.run(server.port, row.load, seconds, folder)
+    return result.p50_us if row.kind == "latency" else result.per_second
 
 
 def health_p99_ms(server: Server, model: str, seconds: float) -> float:

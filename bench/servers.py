@@ -1,4 +1,4 @@
-"""The servers that are measured: started on a copy of the models, told to stand still while another is measured, ended.
+"""The servers that are measured: started on a copy of the models, ended.
 
 The real Triton, ours as it is ("default"), and ours with every Python model placed on the loop ("loop").
 """
@@ -59,13 +59,6 @@ class Server:
         """Return the end of what the server printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
-    def pause(self) -> None:
-        """Stop the server and its children where they are, so that they cost the measured one nothing."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.killpg(self.process.pid, signal.SIGCONT)
-
     def pss_mb(self) -> float:
         """Return the proportional set size of the server and its children, in MB (10**6 bytes)."""
         kilobytes = 0
@@ -79,8 +72,6 @@ class Server:
 
     def stop(self) -> None:
         """End the server and all its children: first kindly, then not."""
-        with contextlib.suppress(ProcessLookupError):
-            self.resume()
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

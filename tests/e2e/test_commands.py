@@ -1,0 +1,217 @@
+"""`kernel check`, `kernel models`, `kernel infer`: as processes, on good and on broken repositories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernel import __version__
+
+from .serving import BROKEN, REPOSITORY, run, write_model
+
+COUNT = sum((folder / "config.pbtxt").exists() for folder in REPOSITORY.iterdir())
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"kernel {__version__}\n"
+    for arguments in (["--help"], ["serve", "--help"], ["check", "-h"], ["models", "-h"], ["infer", "-h"]):
+        result = run(*arguments)
+        assert result.returncode == 0
+        assert result.stdout.startswith(f"usage: kernel {arguments[0] if len(arguments) > 1 else 'COMMAND'}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a command is wanted: serve, check, models, infer"),
+        (["chekc"], "unknown command 'chekc'; did you mean 'check'?"),
+        (["--model-repository=/models"], "is it `kernel serve --model-repository=/models …`?"),
+    ],
+)
+def test_wrong_commands(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 1
+    assert words in result.stderr
+
+
+# -- check -----------------------------------------------------------------------------------------------------------------
+
+
+def test_check_sample_repository(tmp_path: Path) -> None:
+    result = run("check", REPOSITORY, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"{COUNT} models are well\n")
+
+
+def test_check_tells_all_mistakes_of_all_models(tmp_path: Path) -> None:
+    write_model(tmp_path, "good")
+    write_model(tmp_path, "one", more="max_batchsize: 4\nmax_batch_size: -2")
+    write_model(tmp_path, "two").joinpath("config.pbtxt").write_text('backend: "pyton"\n')
+    write_model(tmp_path, "three").joinpath("config.pbtxt").write_text('backend: "python"\ninput { name: "X" data_type: FP32 }\n')
+    (tmp_path / "empty").mkdir()
+    result = run("check", tmp_path)
+    assert result.returncode == 1
+    lines = result.stdout.splitlines()
+    for place, words in {
+        "one/config.pbtxt:4:1: ": "did you mean 'max_batch_size'?",
+        "two/config.pbtxt:1:10: ": "did you mean 'python'?",
+        "three/config.pbtxt:2:": "did you mean TYPE_FP32?",
+        "empty": "",
+    }.items():
+        assert any(line.startswith(f"{tmp_path}/{place}") and words in line for line in lines), (place, lines)
+    assert lines[-1] == "4 of 5 models can't be served"
+
+
+def test_check_ensemble_against_its_steps(tmp_path: Path) -> None:
+    write_model(tmp_path, "echo")
+    (tmp_path / "both/1").mkdir(parents=True)
+    (tmp_path / "both/config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        'input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+        'output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+        'ensemble_scheduling { step { model_name: "ecko" model_version: -1\n'
+        '  input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } } }\n'
+    )
+    result = run("check", tmp_path)
+    assert result.returncode == 1
+    assert f"{tmp_path}/both/config.pbtxt:4:" in result.stdout
+    assert "echo" in result.stdout
+
+
+def test_check_loads_only_when_asked(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "broken", BROKEN)
+    model = folder / "1/model.py"
+    model.write_text('open(__file__ + ".ran", "w").close()\n' + model.read_text())
+    assert run("check", tmp_path).returncode == 0
+    assert not (folder / "1/model.py.ran").exists()
+    result = run("check", tmp_path, "--load")
+    assert result.returncode == 1
+    assert "no weights today" in result.stdout
+    assert result.stdout.splitlines()[-1] == "1 of 1 models can't be served"
+
+
+def test_check_missing_repository() -> None:
+    result = run("check", "/nowhere/at/all")
+    assert (result.returncode, result.stderr) == (1, "failed to stat file /nowhere/at/all\n")
+    assert run("check").returncode == 2
+
+
+# -- models ----------------------------------------------------------------------------------------------------------------
+
+
+def test_models(tmp_path: Path) -> None:
+    result = run("models", REPOSITORY, cwd=tmp_path)
+    assert result.returncode == 0
+    paragraphs = {text.splitlines()[0]: text for text in result.stdout.strip().split("\n\n")}
+    assert len(paragraphs) == COUNT
+    assert paragraphs["dense"].splitlines() == [
+        "dense",
+        "  versions  1",
+        "  backend   python",
+        "  batching  dynamic, up to 32 rows",
+        "  inputs    X  FP32  [-1, 256]",
+        "  outputs   Y  FP32  [-1, 64]",
+    ]
+    assert "DELAY_MS  UINT32  [1]   optional" in paragraphs["repeat"]
+    assert "steps     preprocess -> digits_classifier" in paragraphs["pipeline_ensemble"]
+
+
+def test_models_as_json() -> None:
+    models = {model["name"]: model for model in json.loads(run("models", REPOSITORY, "--json").stdout)}
+    assert models["dense"]["versions"] == [1]
+    assert models["dense"]["config"]["max_batch_size"] == 32
+    assert models["dense"]["errors"] == []
+
+
+def test_models_shows_mistakes(tmp_path: Path) -> None:
+    write_model(tmp_path, "bad", more="max_batchsize: 4")
+    write_model(tmp_path, "good")
+    result = run("models", tmp_path)
+    assert result.returncode == 1
+    assert "did you mean 'max_batch_size'?" in result.stdout
+    assert "good\n  versions  1\n" in result.stdout
+
+
+# -- infer -----------------------------------------------------------------------------------------------------------------
+
+
+def test_infer_json(tmp_path: Path) -> None:
+    result = run("infer", REPOSITORY, "add_sub", "--input", "A=[1,2.5]", "--input", "B=[10,20]", "--id", "r1", cwd=tmp_path)
+    assert result.returncode == 0
+    assert json.loads(result.stdout) == {
+        "id": "r1",
+        "model_name": "add_sub",
+        "model_version": "1",
+        "outputs": [
+            {"name": "SUM", "datatype": "FP32", "shape": [2], "data": [11.0, 22.5]},
+            {"name": "DIFFERENCE", "datatype": "FP32", "shape": [2], "data": [-9.0, -17.5]},
+        ],
+    }
+    assert result.stderr == ""
+
+
+def test_infer_files_and_table(tmp_path: Path) -> None:
+    with np.load(REPOSITORY / "digits.npz") as digits:
+        np.save(tmp_path / "digit.npy", digits["images"][0])
+    for pipeline in ("pipeline_sync", "pipeline_async", "pipeline_ensemble"):
+        flags = [f"--input=IMAGE=@{tmp_path}/digit.npy", "--batch", "--output=LABEL", "--format=table"]
+        result = run("infer", REPOSITORY, pipeline, *flags)
+        head, row = result.stdout.splitlines()
+        assert head.split() == ["output", "datatype", "shape", "data"]
+        assert row.startswith("LABEL")
+
+
+def test_infer_strings(tmp_path: Path) -> None:
+    (tmp_path / "texts.json").write_text('["ä", "b"]')
+    (tmp_path / "plain.txt").write_text("from a file")
+    for value, wanted in {
+        f"@{tmp_path}/texts.json": ["Ä", "B"],
+        f"@{tmp_path}/plain.txt": ["FROM A FILE"],
+        "bare words": ["BARE WORDS"],
+        '["x"]': ["X"],
+    }.items():
+        result = run("infer", REPOSITORY, "text_upper", "--input", f"TEXT={value}")
+        assert json.loads(result.stdout)["outputs"][0]["data"] == wanted
+    result = run("infer", REPOSITORY, "text_upper", "--input", "TEXT=@-", stdin='["piped"]')
+    assert json.loads(result.stdout)["outputs"][0]["data"] == ["PIPED"]
+
+
+def test_infer_decoupled() -> None:
+    result = run("infer", REPOSITORY, "repeat", "--input=IN=[4,5,6]")
+    responses = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [response["outputs"][0]["data"] for response in responses] == [[4], [5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["add_sub"], 1, "expected 2 inputs but got 0 inputs for model 'add_sub'"),
+        (["add_subb"], 1, "Request for unknown model: 'add_subb' is not found; did you mean add_sub?"),
+        (["add_sub", "--version=7"], 1, "Request for unknown model: 'add_sub' version 7 is not found"),
+        (["add_sub", "--input=C=1"], 1, "unexpected inference input 'C' for model 'add_sub'; it has A, B"),
+        (["add_sub", "--input=A=[1,"], 1, "input 'A': not JSON: "),
+        (["add_sub", '--input=A=["x"]'], 1, "input 'A': \"x\" is no FP32 (a number)"),
+        (["add_sub", "--input=A=[[1],[2,3]]"], 1, "input 'A': the lists in it have different lengths or depths"),
+        (["add_sub", "--input=A=@/nowhere.npy"], 1, "input 'A': can't read /nowhere.npy: No such file or directory"),
+        (["repeat", "--input=IN=[2147483648]"], 1, "2147483648 is no INT32 (an integer from -2147483648 to 2147483647)"),
+        (["add_sub", "--input=A=[1]", "--input=B=[1]", "--output=Z"], 1, "unexpected inference output 'Z' for model 'add_sub'"),
+        (["add_sub", "--input=A"], 2, "--input 'A' is not of the form NAME=VALUE"),
+        (["add_sub", "--inputs=A=1"], 2, "unexpected argument '--inputs=A=1'; did you mean --input"),
+        ([], 2, "the following arguments are required: MODEL"),
+    ],
+)
+def test_infer_mistakes(arguments: list[str], status: int, words: str) -> None:
+    result = run("infer", REPOSITORY, *arguments)
+    assert result.returncode == status
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_infer_says_why_a_model_is_not_ready(tmp_path: Path) -> None:
+    write_model(tmp_path, "broken", BROKEN)
+    result = run("infer", tmp_path, "broken", "--input=X=1")
+    assert result.returncode == 1
+    assert "error: Not found - Request for unknown model: 'broken'" in result.stderr
+    assert "no weights today" in result.stderr.partition("error: Not found")[2]

@@ -1,0 +1,176 @@
+"""Start-up: the table, the log, readiness, and every way in which a start can fail (lifecycle, sections 3 and 7)."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from .serving import BROKEN, SLOW_TO_LOAD, Server, run, serving, wait_until, write_model
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    repository = tmp_path / "models"
+    write_model(repository, "echo", versions=(1, 2, 3), more="version_policy { specific { versions: [1, 3] } }")
+    return repository
+
+
+def test_table_and_log(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models) as server:
+        pass
+    text = server.text()
+    table = (
+        "+-------+---------+--------+\n"
+        "| Model | Version | Status |\n"
+        "+-------+---------+--------+\n"
+        "| echo  | 1       | READY  |\n"
+        "| echo  | 3       | READY  |\n"
+        "+-------+---------+--------+\n"
+    )
+    assert table in text
+    assert re.search(r'^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] "Started HTTPService at 127\.0\.0\.1:\d+"$', text, re.M)
+    assert text.index(table) < text.index("Started HTTPService")
+
+
+def test_log_format_and_file(models: Path, tmp_path: Path) -> None:
+    log = tmp_path / "kernel.log"
+    result = run("serve", models, "--log-format=ISO8601", "--log-file", log, "--http-port", 0, "--http-address=256.0.0.1")
+    assert result.returncode == 1
+    assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ \w+\.py:\d+\] "failed to start HTTP service', log.read_text(), re.M)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("flag", ["--log-info=false", "--log-info=0", "--log-info=FALSE"])
+def test_log_levels(models: Path, flag: str) -> None:
+    result = run("serve", models, flag, "--http-port", 0, "--http-address=256.0.0.1")
+    assert "READY" not in result.stderr
+    assert "failed to start HTTP service" in result.stderr
+
+
+def test_failed_model_ends_the_start(models: Path) -> None:
+    write_model(models, "broken", BROKEN)
+    result = run("serve", models, "--http-port=0")
+    assert result.returncode == 1
+    assert "error: creating server: Internal - failed to load all models" in result.stderr.splitlines()
+    assert "ValueError: no weights today" in result.stderr
+    assert re.search(r"^\| broken \| 1 +\| UNAVAILABLE: Internal: .*no weights today", result.stderr, re.M)
+    assert "Started HTTPService" not in result.stderr
+
+
+def test_failed_model_with_exit_on_error_off(models: Path, tmp_path: Path) -> None:
+    write_model(models, "broken", BROKEN)
+    with serving(tmp_path, models, "--exit-on-error=false") as server:
+        assert server.request("GET", "/v2/health/live") == (200, None)
+        assert server.request("GET", "/v2/health/ready") == (400, None)
+        assert server.request("GET", "/v2/models/echo/ready")[0] == 200
+        assert server.request("GET", "/v2/models/broken/ready")[0] == 400
+        assert server.infer("echo", 2.0)[1]["outputs"][0]["data"] == [2.0]
+        _, index = server.request("POST", "/v2/repository/index", {})
+        (line,) = [line for line in index if line["name"] == "broken"]
+        assert line["state"] == "UNAVAILABLE"
+        assert "no weights today" in line["reason"]
+
+
+def test_failed_model_without_strict_readiness(models: Path, tmp_path: Path) -> None:
+    write_model(models, "broken", BROKEN)
+    with serving(tmp_path, models, "--exit-on-error=0", "--strict-readiness=0") as server:
+        assert server.request("GET", "/v2/health/ready") == (200, None)
+
+
+def test_unreadable_config_ends_the_start(models: Path) -> None:
+    (models / "echo/config.pbtxt").write_text('backend: "python"\nmax_batchsize: 3\n')
+    result = run("serve", models, "--http-port=0")
+    assert result.returncode == 1
+    assert "error: creating server: Internal - failed to load all models" in result.stderr
+    assert f"{models}/echo/config.pbtxt:2:1: " in result.stderr
+    assert "did you mean 'max_batch_size'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--model-repository must be specified"),
+        (["/nowhere/at/all"], "error: creating server: Internal - failed to stat file /nowhere/at/all"),
+        (["--model-repository=/nowhere"], "error: creating server: Internal - failed to stat file /nowhere"),
+        (["MODELS", "--load-model=echo"], "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+        (
+            ["MODELS", "--model-control-mode", "explicit", "--load-model=*", "--load-model=echo"],
+            "error: creating server: Invalid argument - "
+            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+        ),
+        (["MODELS", "--model-control-mode=explicit", "--load-model=ech"], "failed to load all models"),
+        (["MODELS", "--http-prot=1"], "usage: kernel serve"),
+        (["MODELS", "--grpc-port=8001"], "tritonserver's --grpc-port is not implemented in this version"),
+        (["MODELS", "--strict-readiness=perhaps"], "'perhaps' is neither true, 1, false nor 0"),
+    ],
+)
+def test_refused_starts(models: Path, arguments: list[str], words: str) -> None:
+    result = run("serve", *(str(models) if argument == "MODELS" else argument for argument in arguments))
+    assert result.returncode == 1
+    assert words in result.stderr
+
+
+def test_explicit_mode(models: Path, tmp_path: Path) -> None:
+    write_model(models, "broken", BROKEN)
+    with serving(tmp_path, models, "--model-control-mode=explicit", "--load-model=echo") as server:
+        assert server.request("GET", "/v2/health/ready") == (200, None)
+        _, index = server.request("POST", "/v2/repository/index")
+        assert [line["name"] for line in index] == ["broken", "echo", "echo"]
+        status, answer = server.request("POST", "/v2/repository/models/broken/load")
+        assert status == 400
+        assert answer["error"].startswith("load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: ")
+
+
+def test_explicit_mode_without_models(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, "--model-store", models, "--model-control-mode", "explicit") as server:
+        assert server.request("GET", "/v2/health/ready") == (200, None)
+
+
+def test_port_in_use(models: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("serve", models, "--http-address=127.0.0.1", "--http-port", port)
+    assert result.returncode == 1
+    assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use " in result.stderr
+
+
+def test_ports_open_only_after_loading(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models", "slow", SLOW_TO_LOAD)
+    server = Server(tmp_path / "log", [tmp_path / "models"])
+    try:
+        wait_until((folder / "1/loading").exists)
+        assert "Started HTTPService" not in server.text()
+        (folder / "1/go").touch()
+        server.wait_started()
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_two_repositories(models: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "more", "second")
+    with serving(tmp_path, models, "--model-repository", tmp_path / "more", "--id=ours") as server:
+        assert server.infer("second", 3.0)[0] == server.infer("echo", 3.0)[0] == 200
+        assert server.request("GET", "/v2")[1]["name"] == "ours"
+
+
+def test_model_config_name(models: Path, tmp_path: Path) -> None:
+    folder = models / "echo"
+    (folder / "configs").mkdir()
+    text = (folder / "config.pbtxt").read_text().replace("1, 3", "2")
+    (folder / "configs/other.pbtxt").write_text(text)
+    with serving(tmp_path, models, "--model-config-name=other") as server:
+        assert server.request("GET", "/v2/models/echo")[1]["versions"] == ["2"]
+
+
+def test_flags_without_effect_are_named(models: Path) -> None:
+    flags = ["--pinned-memory-pool-byte-size=0", "--backend-directory", "/opt", "--allow-grpc=false", "--allow-metrics", "false"]
+    result = run("serve", models, *flags, "--http-port", 0, "--http-address=256.0.0.1")
+    assert json.dumps("--backend-directory has no effect: there is nothing here that it could act on") in result.stderr
+    assert "--allow-grpc" not in result.stderr

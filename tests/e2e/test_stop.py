@@ -1,0 +1,114 @@
+"""SIGTERM and SIGINT: nothing new, what is in flight is answered, the exit code tells how it went (lifecycle, section 8)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .serving import FINALIZED, SLEEPER, SLOW_TO_LOAD, Server, serving, wait_until, write_model
+
+EXPIRED = '"failed to stop server: Internal - Exit timeout expired. Exiting immediately."'
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def sleeping(server: Server, pool: ThreadPoolExecutor, folder: Path, seconds: float) -> Future[tuple[int, Any]]:
+    """Send a request that takes so long; return its future once the model is at it."""
+    future = pool.submit(server.infer, folder.name, seconds, 60.0)
+    wait_until((folder / "1/started").exists)
+    return future
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle(tmp_path: Path, number: signal.Signals) -> None:
+    folder = write_model(tmp_path / "models", "echo", FINALIZED)
+    with serving(tmp_path, tmp_path / "models") as server:
+        server.infer("echo", 1.0)
+        server.signal(number)
+        assert server.wait() == 0
+    assert (folder / "1/finalized").exists()
+    assert "Traceback" not in server.text()
+
+
+def test_request_in_flight_is_answered(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    with serving(tmp_path, tmp_path / "models") as server:
+        answer = sleeping(server, pool, folder, 1.5)
+        server.signal()
+        wait_until(lambda: refused(server), 1.0)
+        assert not answer.done(), "it took longer than the model to close the port"
+        status, body = answer.result(10)
+        assert (status, body["outputs"][0]["data"]) == (200, [1.5])
+        assert server.wait() == 0
+    assert "model versions that have in-flight inferences" in server.text()
+
+
+def refused(server: Server) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.port), 1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_queued_requests_are_answered(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    with serving(tmp_path, tmp_path / "models") as server:
+        first = sleeping(server, pool, folder, 0.5)
+        others = [pool.submit(server.infer, "sleeper", 0.0, 60.0) for _ in range(3)]
+        wait_until(lambda: all(other.running() for other in others))
+        time.sleep(0.2)  # for the requests to arrive
+        server.signal()
+        assert [future.result(10)[0] for future in (first, *others)] == [200] * 4
+        assert server.wait() == 0
+
+
+def test_limit(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    with serving(tmp_path, tmp_path / "models", "--exit-timeout-secs=1") as server:
+        answer = sleeping(server, pool, folder, 20.0)
+        began = time.monotonic()
+        server.signal()
+        assert server.wait() == 1
+        assert 0.9 < time.monotonic() - began < 4
+        status, body = answer.result(10)
+        assert status == 503
+        assert "Server is stopping" in body["error"]
+    assert EXPIRED in server.text()
+
+
+def test_second_signal(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    with serving(tmp_path, tmp_path / "models") as server:
+        answer = sleeping(server, pool, folder, 20.0)
+        server.signal()
+        wait_until(lambda: "SIGTERM: stopping" in server.text())
+        server.signal()
+        began = time.monotonic()
+        assert server.wait() == 1
+        assert time.monotonic() - began < 3
+        assert answer.exception(10) is not None or answer.result()[0] != 200
+
+
+def test_while_loading(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models", "slow", SLOW_TO_LOAD)
+    server = Server(tmp_path / "log", [tmp_path / "models", "--exit-timeout-secs=1"])
+    try:
+        wait_until((folder / "1/loading").exists)
+        server.signal()
+        assert server.wait() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert "Started HTTPService" not in server.text()
