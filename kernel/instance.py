@@ -113,17 +113,15 @@ class LoopInstance(ModelInstance):
         super().__init__(name, executor, clock)
         self._worker: Worker | None = None
         self._batch: Batch | None = None
-        self._entered = 0.0
 
     def start(self, batch: Batch) -> None:
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker(self._work)
             worker.instance = self
-        batch.started = self._entered = self.clock()
+        batch.started = self.clock()
         self._batch = batch
-        worker.parent = getcurrent()
-        self._settle(worker.switch(batch))
+        self._enter(worker, batch)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
@@ -145,22 +143,24 @@ class LoopInstance(ModelInstance):
             worker.parent.switch(_WAITS)
 
     def _resume(self) -> None:
-        worker = self._worker
-        assert worker is not None
-        self._entered = self.clock()
-        worker.parent = getcurrent()
-        self._settle(worker.switch())
+        assert self._worker is not None
+        self._enter(self._worker, None)
 
-    def _settle(self, result: object) -> None:
-        now = self.clock()
-        if now - self._entered > HELD_SECONDS:
-            self.warn_held(now - self._entered)
+    def _enter(self, worker: Worker, batch: Batch | None) -> None:
+        """Let the worker run, with a new batch or from where it left, until it is done or leaves."""
+        clock = self.clock
+        entered = clock()
+        worker.parent = getcurrent()
+        result = worker.switch(batch)
+        now = clock()
+        if now - entered > HELD_SECONDS:
+            self.warn_held(now - entered)
         if result is not _WAITS:
             batch = self._batch
-            assert batch is not None
+            assert batch is not None and self.scheduler is not None
             self._batch = None
             batch.ended = now
-            self.finished(batch, result)
+            self.scheduler.finished(self, batch, result)
 
     def _work(self, batch: Batch) -> None:
         execute = self.executor.execute

@@ -67,9 +67,16 @@ class Model:
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
         self._batches = config.max_batch_size > 0
-        # What `check` compares, in one tuple a name: datatype, dims, whether all dims are fixed.
+        # What `check` compares, in one tuple a name: datatype, dims, rank, and the dims of a fixed size with their places.
+        first = 1 if self._batches else 0
         self._expected = {
-            spec.name: (spec.datatype, tuple(spec.dims), -1 not in spec.dims) for spec in config.inputs
+            spec.name: (
+                spec.datatype,
+                tuple(spec.dims),
+                len(spec.dims) + first,
+                tuple((place, size) for place, size in enumerate(spec.dims, first) if size != -1),
+            )
+            for spec in config.inputs
         }
         self._reshaped_in = [spec for spec in config.inputs if spec.reshape is not None]
         self._reshaped_out = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
@@ -196,18 +203,18 @@ class Model:
             known = expected.get(name)
             if known is None:
                 raise _invalid(f"unexpected inference input '{name}' for model '{self.name}'")
-            datatype, dims, fixed = known
+            datatype, _, rank, sizes = known
             if tensor.datatype != datatype:
                 raise _invalid(
                     f"{request.log_id}inference input '{name}' data-type is '{tensor.datatype}', "
                     f"but model '{self.name}' expects '{datatype}'"
                 )
             shape = tensor.array.shape
-            own = shape[1:] if self._batches else shape
-            if own != dims and (
-                fixed or len(own) != len(dims) or any(want not in (-1, got) for want, got in zip(dims, own))
-            ):
+            if len(shape) != rank:
                 raise self._wrong_shape(request, name, shape)
+            for place, size in sizes:
+                if shape[place] != size:
+                    raise self._wrong_shape(request, name, shape)
             if self._batches and not shape[0]:
                 raise self._empty_batch(request, name)
         if len(inputs) != len(expected) and not self._required <= inputs.keys():

@@ -42,7 +42,7 @@ class RequestQueue:
     number of levels means `default_level` (reference behaviour).
     """
 
-    __slots__ = ("_default", "_expiries", "_levels", "_size", "_timed", "plain")
+    __slots__ = ("_default", "_expiries", "_levels", "_timed", "plain", "size")
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class RequestQueue:
         else:
             self._levels = [_Level(default)]
         self._default = max(default_level, 1) - 1
-        self._size = 0
+        self.size = 0
         self._expiries: list[tuple[float, int, InferenceRequest]] = []
         self._timed = 0  # entries of _expiries that still wait
         #: True when neither time-outs, nor limits, nor priorities apply: then work may be handed over early.
         self.plain = len(self._levels) == 1 and not self._levels[0].limit and not self._levels[0].timeout
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests in the order in which they may be taken."""
@@ -82,7 +82,7 @@ class RequestQueue:
         if level.limit and len(level) >= level.limit:
             raise ServingError(Code.UNAVAILABLE, f"{request.log_id}Exceeds maximum queue size", Reason.REJECTED)
         level.waiting[request] = None
-        self._size += 1
+        self.size += 1
         timeout = level.timeout
         if timeout:
             own = request.timeout_us / 1e6
@@ -98,7 +98,7 @@ class RequestQueue:
             level = self._level(request)
             level.waiting[request] = None
             level.waiting.move_to_end(request, last=False)
-            self._size += 1
+            self.size += 1
             if request.expires is not None:
                 heapq.heappush(self._expiries, (request.expires, request.order, request))
                 self._timed += 1
@@ -110,7 +110,7 @@ class RequestQueue:
             for line in (level.waiting, level.delayed):
                 while line and len(taken) < count:
                     taken.append(line.popitem(last=False)[0])
-        self._size -= len(taken)
+        self.size -= len(taken)
         if self._expiries:
             self._timed -= sum(request.expires is not None for request in taken)
             self._sweep(taken)
@@ -120,7 +120,7 @@ class RequestQueue:
         """Remove and return the first request; the queue isn't empty."""
         if len(self._levels) == 1 and not self._expiries:
             level = self._levels[0]
-            self._size -= 1
+            self.size -= 1
             return (level.waiting or level.delayed).popitem(last=False)[0]
         return self.take(1)[0]
 
@@ -130,7 +130,7 @@ class RequestQueue:
         for line in (level.waiting, level.delayed):
             if request in line:
                 del line[request]
-                self._size -= 1
+                self.size -= 1
                 if request.expires is not None:
                     self._timed -= 1
                     self._sweep([request])
@@ -155,7 +155,7 @@ class RequestQueue:
             request.expires = None
             del level.waiting[request]
             if level.rejects:
-                self._size -= 1
+                self.size -= 1
                 rejected.append(request)
             else:
                 level.delayed[request] = None

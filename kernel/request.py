@@ -75,7 +75,6 @@ class InferenceRequest:
         "parameters",
         "parent",
         "priority",
-        "received",
         "requested_outputs",
         "respond",
         "started",
@@ -123,7 +122,6 @@ class InferenceRequest:
         self.wanted: frozenset[str] = frozenset()  # names of the outputs to return, set by the model's check
         self.batch_size = 1  # rows, set by the model's check
         self.batch: Batch | None = None  # the execution that holds it
-        self.received = 0.0
         self.enqueued = 0.0
         self.started = 0.0
         self.expires: float | None = None  # when the queue policy's time-out strikes

@@ -121,7 +121,7 @@ class Scheduler:
         self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
         for instance in instances:
             instance.scheduler = self
-            instance.runs = self.queue.plain and self._ordered is None
+            instance.runs = not instance.inline and self.queue.plain and self._ordered is None
 
     @property
     def pending(self) -> int:
@@ -129,17 +129,15 @@ class Scheduler:
         begun = sum(
             len(batch.requests) for instance in self.instances for batch in instance.running if not batch.started
         )
-        return len(self.queue) + begun
+        return self.queue.size + begun
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def enqueue(self, request: InferenceRequest) -> None:
         """Accept a checked request, or answer it with why not. From here on the scheduler owns it."""
-        now = self.clock()
-        request.enqueued = now
-        if not request.received:
-            request.received = now
-        if self.stopping and (request.parent is None or self.closed):
+        request.enqueued = now = self.clock()
+        parent = request.parent
+        if self.stopping and (parent is None or self.closed):
             self._refuse(
                 request,
                 ServingError(
@@ -148,24 +146,25 @@ class Scheduler:
                 ),
             )
             return
-        request.order = self._order = self._order + 1
         instance = self._single
         if instance is None:
             instance = self._free_instance()
         elif instance.outstanding >= instance.limit:
             instance = None
-        parent = request.parent
-        if parent is not None and not self._adopt(request, parent, instance):
+        turn = self._turn
+        if parent is None:
+            at_once = self._inline
+        elif not self._adopt(request, parent, instance):
             return
+        else:
+            at_once = turn.may_call()
         if (
-            instance is not None
+            at_once
+            and instance is not None
             and self.rule is None
-            and (self._inline or parent is not None)
-            and not self._dispatching
             and request.deadline is None
-            and not self.queue
-            and (turn := self._turn).depth < NESTED
-            and (parent is None or turn.may_call())
+            and not self.queue.size
+            and turn.depth < NESTED
         ):
             # Nobody waits and somebody is free: straight to the instance. Requests from outside come in bursts and wake a
             # thread once a turn of the loop; the call of a model comes alone, and a model waits for it.
@@ -176,6 +175,7 @@ class Scheduler:
             finally:
                 turn.depth -= 1
             return
+        request.order = self._order = self._order + 1
         try:
             self.queue.push(request, now)
         except ServingError as error:
@@ -250,7 +250,7 @@ class Scheduler:
             if expiry is not None and expiry <= now:
                 self._expire(now)
             again: float | None = None
-            while queue:
+            while queue.size:
                 instance = self._free_instance()
                 if instance is None:
                     break
@@ -266,7 +266,7 @@ class Scheduler:
                     requests = queue.take(count)
                     batch = Batch(requests, sum(request.batch_size for request in requests))
                 self._start(instance, batch)
-                if instance.inline and queue:
+                if instance.inline and queue.size:
                     now = self.clock()
                     if now - began > TURN_SECONDS:
                         self._schedule()
@@ -308,7 +308,7 @@ class Scheduler:
         instance.outstanding += 1
         instance.running[batch] = None
         instance.start(batch)
-        if instance.outstanding > 1 and not instance.inline and instance not in self._guarded:
+        if instance.runs and instance.outstanding > 1 and instance not in self._guarded:
             self._guarded.add(instance)
             self._loop.call_later(RUN_PATIENCE, self._look_after, instance, next(iter(instance.running), None))
 
@@ -355,11 +355,12 @@ class Scheduler:
             if result is None:
                 self._open.update(request for request in requests if request.state is not RELEASED)
             elif len(result) == len(requests):
+                answer = self.release if self._ordered is None else self._answer
                 for request, response in zip(requests, result):
                     if request.state is RELEASED:
                         continue
                     if response is not None:
-                        self._answer(request, response)
+                        answer(request, response)
                     else:
                         self._open.add(request)
             else:
@@ -374,7 +375,7 @@ class Scheduler:
             if not self._is_ensemble:  # whose failed execution is its step's (reference behaviour)
                 self.statistics.executed(batch)
             self._fail_batch(batch, self._as_error(result))
-        if self.queue and not self._scheduled:
+        if self.queue.size and not self._scheduled:
             self._dispatch()
         if self.stopping:
             self._tell_drained()
@@ -402,16 +403,12 @@ class Scheduler:
             if not request.counted and request.error is None:
                 request.counted = True
                 now = self.clock() if self._is_ensemble else batch.ended
-                self.statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
+                self.statistics.succeeded(request.batch_size, request.enqueued, batch, now)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _answer(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        """Release with the model's own answer, in the order of execution where the config asks for that."""
-        ordered = self._ordered
-        if ordered is None:
-            self.release(request, response)
-            return
+        """Release with the model's own answer, when those that were taken before it have theirs."""
         request.outcome = response
         self._flush()
 
@@ -435,7 +432,7 @@ class Scheduler:
         if request.state is RELEASED:
             return
         if final:
-            if response is not None and not self.decoupled:
+            if response is not None and self._ordered is not None:
                 self._answer(request, response)
             else:
                 self.release(request, response)
@@ -459,17 +456,17 @@ class Scheduler:
                 ended = batch.ended
                 if ended:
                     now = self.clock() if self._is_ensemble else ended  # its batch holds sums, not moments
-                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
+                    statistics.succeeded(request.batch_size, request.enqueued, batch, now)
                 else:  # answered by a sender before execute has returned
                     batch.ended = now = self.clock()
-                    statistics.succeeded(request.batch_size, request.enqueued, request.received, batch, now)
+                    statistics.succeeded(request.batch_size, request.enqueued, batch, now)
                     batch.ended = 0.0
         else:
             if request.error is None:
                 request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
             if not request.counted:
                 request.counted = True
-                reason, seconds = request.error.reason, self.clock() - request.received
+                reason, seconds = request.error.reason, self.clock() - request.enqueued
                 if self._is_ensemble and reason is Reason.BACKEND:
                     statistics.failed(Reason.OTHER, seconds, times=2)  # as the reference counts them
                 else:
@@ -485,8 +482,12 @@ class Scheduler:
             if parent.children is not None:
                 parent.children.discard(request)
         respond, request.respond = request.respond, _nobody
+        if response is not None:
+            response.model_name = self.name
+            response.model_version = self.version_text
+            response.id = request.id
         try:
-            respond(self._sign(request, response) if response is not None else None, True)
+            respond(response, True)
         except Exception:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
         request.batch = None  # only now: an ensemble reads the times of its steps there
@@ -543,7 +544,7 @@ class Scheduler:
                 ServingError(
                     Code.UNAVAILABLE,
                     f"{request.log_id}deadline of the request to model '{self.name}' passed after "
-                    f"{now - request.received:.3f} s while it was {where}",
+                    f"{now - request.enqueued:.3f} s while it was {where}",
                     reason,
                 ),
             )

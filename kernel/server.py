@@ -146,12 +146,16 @@ class Kernel:
             model = self._registry.lookup(request.model_name, request.model_version)
             model.check(request)
         except ServingError as error:
-            request.state = RequestState.RELEASED
-            request.error = error
-            request.respond(
-                InferenceResponse([], error=error, model_name=request.model_name, id=request.id),
-                True,
-            )
+            _refuse(request, error)
+            return
+        model.enqueue(request)
+
+    def submit_to(self, model: Model, request: InferenceRequest) -> None:
+        """As `submit`, for a model that has just been looked up."""
+        try:
+            model.check(request)
+        except ServingError as error:
+            _refuse(request, error)
             return
         model.enqueue(request)
 
@@ -375,6 +379,12 @@ class Kernel:
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""
         return self._registry.statistics(name, str(version))
+
+
+def _refuse(request: InferenceRequest, error: ServingError) -> None:
+    request.state = RequestState.RELEASED
+    request.error = error
+    request.respond(InferenceResponse([], error=error, model_name=request.model_name, id=request.id), True)
 
 
 def _once(release: Callable[[], None]) -> Callable[[], None]:

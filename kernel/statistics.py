@@ -88,22 +88,23 @@ class StatisticsCounter:
         entry = self.batches.get(batch.size)
         if entry is None:
             entry = self.batches[batch.size] = [0, 0.0, 0.0, 0.0]
+        input_ended, output_started = batch.input_ended, batch.output_started
         entry[0] += 1
-        entry[1] += batch.input_ended - batch.started
-        entry[2] += batch.output_started - batch.input_ended
-        entry[3] += batch.ended - batch.output_started
+        entry[1] += input_ended - batch.started
+        entry[2] += output_started - input_ended
+        entry[3] += batch.ended - output_started
 
-    def succeeded(self, rows: int, enqueued: float, received: float, batch: Batch, now: float) -> None:
+    def succeeded(self, rows: int, enqueued: float, batch: Batch, now: float) -> None:
         """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles)."""
-        started = batch.started
+        started, input_ended, output_started = batch.started, batch.input_ended, batch.output_started
         self.last_inference = now
         self.inference_count += rows
         self.success += 1
-        self.success_time += now - received
+        self.success_time += now - enqueued
         self.queue_time += started - enqueued
-        self.compute_input += batch.input_ended - started
-        self.compute_infer += batch.output_started - batch.input_ended
-        self.compute_output += batch.ended - batch.output_started
+        self.compute_input += input_ended - started
+        self.compute_infer += output_started - input_ended
+        self.compute_output += batch.ended - output_started
 
     def failed(self, reason: Reason, seconds: float, times: int = 1) -> None:
         """Count one accepted request that failed. `times` 2: an ensemble, whose failures the reference counts twice."""

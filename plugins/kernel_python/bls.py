@@ -7,12 +7,11 @@ raises (spec python_backend, 1.4).
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from kernel import Batch, Code, ModelState, ServingError
+from kernel import Batch, Code, Model, ServingError
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
@@ -34,7 +33,6 @@ _DECOUPLED = (
 __all__ = ["call", "call_and_iterate", "call_async", "call_async_and_iterate"]
 
 CALLED = Hop("called", takes=True)
-_READY = ModelState.READY
 _USE_ASYNC = (
     "exec() was called in an asyncio task that the model has made itself; use `await request.async_exec()` there"
 )
@@ -59,7 +57,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
         return response
     box: list[CoreResponse | None] = []
     core = _core_request(instance, batch, request, holders, lambda one, final: box.append(one))
-    refusal = _refusal(instance, request, core)
+    refusal = _refusal(_target(kernel, request, core), request, core)
     if refusal is not None:
         return response_of(refusal, False)
     try:
@@ -141,24 +139,42 @@ def _submit(
     future = _Call(loop=loop)
     future.instance = instance
     kernel = instance.kernel
-    near = loop is kernel.loop
-    core = future.request = _core_request(
-        instance,
-        batch,
-        request,
-        holders,
-        future.settle if near else lambda one, final: loop.call_soon_threadsafe(future.settle, one, final),
-    )
-    refusal = _refusal(instance, request, core)
+    if loop is not kernel.loop:
+        return _submit_from_afar(future, batch, request, holders, loop)
+    core = future.request = _core_request(instance, batch, request, holders, future.settle)
+    try:
+        model = kernel.model(request._model, core.model_version)
+    except ServingError:
+        kernel.submit(core)  # has the words for it
+        return future
+    if model.decoupled or request._memory is not None:
+        refusal = _refusal(model, request, core)
+        if refusal is not None:
+            future.set_result(response_of(refusal, False))
+            return future
+    kernel.submit_to(model, core)
+    return future
+
+
+def _submit_from_afar(
+    future: _Call, batch: Batch | None, request: InferenceRequest, holders: int, loop: asyncio.AbstractEventLoop
+) -> _Call:
+    """Submit from the loop of an instance's own thread."""
+    instance = future.instance
+    kernel = instance.kernel
+
+    def respond(response: CoreResponse | None, final: bool) -> None:
+        loop.call_soon_threadsafe(future.settle, response, final)
+
+    core = future.request = _core_request(instance, batch, request, holders, respond)
+    refusal = _refusal(_target(kernel, request, core), request, core)
     if refusal is not None:
         future.set_result(response_of(refusal, False))
-    elif near:
-        kernel.submit(core)
-    else:
-        try:
-            kernel.call_soon(kernel.submit, core)
-        except RuntimeError as error:  # the kernel has stopped
-            future.settle(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
+        return future
+    try:
+        kernel.call_soon(kernel.submit, core)
+    except RuntimeError as error:  # the kernel has stopped
+        future.settle(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
     return future
 
 
@@ -215,18 +231,18 @@ def _failed(core: CoreRequest, error: ServingError) -> CoreResponse:
     return CoreResponse([], error=ServingError(error.code, message, error.reason))
 
 
-def _refusal(instance: Instance, call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
+def _target(kernel: Any, call: InferenceRequest, core: CoreRequest) -> Model | None:
+    """Return the model that is called, None when there is none: submit has the words for that."""
+    try:
+        model: Model = kernel.model(call._model, core.model_version)
+    except ServingError:
+        return None
+    return model
+
+
+def _refusal(model: Model | None, call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
     """Return why a call for one response can't be made, None when it can: a decoupled model, or memory that is not there."""
-    key = call._model, core.model_version
-    known = instance.targets.get(key)
-    model = known() if known is not None else None
-    if model is None or model.state is not _READY:
-        try:
-            model = instance.kernel.model(*key)
-        except ServingError:
-            return _memory_refusal(call, core)  # for an unknown model submit has the words
-        instance.targets[key] = weakref.ref(model)
-    if model.config.decoupled:
+    if model is not None and model.decoupled:
         return _failed(core, ServingError(Code.INTERNAL, _DECOUPLED.format(call._model)))
     return None if call._memory is None else _memory_refusal(call, core)
 

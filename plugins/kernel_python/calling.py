@@ -7,11 +7,10 @@ An execution says so in a context variable; code outside of one (a thread that `
 from __future__ import annotations
 
 import sys
-import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from kernel import Batch, Kernel, Model, RequestState
+from kernel import Batch, Kernel, RequestState
 from kernel_python.faults import TritonModelException
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Instance:
     """One instance of a python model, as the pb_utils functions need to know it.
 
     `phase`: "auto_complete", "initialize", "execute" or "finalize"; BLS is refused in the first and the last. `idle`: what
-    EXECUTION says while nothing executes. `targets`: models that were called, by name and version, while they are READY.
+    EXECUTION says while nothing executes.
     """
 
     __slots__ = (
@@ -38,7 +37,6 @@ class Instance:
         "name",
         "outputs",
         "phase",
-        "targets",
         "undeclared",
         "version_folder",
         "zero_copy",
@@ -55,7 +53,6 @@ class Instance:
         self.zero_copy = False
         self.outputs: frozenset[str] = frozenset()
         self.undeclared: set[str] = set()  # output names that the log has warned about
-        self.targets: dict[tuple[str, str], weakref.ref[Model]] = {}
         self.idle: tuple[Instance, Batch | None] = (self, None)
 
 

@@ -69,7 +69,6 @@ class ModelExecutor:
         finally:
             self.model = self._execute = None  # type: ignore[assignment]
             EXECUTION.reset(token)
-            instance.targets.clear()
             if instance.modules is not None:
                 instance.modules.remove()
 
@@ -176,7 +175,10 @@ class SyncExecutor(ModelExecutor):
     def execute(self, batch: Batch) -> list[CoreResponse | None] | None:
         instance = self.instance
         EXECUTION.set((instance, batch))
-        requests = [Received(request, instance) for request in batch.requests]
+        cores = batch.requests
+        requests = (
+            [Received(cores[0], instance)] if len(cores) == 1 else [Received(request, instance) for request in cores]
+        )
         batch.input_ended = self._clock()
         try:
             return self._conclude(batch, requests, self._execute(requests.copy()))

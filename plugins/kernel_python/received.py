@@ -33,7 +33,12 @@ class Received(InferenceRequest):
 
     def _wrap(self) -> dict[str, Tensor]:
         inputs = self._core.inputs
-        by_name = self._by_name = dict(zip(inputs, received(inputs.values(), self._instance.zero_copy)))
+        tensors = received(inputs.values(), self._instance.zero_copy)
+        if len(tensors) == 1:
+            by_name = {tensors[0]._name: tensors[0]}
+        else:
+            by_name = dict(zip(inputs, tensors))
+        self._by_name = by_name
         return by_name
 
     def inputs(self) -> list[Tensor]:

@@ -84,6 +84,16 @@ class InferenceRequest:
     ) -> None:
         try:
             if (
+                type(model_name) is str
+                and type(inputs) is list
+                and type(requested_output_names) is list
+                and request_id == ""
+                and trace is preferred_memory is None
+                and correlation_id == 0
+                and not unknown
+            ):
+                pass  # what nearly every call looks like
+            elif (
                 unknown
                 or correlation_id is None
                 or not isinstance(request_id, (str, bytes))
