@@ -115,13 +115,30 @@ class LoopInstance(ModelInstance):
         self._batch: Batch | None = None
 
     def start(self, batch: Batch) -> None:
+        if not self.executor.may_wait:
+            self._execute(batch)
+            return
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker(self._work)
             worker.instance = self
-        batch.started = self.clock()
         self._batch = batch
-        self._enter(worker, batch)
+        batch.started = entered = self.clock()
+        self._enter(worker, batch, entered)
+
+    def _execute(self, batch: Batch) -> None:
+        """Execute a batch that waits for nobody: without a greenlet."""
+        result: object
+        batch.started = started = self.clock()
+        try:
+            result = self.executor.execute(batch)
+        except BaseException as error:
+            result = error
+        batch.ended = ended = self.clock()
+        if ended - started > HELD_SECONDS:
+            self.warn_held(ended - started)
+        assert self.scheduler is not None
+        self.scheduler.finished(self, batch, result)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
@@ -144,15 +161,13 @@ class LoopInstance(ModelInstance):
 
     def _resume(self) -> None:
         assert self._worker is not None
-        self._enter(self._worker, None)
+        self._enter(self._worker, None, self.clock())
 
-    def _enter(self, worker: Worker, batch: Batch | None) -> None:
+    def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> None:
         """Let the worker run, with a new batch or from where it left, until it is done or leaves."""
-        clock = self.clock
-        entered = clock()
         worker.parent = getcurrent()
         result = worker.switch(batch)
-        now = clock()
+        now = self.clock()
         if now - entered > HELD_SECONDS:
             self.warn_held(now - entered)
         if result is not _WAITS:

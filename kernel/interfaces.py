@@ -53,11 +53,13 @@ class Executor(Protocol):
     """One model instance of a backend.
 
     `placement` is read once, after the executor was made. `capacity` is how many executions it takes at a time (1 for
-    LOOP and THREAD; more lets awaitables overlap).
+    LOOP and THREAD; more lets awaitables overlap). `may_wait` counts for LOOP only and is read before each execution: False
+    says that this one will not call `Kernel.wait`, which saves the greenlet it would need for that.
     """
 
     placement: Placement
     capacity: int
+    may_wait: bool
 
     def execute(self, batch: Batch) -> Result | Awaitable[Result]:
         """Run one batch and return a response for each of its requests.

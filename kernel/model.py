@@ -149,6 +149,11 @@ class Model:
         self.state = ModelState.UNLOADING
         self.scheduler.stop()
 
+    @property
+    def closed(self) -> bool:
+        """True once not even the calls of accepted requests are accepted."""
+        return self.scheduler.closed
+
     async def close(self, timeout: float | None = None) -> None:
         """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances."""
         if self.state is not ModelState.UNLOADING:

@@ -293,6 +293,7 @@ class Registry:
             log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
         await asyncio.gather(*(model.close(0.0) for model in models))
         self._serving.clear()
+        self._kernel.generation += 1
         for entry in self._entries.values():
             for version in entry.versions.values():
                 if version.state is READY:
@@ -507,12 +508,14 @@ class Registry:
         model.state = READY
         version.state, version.reason, version.model = READY, "", model
         self._serving[model.name, str(number)] = model
+        self._kernel.generation += 1
         if old is not None:
             old.stop()
             self._later(old.close())
 
     def _refresh(self, name: str) -> None:
         """Set which version stands for the name alone: the highest that is READY."""
+        self._kernel.generation += 1
         entry = self._entries[name]
         ready = [number for number, version in entry.versions.items() if version.state is READY]
         if ready:
@@ -603,6 +606,7 @@ class Registry:
         model = version.model
         assert model is not None
         self._serving.pop((name, str(number)), None)
+        self._kernel.generation += 1
         version.state, version.model = UNLOADING, None
         model.stop()
 

@@ -106,6 +106,8 @@ class Scheduler:
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
+        #: One response an execution and nothing to hold back: the short way through `finished` will do.
+        self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
         self._deadlines: list[tuple[float, int, InferenceRequest]] = []
         self._due = 0  # entries of _deadlines whose request is alive
         self._timer: asyncio.TimerHandle | None = None
@@ -346,6 +348,21 @@ class Scheduler:
         if not batch.output_started:
             batch.output_started = batch.ended
         requests = batch.requests
+        if type(result) is list and len(result) == 1 and self._simple and len(requests) == 1:
+            # What nearly every execution comes to.
+            request, response = requests[0], result[0]
+            if response is not None and request.state is not RELEASED:
+                if response.error is None and not request.counted:
+                    request.counted = True
+                    self.statistics.executed_one(batch, request.enqueued)
+                else:
+                    self.statistics.executed(batch)
+                self.release(request, response)
+                if self.queue.size and not self._scheduled:
+                    self._dispatch()
+                if self.stopping:
+                    self._tell_drained()
+                return
         if result is SKIPPED:
             pass
         elif result is None or type(result) is list or type(result) is tuple:
@@ -448,29 +465,10 @@ class Scheduler:
         if self._open:
             self._open.discard(request)
         batch = request.batch
-        error = response.error if response is not None else None
-        statistics = self.statistics
-        if error is None:
-            if not request.counted and batch is not None:
-                request.counted = True
-                ended = batch.ended
-                if ended:
-                    now = self.clock() if self._is_ensemble else ended  # its batch holds sums, not moments
-                    statistics.succeeded(request.batch_size, request.enqueued, batch, now)
-                else:  # answered by a sender before execute has returned
-                    batch.ended = now = self.clock()
-                    statistics.succeeded(request.batch_size, request.enqueued, batch, now)
-                    batch.ended = 0.0
-        else:
-            if request.error is None:
-                request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
-            if not request.counted:
-                request.counted = True
-                reason, seconds = request.error.reason, self.clock() - request.enqueued
-                if self._is_ensemble and reason is Reason.BACKEND:
-                    statistics.failed(Reason.OTHER, seconds, times=2)  # as the reference counts them
-                else:
-                    statistics.failed(reason, seconds)
+        if not request.counted:
+            self._count(request, batch, response)
+        elif response is not None and response.error is not None and request.error is None:
+            request.error = _by_backend(response.error)
         if request.deadline is not None:
             self._due -= 1
             self._sweep_deadlines()
@@ -495,6 +493,29 @@ class Scheduler:
             self._flush()
         if self.stopping:
             self._tell_drained()
+
+    def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
+        """Enter a final answer into the statistics, and why it is none into the request."""
+        error = response.error if response is not None else None
+        statistics = self.statistics
+        if error is not None:
+            if request.error is None:
+                request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
+            reason, seconds = request.error.reason, self.clock() - request.enqueued
+            if self._is_ensemble and reason is Reason.BACKEND:
+                statistics.failed(Reason.OTHER, seconds, times=2)  # as the reference counts them
+            else:
+                statistics.failed(reason, seconds)
+        elif batch is None:
+            return
+        elif batch.ended:
+            now = self.clock() if self._is_ensemble else batch.ended  # its batch holds sums, not moments
+            statistics.succeeded(request.batch_size, request.enqueued, batch, now)
+        else:  # answered by a sender before execute has returned
+            batch.ended = now = self.clock()
+            statistics.succeeded(request.batch_size, request.enqueued, batch, now)
+            batch.ended = 0.0
+        request.counted = True
 
     def _sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
         response.model_name = self.name

@@ -79,6 +79,7 @@ class Kernel:
         self.turn: Turn
         self.live = False
         self.accepting = False
+        self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
         self._strict_readiness = strict_readiness
         self._loop_thread = 0

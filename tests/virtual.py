@@ -106,6 +106,7 @@ def sleeping(seconds: float, then: Behaviour = echo) -> Behaviour:
 
 class TestExecutor:
     __test__ = False
+    may_wait = True
 
     def __init__(self, behaviour: Behaviour, context: InstanceContext, log: list[tuple[float, str, Any]]) -> None:
         self.behaviour = behaviour

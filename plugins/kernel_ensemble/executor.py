@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from kernel import Batch, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
+from kernel import Batch, InferenceRequest, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
 from kernel_ensemble.graph import Plan, Step, compile_plan
 from kernel_ensemble.run import Run
 from kernel_ensemble.words import step_error
@@ -27,10 +27,11 @@ class Bound:
     tensors have a batch dimension.
     """
 
-    __slots__ = ("batches", "dims", "requested", "step", "version")
+    __slots__ = ("batches", "dims", "model", "requested", "step", "version")
 
     def __init__(self, step: Step, model: Model) -> None:
         self.step = step
+        self.model = model
         self.version = str(model.version)
         self.batches = model.config.max_batch_size > 0
         self.dims = {spec.name: spec.dims for spec in model.config.inputs}
@@ -42,16 +43,19 @@ class Ensemble:
 
     placement = Placement.CALLBACK
     capacity = 1 << 30
+    may_wait = False
 
     def __init__(self, kernel: Kernel, config: ModelConfig) -> None:
         self.name = config.name
         self.batches = config.max_batch_size > 0
-        self.submit = kernel.submit
         self.send = kernel.send
         self._kernel = kernel
         self._config = config
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self._plans: dict[frozenset[str], Plan] = {}
+        #: What runs the steps of the plans used since `_generation` of the kernel; stale once another model serves some name.
+        self._bound: dict[Plan, dict[int, Bound]] = {}
+        self._generation = -1
         self._told: set[str] = set()
         self._plan(self._outputs)
 
@@ -62,16 +66,30 @@ class Ensemble:
         """
         (request,) = batch.requests
         plan = self._plans.get(request.wanted) or self._plan(request.wanted)
-        bound = self._bind(plan)
-        if bound is None:  # a model was replaced by one that is decoupled, or no longer is
-            self._plans.clear()
-            plan = self._plan(request.wanted)
+        if self._generation != self._kernel.generation:
+            self._generation = self._kernel.generation
+            self._bound.clear()
+        bound = self._bound.get(plan)
+        if bound is None:
             bound = self._bind(plan)
-            assert bound is not None
+            if bound is None:  # a model was replaced by one that is decoupled, or no longer is
+                self._plans.clear()
+                plan = self._plan(request.wanted)
+                bound = self._bind(plan)
+                assert bound is not None
+            self._bound[plan] = bound
         Run(self, batch, plan, bound).begin()
+
+    def submit(self, model: Model, request: InferenceRequest) -> None:
+        """Give a step its request: to the copy of the model that was bound, or, once that is gone, to who has its name now."""
+        if model.closed:
+            self._kernel.submit(request)
+        else:
+            self._kernel.submit_to(model, request)
 
     def finalize(self) -> None:
         self._plans.clear()
+        self._bound.clear()
 
     def tell_once(self, output: str, message: str) -> None:
         """Log that an output is missing, the first time that this one is."""

@@ -148,7 +148,7 @@ class Run(Frame):
             parent=self.batch,
         )
         self.active += 1
-        self.ensemble.submit(call.request)
+        self.ensemble.submit(bound.model, call.request)
 
     def take(self, call: Call, response: InferenceResponse | None, final: bool) -> None:
         """Take in a step's response: its tensors go to their takers, who may be ready to run then."""

@@ -92,6 +92,7 @@ class Template:
         "correlation_id",
         "custom",
         "flags",
+        "generation",
         "inference",
         "model",
         "plan",
@@ -109,6 +110,7 @@ class Template:
         parameters = reader.parameters
         self.inference = inference
         self.model = reader.model
+        self.generation = inference.kernel.generation  # when the names of the request were last known to mean this model
         self.plan = tuple(reader.plan)
         self.size = sum(size for *_, size in self.plan)  # of the tail; one of another length is read, and refused, anew
         self.binary = reader.binary
@@ -126,11 +128,14 @@ class Template:
         """Serve a request with the same head and JSON part as the last. False: the model is another one now."""
         head = connection.head
         assert head is not None
-        try:
-            if self.inference.find(head.model, head.version) is not self.model:
+        kernel = self.inference.kernel
+        if self.generation != kernel.generation:
+            try:
+                if kernel.model(head.model, head.version) is not self.model:
+                    return False
+            except ServingError:
                 return False
-        except ServingError:
-            return False
+            self.generation = kernel.generation
         self.launch(connection, head, tail)
         return True
 
@@ -173,7 +178,7 @@ class Inference:
     """The handler of the infer route."""
 
     def __init__(self, kernel: Kernel, max_input_size: int) -> None:
-        self.find = kernel.model
+        self.kernel = kernel
         self.max_input_size = max_input_size
 
     def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
@@ -194,7 +199,7 @@ class Inference:
 
     def _admit(self, head: Head, length: int) -> Model:
         """Do what comes before the body is looked at, in the reference's order."""
-        model = self.find(head.model, head.version)
+        model = self.kernel.model(head.model, head.version)
         if model.config.decoupled:
             raise ServingError(
                 Code.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"

@@ -17,6 +17,7 @@ from kernel_python.autocomplete import PbModelConfig, completed
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import describe
+from kernel_python.foresight import may_wait
 from kernel_python.modules import PrivateModules
 
 __all__ = ["PythonBackend"]
@@ -106,7 +107,12 @@ class PythonBackend:
             if hasattr(model, "initialize"):
                 model.initialize(_arguments(context))
             instance.phase = "execute"
-            return _executor(instance, model, config)
+            executor = _executor(instance, model, config)
+            executor.may_wait = executor.placement is Placement.LOOP and may_wait(
+                (context.model_folder, context.version_folder)
+            )
+            instance.executor = executor
+            return executor
         except ServingError:
             modules.remove()
             raise

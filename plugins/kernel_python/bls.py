@@ -64,10 +64,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
         kernel.wait(core, batch)
     except RuntimeError as error:
         if on_loop and not box:
-            if instance.modules is not None:
-                instance.modules.names.add(
-                    "exec"
-                )  # done by code that is not the model's own: drive its coroutines, too
+            instance.waits()  # a call by code that is not the model's own: the next execution may wait
             raise TritonModelException(
                 f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
             ) from error

@@ -30,6 +30,7 @@ class Instance:
 
     __slots__ = (
         "decoupled",
+        "executor",
         "idle",
         "kernel",
         "model_name",
@@ -49,11 +50,20 @@ class Instance:
         self.version_folder = version_folder
         self.phase = phase
         self.modules: PrivateModules | None = None
+        self.executor: Any = None  # the instance's ModelExecutor, once it is made
         self.decoupled = False
         self.zero_copy = False
         self.outputs: frozenset[str] = frozenset()
         self.undeclared: set[str] = set()  # output names that the log has warned about
         self.idle: tuple[Instance, Batch | None] = (self, None)
+
+
+    def waits(self) -> None:
+        """Note that the model does wait in the middle of `execute`, though its code did not look like it."""
+        if self.modules is not None:
+            self.modules.names.add("exec")
+        if self.executor is not None:
+            self.executor.may_wait = True
 
 
 #: The instance whose code runs in this context, and the batch that it executes.

@@ -42,6 +42,7 @@ class ModelExecutor:
 
     placement: Placement
     capacity: int
+    may_wait = True
 
     def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
         self.instance = instance
@@ -179,7 +180,7 @@ class SyncExecutor(ModelExecutor):
         requests = (
             [Received(cores[0], instance)] if len(cores) == 1 else [Received(request, instance) for request in cores]
         )
-        batch.input_ended = self._clock()
+        batch.input_ended = batch.started  # wrapped, not moved: that takes no time
         try:
             return self._conclude(batch, requests, self._execute(requests.copy()))
         except (ServingError, GreenletExit):
@@ -212,7 +213,7 @@ class AsyncExecutor(ModelExecutor):
         instance = self.instance
         EXECUTION.set((instance, batch))
         requests = [Received(request, instance) for request in batch.requests]
-        batch.input_ended = self._clock()
+        batch.input_ended = batch.started
         try:
             work = self._execute(requests.copy())
             modules = instance.modules

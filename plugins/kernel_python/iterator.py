@@ -11,6 +11,7 @@ from kernel import InferenceRequest, ServingError
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.calling import Instance
+from kernel_python.faults import TritonModelException
 from kernel_python.responses import InferenceResponse, response_of
 
 __all__ = ["ResponseIterator"]
@@ -80,7 +81,11 @@ class ResponseIterator:
         while (item := self._take()) is None:
             if self._ended and self._next >= len(self._items):
                 raise StopIteration(_DONE)
-            waiting.wait_for(self._instance.kernel, self._when_more, "iterate with `async for` instead of `for`")
+            try:
+                waiting.wait_for(self._instance.kernel, self._when_more, "iterate with `async for` instead of `for`")
+            except TritonModelException:
+                self._instance.waits()
+                raise
         return item
 
     def __aiter__(self) -> ResponseIterator:

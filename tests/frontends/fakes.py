@@ -106,6 +106,11 @@ class FakeKernel:
         self.add(config("gen", [x], [y], decoupled=True))
         self.add(config("text", [Spec("X", "BYTES", (1,))], [Spec("Y", "BYTES", (1,))]))
 
+    @property
+    def generation(self) -> int:
+        """Another number whenever another model serves some name."""
+        return hash(tuple(id(model) for versions in self.served.values() for model in versions.values()))
+
     def add(self, config: Config, version: int = 1) -> Model:
         model = Model(self, config, version, Path("/nowhere"))
         model.state = ModelState.READY
