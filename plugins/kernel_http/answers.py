@@ -71,7 +71,7 @@ class Answers(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write the answers whose turn it is."""
-        exchanges = self.exchanges
+        exchanges, send = self.exchanges, self.server.outbox.write
         while exchanges:
             payload = exchanges[0].payload
             if payload is None:
@@ -80,11 +80,9 @@ class Answers(asyncio.BufferedProtocol):
             last = self._closing and not exchanges
             if last or not head.plain:
                 payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
-            if type(payload) is bytes:
-                self._write(payload)
-            else:
-                self._transport.writelines(payload)
+            send(self._write if type(payload) is bytes else self._transport.writelines, payload)
             if last:
+                self.server.outbox.flush()
                 self._finish()
                 return
         if not exchanges and self._continue:
@@ -93,7 +91,7 @@ class Answers(asyncio.BufferedProtocol):
 
     def _send_continue(self) -> None:
         self._continue = False
-        self._write(replies.CONTINUE)
+        self.server.outbox.write(self._write, replies.CONTINUE)
 
     def _unblock(self) -> None:
         """Take the requests that had to wait for an answer to go out."""

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kernel_http.heads import Forwarding, Head, parse_head
+from kernel_http.outbox import Outbox
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -46,6 +47,7 @@ class Server:
         self.max_input_size = max_input_size
         self.connections: set[Connection] = set()
         self.draining = False
+        self.outbox = Outbox(kernel.loop)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
         self.heads: dict[bytes, Head] = {}

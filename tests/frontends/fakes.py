@@ -62,6 +62,10 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        """Each step of a test is a turn of the loop of its own."""
+        callback(*args)
+
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Any:
         return SimpleNamespace(cancel=lambda: None)
 
