@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kernel")
 
+RELEASED = RequestState.RELEASED
+
 SKIPPED: Any = object()  # the result of a batch that nobody waited for any more when its turn came
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
@@ -83,7 +85,10 @@ class ModelInstance:
 
 def all_gone(batch: Batch) -> bool:
     """True when no request of the batch waits for an answer any more. Safe from any thread."""
-    return all(request.state is RequestState.RELEASED for request in batch.requests)
+    for request in batch.requests:  # a loop, not all(…): this is asked for every execution
+        if request.state is not RELEASED:
+            return False
+    return True
 
 
 class Worker(greenlet):

@@ -117,21 +117,19 @@ class ThreadInstance(ModelInstance):
             estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
             if self.runs:
                 self.limit = min(RUN_LIMIT, max(1, int(RUN_SECONDS / estimate)))
-        super().finished(batch, result)
+        assert self.scheduler is not None
+        self.scheduler.finished(self, batch, result)
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
         result: object
-        if all_gone(batch):
-            batch.started = batch.ended = self.clock()
-            result = SKIPPED
-        else:
-            batch.started = self.clock()
-            try:
-                result = self._execute(batch)
-            except BaseException as error:
-                result = error
-            batch.ended = self.clock()
+        clock = self.clock
+        batch.started = clock()
+        try:
+            result = SKIPPED if all_gone(batch) else self._execute(batch)
+        except BaseException as error:
+            result = error
+        batch.ended = clock()
         mailbox = self._mailbox
         mailbox.leave(self.finished, batch, result)
         if self._idle() or (self._first_left and batch.ended - self._first_left > RUN_SECONDS):
