@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli_table import columns, table
+from kernel.cli.table import columns, table
 from kernel.logs import Formatter, LogOptions, set_up
 
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from kernel.cli_flags import (
+from kernel.cli.flags import (
     MISSING,
     WITHOUT_EFFECT,
     add_other_flags,
@@ -15,7 +15,7 @@ from kernel.cli_flags import (
     log_options,
     repositories,
 )
-from kernel.cli_parser import Parser
+from kernel.cli.parser import Parser
 
 #: tritonserver's flags, release 2.51 and later ones; see its `--help`.
 TRITON = """

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernel import DATATYPES, ServingError, Tensor, TensorSpec
-from kernel.cli_values import as_json, read_tensor
+from kernel.cli.values import as_json, read_tensor
 
 
 def read(datatype: str, text: str) -> Tensor:

@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
-from kernel.cli_check import Found, find_models, installed_backends
-from kernel.cli_flags import add_config_flags, add_repository_flags, auto_complete, repositories
-from kernel.cli_parser import Parser
-from kernel.cli_table import columns
+from kernel.cli.check import Found, find_models, installed_backends
+from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli.parser import Parser
+from kernel.cli.table import columns
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import ServingError
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from kernel.cli_flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
-from kernel.cli_parser import Parser
-from kernel.cli_table import table
+from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli.parser import Parser
+from kernel.cli.table import table
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
 from kernel.logs import set_up

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from kernel.cli_parser import Parser, boolean, positive, seconds
+from kernel.cli.parser import Parser, boolean, positive, seconds
 from kernel.logs import FORMATS, LogOptions
 
 __all__ = [

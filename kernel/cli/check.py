@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from kernel.cli_flags import add_config_flags, add_repository_flags, auto_complete, repositories
-from kernel.cli_parser import Parser
+from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli.parser import Parser
 from kernel.config import ConfigErrors, ModelConfig, check_ensembles, read_config
 from kernel.config.errors import listed
 from kernel.errors import ServingError

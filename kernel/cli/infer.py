@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from kernel.cli_flags import add_config_flags, add_log_flags, auto_complete, log_options
-from kernel.cli_parser import Parser
-from kernel.cli_table import columns
-from kernel.cli_values import as_json, read_tensor
+from kernel.cli.flags import add_config_flags, add_log_flags, auto_complete, log_options
+from kernel.cli.parser import Parser
+from kernel.cli.table import columns
+from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
 from kernel.logs import set_up
 from kernel.model import Model

@@ -11,8 +11,8 @@ from kernel import __version__
 
 __all__ = ["main"]
 
-#: Command -> module, imported when it is asked for.
-COMMANDS = {"serve": "cli_serve", "check": "cli_check", "models": "cli_models", "infer": "cli_infer"}
+#: Each is a module of this package with a function of its name; imported when it is asked for.
+COMMANDS = ("serve", "check", "models", "infer")
 
 HELP = """\
 usage: kernel COMMAND …
@@ -43,12 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-V", "--version"):
         print(f"kernel {__version__}")
         return 0
-    module = COMMANDS.get(command)
-    if module is None:
+    if command not in COMMANDS:
         print(HELP.splitlines()[0], file=sys.stderr)
         print(f"Error: {_mistake(command)}", file=sys.stderr)
         return 1
-    run = getattr(importlib.import_module(f"kernel.{module}"), command)
+    run = getattr(importlib.import_module(f"kernel.cli.{command}"), command)
     try:
         return int(run(rest))
     except KeyboardInterrupt:
