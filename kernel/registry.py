@@ -484,7 +484,12 @@ class Registry:
     async def _make(self, plan: _Plan, number: int) -> Model | ServingError:
         """Return the started model version, or why there is none."""
         config = plan.config
-        backend = self._backends["ensemble" if config.is_ensemble else config.backend]
+        name = "ensemble" if config.is_ensemble else config.backend
+        backend = self._backends.get(name)
+        if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
+            return ServingError(
+                Code.INVALID_ARG, f"no installed plugin serves the backend '{name}'; there are {sorted(self._backends)}"
+            )
         try:
             if self._auto_complete:
                 config = await self._in_load_thread(

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel import __version__
 from kernel_http.admin import Admin
@@ -52,15 +52,21 @@ def size(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """Read a port number."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port: 0 to 65535")
+    return int(text)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add tritonserver's HTTP options."""
     group = parser.add_argument_group("HTTP")
-    group.add_argument("--allow-http", type=boolean, default=True, metavar="BOOL", help="serve HTTP (default true)")
+    switch: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "metavar": "BOOL"}
+    group.add_argument("--allow-http", default=True, help="serve HTTP (default true)", **switch)
     group.add_argument("--http-address", default="0.0.0.0", metavar="ADDRESS", help="where to listen (default 0.0.0.0)")
-    group.add_argument("--http-port", type=int, default=8000, metavar="PORT", help="port (default 8000; 0: any)")
-    group.add_argument(
-        "--reuse-http-port", type=boolean, default=False, metavar="BOOL", help="let several processes share the port"
-    )
+    group.add_argument("--http-port", type=port, default=8000, metavar="PORT", help="port (default 8000; 0: any)")
+    group.add_argument("--reuse-http-port", default=False, help="let several processes share the port", **switch)
     group.add_argument(
         "--http-thread-count", type=int, default=8, metavar="N", help="accepted and ignored: HTTP runs on the one loop"
     )

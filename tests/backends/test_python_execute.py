@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel import Kernel
+from kernel import Kernel, ServingError
+from kernel_python import foresight
+from kernel_python.foresight import may_wait
 
 PLACEMENTS = ["thread", "loop"]
 FAILED = "INTERNAL: Failed to process the request(s) for model 'a_0_0', message: "
@@ -462,3 +466,58 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([self.n], np.f
         return await asyncio.gather(*(helpers.ask(kernel, "a") for _ in range(3)))
 
     assert repo.run(main) == [[3.0]] * 3
+
+
+# -- models on the loop that can't wait are called without a greenlet ----------------------------------------------------
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The modules that foresight sees; without those of the tests, which know pb_utils."""
+    import triton_python_backend_utils
+
+    modules: dict[str, Any] = {"triton_python_backend_utils": triton_python_backend_utils}
+    monkeypatch.setattr(foresight, "sys", types.SimpleNamespace(modules=modules))
+    return modules
+
+
+def test_foresight_reads_every_file_of_the_model(tmp_path: Path, imported: dict[str, Any]) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text("async def f(r): await r.async_exec()\n")
+    assert not may_wait([tmp_path])
+    (tmp_path / "helper.py").write_text("def g(r): return r.exec()\n")  # imported one day, inside execute
+    assert may_wait([tmp_path])
+    (tmp_path / "helper.py").write_text("for r in request.async_exec(decoupled=True): pass\n")
+    assert may_wait([tmp_path])
+
+
+def test_foresight_is_careful_where_a_library_knows_pb_utils(tmp_path: Path, imported: dict[str, Any]) -> None:
+    assert not may_wait([tmp_path])
+    library = imported["a_library"] = types.ModuleType("a_library")
+    library.pb_utils = imported["triton_python_backend_utils"]  # type: ignore[attr-defined]
+    assert may_wait([tmp_path])
+    del imported["a_library"]
+    assert not may_wait([tmp_path])
+
+
+def test_a_wrong_guess_costs_one_request_and_says_why(repo: Any, helpers: Any, imported: dict[str, Any]) -> None:
+    repo.add("busy", helpers.ECHO)  # on a thread: its answer has to be waited for
+    repo.add(
+        "a",
+        model(
+            X
+            + "call = pb_utils.InferenceRequest(model_name='busy', inputs=[pb_utils.Tensor('X', x)], "
+            + "requested_output_names=['Y'])\n"
+            + "response = getattr(call, 'ex' + 'ec')()\n"
+            + "y = pb_utils.get_output_tensor_by_name(response, 'Y').as_numpy()\n"
+            + f"return [{answer('y')}]"
+        ),
+        parameters={"placement": "loop"},
+    )
+
+    async def main(kernel: Kernel) -> None:
+        with pytest.raises(ServingError, match="would block the event loop"):
+            await kernel.infer("a", {"X": np.ones(1, np.float32)})
+        response = await kernel.infer("a", {"X": np.ones(1, np.float32)})
+        assert response["Y"].tolist() == [1.0]
+
+    repo.run(main)

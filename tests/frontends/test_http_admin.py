@@ -220,11 +220,14 @@ def test_options() -> None:
     assert default.http_max_input_size == 64 * 1024 * 1024
     assert register_frontends(SimpleNamespace(), options("--allow-http=0")) == []
     assert options("--allow-http", "true", "--http-port=1").http_port == 1
+    assert options("--allow-http", "--reuse-http-port").reuse_http_port is True
 
 
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
+        ("--http-port=65536", "'65536' is not a port: 0 to 65535"),
+        ("--http-port=-1", "'-1' is not a port: 0 to 65535"),
         ("--allow-http=maybe", "'maybe' is not a boolean: true, false, 1 or 0"),
         ("--http-header-forward-pattern=(", "'(' is not a regular expression"),
         ("--http-max-input-size=0", "'0' is not a positive number of bytes"),
