@@ -235,7 +235,7 @@ class Scheduler:
         request.state = RELEASED
         request.error = error
         respond, request.respond = request.respond, _nobody
-        respond(self._sign(request, InferenceResponse([], error=error)), True)
+        respond(self.sign(request, InferenceResponse([], error=error)), True)
 
     # -- decide --------------------------------------------------------------------------------------------------------
 
@@ -464,7 +464,7 @@ class Scheduler:
             else:
                 self.release(request, response)
         elif response is not None:
-            request.respond(self._sign(request, response), False)
+            request.respond(self.sign(request, response), False)
 
     def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
         """Give the final answer: the one way to RELEASED for a request that was accepted."""
@@ -527,7 +527,8 @@ class Scheduler:
             batch.ended = 0.0
         request.counted = True
 
-    def _sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+    def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+        """Write on a response whose it is. Any thread."""
         response.model_name = self.name
         response.model_version = self.version_text
         response.id = request.id

@@ -20,6 +20,7 @@ import numpy as np
 
 from kernel.batch import Batch
 from kernel.errors import Code, Reason, ServingError
+from kernel.handover import BlockedCall
 from kernel.instance import current_worker
 from kernel.mailbox import Mailbox
 from kernel.model import Model
@@ -214,24 +215,30 @@ class Kernel:
 
         `batch`: the execution that can't go on meanwhile.
         """
-        collect = request.respond
-
-        def step(wake: Callable[[], None]) -> None:
-            def respond(response: InferenceResponse | None, final: bool) -> None:
-                collect(response, final)
-                if final:
-                    wake()
-
-            request.respond = respond
-            self.submit(request)
-
         if batch is not None:
             batch.blocked_on = request
         try:
-            self.wait_for(step)
+            if threading.get_ident() != self._loop_thread:
+                call = BlockedCall(request.respond)
+                request.respond = call
+                self.mailbox.post(self.submit, request)
+                call.wait()
+            else:
+                self.wait_for(lambda wake: self._submit_and_wake(request, wake))
         finally:
             if batch is not None:
                 batch.blocked_on = None
+
+    def _submit_and_wake(self, request: InferenceRequest, wake: Callable[[], None]) -> None:
+        collect = request.respond
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            collect(response, final)
+            if final:
+                wake()
+
+        request.respond = respond
+        self.submit(request)
 
     def infer(
         self,

@@ -15,9 +15,11 @@ from typing import Any
 
 from kernel.batch import Batch
 from kernel.errors import Code, ServingError
+from kernel.handover import BlockedCall
 from kernel.instance import SKIPPED, ModelInstance, all_gone
 from kernel.interfaces import Executor
 from kernel.mailbox import Mailbox
+from kernel.request import InferenceRequest, InferenceResponse, RequestState
 
 __all__ = ["InstanceThread", "ThreadInstance", "ThreadTaskInstance"]
 
@@ -132,11 +134,22 @@ class ThreadInstance(ModelInstance):
         batch.ended = clock()
         mailbox = self._mailbox
         mailbox.leave(self.finished, batch, result)
+        if type(result) is list and len(result) == 1 and type(call := batch.requests[0].respond) is BlockedCall:
+            # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
+            self._hand_over(batch.requests[0], call, result[0])
         if self._idle() or (self._first_left and batch.ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
             mailbox.wake()
         elif not self._first_left:
             self._first_left = batch.ended
+
+    def _hand_over(self, request: InferenceRequest, call: BlockedCall, response: InferenceResponse | None) -> None:
+        scheduler = self.scheduler
+        assert scheduler is not None
+        # An error goes through the books first: they say whether it was the model's own.
+        if response is not None and response.error is None and request.state is not RequestState.RELEASED:
+            scheduler.sign(request, response)
+            call(response, True)
 
     async def close(self) -> None:
         try:

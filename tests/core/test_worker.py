@@ -24,6 +24,7 @@ from kernel import (
     Tensor,
     hookimpl,
 )
+from kernel.handover import BlockedCall
 from kernel.mailbox import Mailbox
 
 X = {"X": np.array([1.0], np.float32)}
@@ -352,3 +353,73 @@ def test_a_failing_call_from_a_thread_does_not_stop_the_others(caplog: pytest.Lo
 
     asyncio.run(main())
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_for_a_blocked_thread_is_handed_over_once() -> None:
+    got: list[tuple[Any, bool]] = []
+    call = BlockedCall(lambda response, final: got.append((response, final)))
+    call(InferenceResponse([]), False)
+    first, second = InferenceResponse([]), InferenceResponse([])
+    threads = [threading.Thread(target=call, args=(response, True)) for response in (first, second) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    call.wait()
+    for thread in threads:
+        thread.join()
+    assert [final for _, final in got] == [False, True]
+
+
+def test_a_thread_gets_its_answer_while_the_loop_does_the_books(tmp_path: Path) -> None:
+    """The worker hands the answer over itself; statistics and instance are in order when the loop has had its turn."""
+
+    async def main() -> None:
+        handed: list[int] = []
+
+        def caller(kernel: Kernel, batch: Batch) -> Result:
+            for _ in range(3):
+                child, _ = request(kernel, "b", parent=batch)
+                child.respond = lambda response, final: handed.append(threading.get_ident())
+                kernel.wait(child, batch)
+            return [answer(batch.requests[0])]
+
+        kernel, backend = serve(tmp_path, {"a": (Placement.THREAD, caller), "b": (Placement.THREAD, echo)})
+        async with kernel:
+            await kernel.infer("a", X)
+            assert set(handed) == {backend.made["b_0_0"].made_on}  # not the loop's thread
+            scheduler = kernel.model("b").scheduler
+            await until(lambda: scheduler.is_idle)
+            assert kernel.statistics("b")[0].success.count == 3
+            assert (scheduler.in_flight, scheduler.pending) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_of_a_blocked_thread_is_answered_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        enter, leave = threading.Event(), threading.Event()
+        got: list[Any] = []
+
+        def slow(kernel: Kernel, batch: Batch) -> Result:
+            enter.set()
+            leave.wait(10)
+            return [answer(batch.requests[0])]
+
+        def caller(kernel: Kernel, batch: Batch) -> Result:
+            child, answers = request(kernel, "b", parent=batch)
+            kernel.wait(child, batch)
+            got.extend(answers)
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"a": (Placement.THREAD, caller), "b": (Placement.THREAD, slow)})
+        async with kernel:
+            outer, answers = request(kernel, "a")
+            kernel.submit(outer)
+            await until(enter.is_set)
+            kernel.cancel(outer)  # and with it the call that executes
+            leave.set()
+            await until(lambda: kernel.model("a").scheduler.is_idle and kernel.model("b").scheduler.is_idle)
+            assert len(answers) == 1
+            ((response, final),) = got
+            assert final and "Request cancelled" in response.error.message
+
+    asyncio.run(main())
