@@ -42,7 +42,7 @@ class RequestQueue:
     number of levels means `default_level` (reference behaviour).
     """
 
-    __slots__ = ("_default", "_expiries", "_levels", "_timed", "plain", "size")
+    __slots__ = ("_default", "_expiries", "_levels", "_line", "_timed", "plain", "size")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class RequestQueue:
         self._expiries: list[tuple[float, int, InferenceRequest]] = []
         self._timed = 0  # entries of _expiries that still wait
         #: True when neither time-outs, nor limits, nor priorities apply: then work may be handed over early.
+        self._line = self._levels[0].waiting  # all there is then
         self.plain = len(self._levels) == 1 and not self._levels[0].limit and not self._levels[0].timeout
 
     def __len__(self) -> int:
@@ -78,6 +79,10 @@ class RequestQueue:
 
         The time-out is the level's default, or the request's own where the policy allows it and it is the shorter.
         """
+        if self.plain:
+            self._line[request] = None
+            self.size += 1
+            return
         level = self._level(request)
         if level.limit and len(level) >= level.limit:
             raise ServingError(Code.UNAVAILABLE, f"{request.log_id}Exceeds maximum queue size", Reason.REJECTED)
@@ -118,10 +123,9 @@ class RequestQueue:
 
     def take_one(self) -> InferenceRequest:
         """Remove and return the first request; the queue isn't empty."""
-        if len(self._levels) == 1 and not self._expiries:
-            level = self._levels[0]
+        if self.plain:
             self.size -= 1
-            return (level.waiting or level.delayed).popitem(last=False)[0]
+            return self._line.popitem(last=False)[0]
         return self.take(1)[0]
 
     def remove(self, request: InferenceRequest) -> bool:

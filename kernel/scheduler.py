@@ -162,7 +162,7 @@ class Scheduler:
         elif not self._adopt(request, parent, instance):
             return
         else:
-            at_once = turn.may_call()
+            at_once = (self._inline or parent.blocked_on is request) and turn.may_call()
         if (
             at_once
             and instance is not None
@@ -171,8 +171,8 @@ class Scheduler:
             and not self.queue.size
             and turn.depth < NESTED
         ):
-            # Nobody waits and somebody is free: straight to the instance. Requests from outside come in bursts and wake a
-            # thread once a turn of the loop; the call of a model comes alone, and a model waits for it.
+            # Nobody waits and somebody is free: straight to the instance. What comes in bursts wakes a thread once a turn
+            # of the loop; the call of a model that does nothing but wait for it comes alone.
             self.in_flight += 1
             turn.depth += 1
             try:
