@@ -52,6 +52,7 @@ class NullExecutor:
 
     placement = Placement.LOOP
     capacity = 1
+    may_wait = False
 
     def execute(self, batch: Batch) -> list[InferenceResponse]:
         return [InferenceResponse([Tensor("Y", "FP32", request.inputs["X"].array)]) for request in batch.requests]

@@ -42,7 +42,8 @@ def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]
     for instance in target.instances:
         if len(instance.running) < instance.capacity:
             return False
-        for execution in instance.running:
+        begun = [one for one in instance.running if one.started] if instance.runs else None
+        for execution in begun or instance.running:  # what waits in a thread's inbox goes when those before it do
             running += 1
             if execution in ancestors:
                 continue
@@ -57,6 +58,8 @@ def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: set[Sc
     if request.state is RequestState.PENDING:
         return request.model is not None and _stuck(request.model.scheduler, ancestors, seen)
     batch = request.batch
+    if batch is not None and not batch.started and not batch.instance.inline:  # handed to a thread that has not come to it
+        return _stuck(request.model.scheduler, ancestors, seen)
     return (
         batch is not None
         and batch.instance.only_calls

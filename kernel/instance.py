@@ -18,7 +18,7 @@ from kernel.interfaces import Executor
 from kernel.request import RequestState
 
 if TYPE_CHECKING:
-    from kernel.scheduler import Scheduler
+    from kernel.scheduler import Scheduler, Turn
 
 log = logging.getLogger("kernel")
 
@@ -63,7 +63,7 @@ class ModelInstance:
         self.scheduler.finished(self, batch, result)
 
     def take_back(self) -> list[Batch]:
-        """Return started batches that have not begun to execute, last first; they are the scheduler's again."""
+        """Return started batches that have not begun to execute, in their order; they are the scheduler's again."""
         return []
 
     def warn_held(self, seconds: float) -> None:
@@ -114,8 +114,9 @@ class LoopInstance(ModelInstance):
     `execute`, and is switched to again once what it waits for is there: nothing blocks.
     """
 
-    def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float], turn: Turn) -> None:
         super().__init__(name, executor, clock)
+        self.turn = turn
         self._worker: Worker | None = None
         self._batch: Batch | None = None
 
@@ -134,12 +135,15 @@ class LoopInstance(ModelInstance):
     def _execute(self, batch: Batch) -> None:
         """Execute a batch that waits for nobody: without a greenlet."""
         result: object
+        turn = self.turn
+        outer, turn.plain = turn.plain, True
         batch.started = started = self.clock()
         try:
             result = self.executor.execute(batch)
         except BaseException as error:
             result = error
         batch.ended = ended = self.clock()
+        turn.plain = outer
         if ended - started > HELD_SECONDS:
             self.warn_held(ended - started)
         assert self.scheduler is not None
@@ -170,9 +174,12 @@ class LoopInstance(ModelInstance):
 
     def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> None:
         """Let the worker run, with a new batch or from where it left, until it is done or leaves."""
+        turn = self.turn
+        outer, turn.plain = turn.plain, False
         worker.parent = getcurrent()
         result = worker.switch(batch)
         now = self.clock()
+        turn.plain = outer
         if now - entered > HELD_SECONDS:
             self.warn_held(now - entered)
         if result is not _WAITS:

@@ -36,7 +36,6 @@ BATCH_NOTE = (
 
 
 class ModelState(enum.Enum):
-    UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
     READY = "READY"
     UNLOADING = "UNLOADING"
@@ -63,6 +62,7 @@ class Model:
         self.decoupled = config.decoupled
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
+        self._finalizing: asyncio.Future[None] | None = None
         self.scheduler: Scheduler
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
@@ -142,7 +142,9 @@ class Model:
             thread.stop()
         if placement is Placement.TASK:
             return TaskInstance(name, executor, kernel.clock, kernel.loop)
-        return (LoopInstance if placement is Placement.LOOP else CallbackInstance)(name, executor, kernel.clock)
+        if placement is Placement.LOOP:
+            return LoopInstance(name, executor, kernel.clock, kernel.turn)
+        return CallbackInstance(name, executor, kernel.clock)
 
     def stop(self) -> None:
         """Accept nothing more."""
@@ -155,7 +157,10 @@ class Model:
         return self.scheduler.closed
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances."""
+        """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances.
+
+        May be called again, with less patience: it is done once, and all wait for it.
+        """
         if self.state is not ModelState.UNLOADING:
             self.stop()
         scheduler = self.scheduler
@@ -168,7 +173,12 @@ class Model:
                     ServingError(Code.UNAVAILABLE, f"Server is stopping, request to model '{self.name}' was given up")
                 )
         scheduler.closed = True
-        await asyncio.gather(*(self._close_instance(instance) for instance in scheduler.instances))
+        if self._finalizing is None:
+            self._finalizing = asyncio.ensure_future(self._finalize())
+        await asyncio.shield(self._finalizing)
+
+    async def _finalize(self) -> None:
+        await asyncio.gather(*(self._close_instance(instance) for instance in self.scheduler.instances))
         self.state = ModelState.UNAVAILABLE
         self.attachments.clear()
 

@@ -141,6 +141,8 @@ class Registry:
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
         self._serving: dict[tuple[str, str], Model] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._retiring: set[Model] = set()  # models that serve no name any more and still have requests to finish
+        self._stopping = False
 
     # -- look up -------------------------------------------------------------------------------------------------------
 
@@ -280,18 +282,18 @@ class Registry:
 
     async def stop(self, timeout: float) -> None:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
+        self._stopping = True
         deadline = self._kernel.clock() + timeout
-        models = self.ready_models()
-        for model in models:
+        for model in self.ready_models():
             model.stop()
         try:
             async with asyncio.timeout(timeout):
                 # A request in flight may still call any model: nobody goes before all are idle.
-                while busy := [model for model in models if not model.scheduler.is_idle]:
+                while busy := [model for model in self._alive() if not model.scheduler.is_idle]:
                     await busy[0].scheduler.drained()
         except TimeoutError:
             log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
-        await asyncio.gather(*(model.close(0.0) for model in models))
+        await asyncio.gather(*(model.close(0.0) for model in self._alive()))
         self._serving.clear()
         self._kernel.generation += 1
         for entry in self._entries.values():
@@ -303,10 +305,30 @@ class Registry:
         if self._background:
             await asyncio.wait(self._background, timeout=max(0.1, deadline - self._kernel.clock()))
 
+    def _alive(self) -> set[Model]:
+        """Return the models that have, or may still get, requests."""
+        return {*self._serving.values(), *self._retiring}
+
+    def _let_go(self, model: Model, then: Callable[[], None] = lambda: None) -> None:
+        """Let a model that serves no name any more finish what it has, then finalize it."""
+        self._retiring.add(model)
+
+        async def close() -> None:
+            try:
+                await model.close()
+            finally:
+                self._retiring.discard(model)
+            then()
+
+        model.stop()
+        self._later(close())
+
     # -- load ----------------------------------------------------------------------------------------------------------
 
     async def load(self, name: str, *, config: str | None, files: Mapping[str, bytes] | None) -> None:
         self._check_mode()
+        if self._stopping:
+            raise ServingError(Code.UNAVAILABLE, "Server exiting")
         check_model_name(name)
         before = dict(self._serving)
         await self._load(name, config, files, within=())
@@ -326,6 +348,8 @@ class Registry:
         if plan.config.is_ensemble:
             await self._load_composing(plan.config, skip=(), within=(*within, name))
         async with self._entry(name).lock:
+            if not plan.config.is_ensemble and config is None and self._entries[name].fingerprint is not None:
+                plan = await self._plan(name, None, None)  # what another load has done meanwhile may be newer
             await self._carry_out(plan)
 
     async def _load_composing(self, config: ModelConfig, skip: Any, within: tuple[str, ...]) -> None:
@@ -367,7 +391,7 @@ class Registry:
             words = f"failed to load '{name}', failed to poll from model repository"
             if error.code is Code.NOT_FOUND:
                 if not entry.wanted and not entry.versions:
-                    del self._entries[name]
+                    self._entries.pop(name, None)
                 raise ServingError(Code.NOT_FOUND, f"{words}: {error.message}") from error
             entry.problem = f"{Code.INVALID_ARG.value}: {error.message}"
             for version in entry.versions.values():
@@ -448,38 +472,67 @@ class Registry:
             and set(plan.versions) == {number for number, version in entry.versions.items() if version.state is READY}
         ):
             return  # nothing has changed
-        problems: list[tuple[int, str]] = []
-        if plan.config.is_ensemble:
-            plan.config = self._checked_ensemble(plan)
-        for number in plan.versions:
-            version = entry.versions.get(number)
-            if version is None:
-                entry.versions[number] = _Version(LOADING)
-            elif version.state is not READY:
-                version.state, version.reason = LOADING, ""
-        made = await asyncio.gather(*(self._make(plan, number) for number in plan.versions))
-        for number, result in zip(plan.versions, made):
-            if isinstance(result, Model):
-                self._serve(entry, number, result)
-            else:
-                problems.append((number, f"{result.code.value}: {result.message}"))
-                version = entry.versions[number]
-                if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, problems[-1][1]
+        try:
+            if plan.config.is_ensemble:
+                plan.config = self._checked_ensemble(plan)
+            problems = await self._make_and_serve(plan, entry)
+        except BaseException:
+            if plan.override is not None:
+                plan.override.remove()
+            raise
+        if plan.override is not None and len(problems) == len(plan.versions):
+            plan.override.remove()  # nothing serves out of it
+        elif plan.override is not entry.override:
+            if entry.override is not None:
+                entry.override.remove()
+            entry.override = plan.override
+        if problems:
+            details = "".join(f"version {number} is at UNAVAILABLE state: {reason};\n" for number, reason in problems)
+            raise ServingError(Code.INVALID_ARG, f"load failed for model '{name}': {details}")
         for number, version in list(entry.versions.items()):
             if number not in plan.versions and version.state is READY:
                 self._retire(entry, name, number)
         self._refresh(name)
-        if problems:
-            details = "".join(
-                f"version {number} is at UNAVAILABLE state: {reason};\n" for number, reason in problems
-            )
-            if plan.override is not None:
-                plan.override.remove()
-            raise ServingError(Code.INVALID_ARG, f"load failed for model '{name}': {details}")
-        if entry.override is not None and entry.override is not plan.override:
-            entry.override.remove()
-        entry.config, entry.fingerprint, entry.override = plan.config, plan.fingerprint, plan.override
+        entry.config, entry.fingerprint = plan.config, plan.fingerprint
+
+    async def _make_and_serve(self, plan: _Plan, entry: _Entry) -> list[tuple[int, str]]:
+        """Make the planned versions and let each serve that comes up; return which do not, and why."""
+        for number in plan.versions:
+            version = entry.versions.setdefault(number, _Version(LOADING))
+            if version.state is not READY:
+                version.state, version.reason = LOADING, ""
+        making = [asyncio.ensure_future(self._make(plan, number)) for number in plan.versions]
+        try:
+            await asyncio.wait(making)  # which does not cancel them when it is cancelled
+        except asyncio.CancelledError:
+            # Nobody waits for the load any more, but model code can't be interrupted: what still comes up is finalized.
+            for number, task in zip(plan.versions, making):
+                task.add_done_callback(self._discard)
+                version = entry.versions[number]
+                if version.state is LOADING:
+                    version.state, version.reason = UNAVAILABLE, "Cancelled: the load was given up"
+            raise
+        problems: list[tuple[int, str]] = []
+        for number, task in zip(plan.versions, making):
+            result: Model | ServingError | BaseException = task.exception() or task.result()
+            if isinstance(result, Model) and self._stopping:
+                self._later(result.close())
+                result = ServingError(Code.UNAVAILABLE, "Server exiting")
+            if isinstance(result, Model):
+                self._serve(entry, number, result)
+                continue
+            error = result if isinstance(result, ServingError) else ServingError(Code.INTERNAL, repr(result))
+            problems.append((number, f"{error.code.value}: {error.message}"))
+            version = entry.versions[number]
+            if version.state is not READY:
+                version.state, version.reason = UNAVAILABLE, problems[-1][1]
+        self._refresh(plan.config.name)
+        return problems
+
+    def _discard(self, task: asyncio.Future[Model | ServingError]) -> None:
+        """Finalize a model that came up too late."""
+        if not task.cancelled() and task.exception() is None and isinstance(model := task.result(), Model):
+            self._later(model.close())
 
     async def _make(self, plan: _Plan, number: int) -> Model | ServingError:
         """Return the started model version, or why there is none."""
@@ -515,8 +568,7 @@ class Registry:
         self._serving[model.name, str(number)] = model
         self._kernel.generation += 1
         if old is not None:
-            old.stop()
-            self._later(old.close())
+            self._let_go(old)
 
     def _refresh(self, name: str) -> None:
         """Set which version stands for the name alone: the highest that is READY."""
@@ -613,14 +665,12 @@ class Registry:
         self._serving.pop((name, str(number)), None)
         self._kernel.generation += 1
         version.state, version.model = UNLOADING, None
-        model.stop()
 
-        async def close() -> None:
-            await model.close()
+        def gone() -> None:
             if version.state is UNLOADING:
                 version.state, version.reason = UNAVAILABLE, reason
 
-        self._later(close())
+        self._let_go(model, gone)
 
     # -- small helpers -------------------------------------------------------------------------------------------------
 

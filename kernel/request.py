@@ -21,10 +21,6 @@ __all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState
 #: The one completion. `(response, final)`; the response is None only for a final flag that carries no data.
 Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
 
-SEQUENCE_START = 1
-SEQUENCE_END = 2
-
-
 class RequestState(enum.IntEnum):
     INITIALIZED = 0
     PENDING = 1
@@ -51,7 +47,7 @@ class InferenceRequest:
     `inputs`: name -> Tensor, in the order of arrival. `requested_outputs`: names, or None for all. `timeout_us`: the
     request parameter `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in
     seconds, at which an answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution
-    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: SEQUENCE_START, SEQUENCE_END.
+    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the start of a sequence, 2 for its end.
     """
 
     __slots__ = (
@@ -69,7 +65,6 @@ class InferenceRequest:
         "model",
         "model_name",
         "model_version",
-        "on_cancel",
         "order",
         "outcome",
         "parameters",
@@ -129,7 +124,6 @@ class InferenceRequest:
         self.error: ServingError | None = None  # why it was released, where not by an answer
         self.counted = False  # the statistics have it
         self.outcome: Any = None  # what preserve_ordering holds back
-        self.on_cancel: Callable[[], None] | None = None  # told once, when cancelled while executing
 
     @property
     def log_id(self) -> str:

@@ -38,14 +38,18 @@ STREAK = 64  # calls of models that run at once within one turn of the loop
 
 
 class Turn:
-    """What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers."""
+    """What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers.
 
-    __slots__ = ("_loop", "calls", "depth")
+    `depth`: executions within executions. `plain`: the innermost one runs without a greenlet, so it can't wait.
+    """
+
+    __slots__ = ("_loop", "calls", "depth", "plain")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.depth = 0
         self.calls = 0
+        self.plain = False
 
     def may_call(self) -> bool:
         """Count one call of a model that would run at once; False when others have waited long enough."""
@@ -341,9 +345,8 @@ class Scheduler:
                 request.state = PENDING
                 request.batch = None
             self.queue.push_back(back)
-            if self._ordered is not None:
-                for _ in back:
-                    self._ordered.pop()
+            # Between the last look and the taking the worker may have finished one, seen that more was to do, and not woken us.
+            self._mailbox.drain()
             self._dispatch()
         else:
             self._guarded.add(instance)
@@ -357,6 +360,17 @@ class Scheduler:
             batch.input_ended = batch.started
         if not batch.output_started:
             batch.output_started = batch.ended
+        try:
+            self._conclude(batch, result)
+        except Exception as problem:  # an executor that keeps to no contract
+            self._fail_batch(batch, self._as_error(problem))
+        if self.queue.size and not self._scheduled:
+            self._dispatch()
+        if self.stopping:
+            self._tell_drained()
+
+    def _conclude(self, batch: Batch, result: Any) -> None:
+        """Answer the requests of an execution with its result, and count it."""
         requests = batch.requests
         if type(result) is list and len(result) == 1 and self._simple and len(requests) == 1:
             # What nearly every execution comes to.
@@ -368,10 +382,6 @@ class Scheduler:
                 else:
                     self.statistics.executed(batch)
                 self.release(request, response)
-                if self.queue.size and not self._scheduled:
-                    self._dispatch()
-                if self.stopping:
-                    self._tell_drained()
                 return
         if result is SKIPPED:
             pass
@@ -402,15 +412,12 @@ class Scheduler:
             if not self._is_ensemble:  # whose failed execution is its step's (reference behaviour)
                 self.statistics.executed(batch)
             self._fail_batch(batch, self._as_error(result))
-        if self.queue.size and not self._scheduled:
-            self._dispatch()
-        if self.stopping:
-            self._tell_drained()
 
     def _fail_batch(self, batch: Batch, error: ServingError) -> None:
+        answer = self.release if self._ordered is None else self._answer
         for request in batch.requests:
             if request.state is not RELEASED:
-                self.release(request, InferenceResponse([], error=error))
+                answer(request, InferenceResponse([], error=error))
 
     def _as_error(self, problem: object) -> ServingError:
         if isinstance(problem, ServingError):
@@ -464,7 +471,10 @@ class Scheduler:
             else:
                 self.release(request, response)
         elif response is not None:
-            request.respond(self.sign(request, response), False)
+            try:
+                request.respond(self.sign(request, response), False)
+            except Exception:
+                log.exception("the receiver of a response of model '%s' failed", self.name)
 
     def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
         """Give the final answer: the one way to RELEASED for a request that was accepted."""
@@ -499,6 +509,8 @@ class Scheduler:
         except Exception:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
         request.batch = None  # only now: an ensemble reads the times of its steps there
+        if batch is None or batch.ended:
+            request.inputs = {}  # what still refers to the request (a deadline, a client) need not keep its tensors
         if self._ordered and self._ordered[0].state is RELEASED:
             self._flush()
         if self.stopping:
@@ -542,14 +554,10 @@ class Scheduler:
             return
         if error is None:
             error = ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
-        executing = request.state is EXECUTING
-        if not executing:
+        if request.state is not EXECUTING:
             self.queue.remove(request)
         request.error = error
-        told, request.on_cancel = request.on_cancel, None
         self.release(request, InferenceResponse([], error=error))
-        if executing and told is not None:
-            told()
 
     def _cancel_children(self, batch: Batch) -> None:
         """The calls of an execution that nobody waits for any more are of no use either."""
@@ -622,8 +630,9 @@ class Scheduler:
         """Return when no accepted request is without its answer and no execution runs. After `stop`."""
         assert self.stopping
         while not self.is_idle:
-            self._drained = self._loop.create_future()
-            await self._drained
+            if self._drained is None or self._drained.done():
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)  # others may wait for it, too
 
     @property
     def is_idle(self) -> bool:

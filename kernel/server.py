@@ -122,6 +122,9 @@ class Kernel:
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
         self.accepting = False
+        if not hasattr(self, "mailbox"):  # never started
+            self.load_pool.shutdown(wait=False)
+            return
         await self._registry.stop(self.drain_seconds if timeout is None else timeout)
         self.live = False
         self.mailbox.drain()
@@ -190,9 +193,6 @@ class Kernel:
         else:
             self.mailbox.post(callback, *args)
 
-    def on_loop_thread(self) -> bool:
-        return threading.get_ident() == self._loop_thread
-
     def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Call `step(wake)` on the loop and return once `wake()` was called.
 
@@ -206,7 +206,7 @@ class Kernel:
             lock.acquire()
             return
         worker = current_worker()
-        if worker is None:
+        if worker is None or self.turn.plain:
             raise RuntimeError("waiting here would block the event loop")
         worker.instance.wait(step)
 

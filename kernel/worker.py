@@ -108,7 +108,6 @@ class ThreadInstance(ModelInstance):
             try:
                 work = self._thread.inbox.get_nowait()
             except queue.Empty:
-                taken.reverse()
                 return taken
             assert type(work) is Batch, "only an idle instance is told to finalize"
             taken.append(work)

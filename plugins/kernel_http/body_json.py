@@ -5,6 +5,7 @@ Produces plain records. What the model makes of them (names, datatypes, shapes) 
 
 from __future__ import annotations
 
+import math
 import json
 from typing import Any
 
@@ -129,6 +130,11 @@ def source_of(record: Any) -> tuple[str, Any]:
     raise ServingError(Code.INVALID_ARG, f"{SOURCES}set{chosen}" if sources else f"{SOURCES}no field is set")
 
 
+#: What an array can have at all: dimensions, and elements (of up to eight bytes).
+MAX_RANK = 32
+MAX_ELEMENTS = 2**60
+
+
 def read_shape(record: dict[str, Any], name: str) -> tuple[int, ...]:
     where = f"input '{name}'"
     if "shape" not in record:
@@ -139,6 +145,12 @@ def read_shape(record: dict[str, Any], name: str) -> tuple[int, ...]:
     for dim in shape:
         if type(dim) is not int or not 0 <= dim <= MAX_INT64:
             raise malformed("shape", NON_UINT, where)
+    if 0 in shape and math.prod(dim for dim in shape if dim) > MAX_ELEMENTS:  # otherwise the bytes can't be that many
+        raise ServingError(Code.INVALID_ARG, f"Unable to parse 'shape': {where} has dimensions that are too large")
+    if len(shape) > MAX_RANK:
+        raise ServingError(
+            Code.INVALID_ARG, f"Unable to parse 'shape': {where} has {len(shape)} dimensions, at most {MAX_RANK} can be served"
+        )
     return tuple(shape)
 
 

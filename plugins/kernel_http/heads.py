@@ -139,7 +139,10 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
         raise _refused(block, None)
     head = Head(block)
     head.method = parser.get_method().decode()
-    head.http10 = parser.get_http_version() == "1.0"
+    version = parser.get_http_version()
+    if version not in ("1.0", "1.1"):
+        raise HeadError(0, f"HTTP/{version}")
+    head.http10 = version == "1.0"
     head.head_only = head.method == "HEAD"
     head.path = _path(sink.url)
     connection = b""

@@ -191,7 +191,7 @@ class Inference:
         if not isinstance(memory, Memory):
             memory = model.attachments[Inference] = Memory(model)
         template = memory.templates.get(json)
-        if template is None or template.size != len(tail):
+        if template is None or template.size != len(tail) or head.forward_error:
             self._first(connection, head, json, tail, model, memory)
             return
         self._remember(connection, head, json, len(tail), template)
@@ -243,6 +243,11 @@ class Inference:
                 raise reader.deferred
         except ServingError as error:
             self._refuse(connection, head, error, json=True)
+            return
+        except Exception as error:  # a mistake of ours must not cost the connection's other requests their answers
+            log.exception("a request to model '%s' can't be read", model.name)
+            problem = ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}")
+            self._refuse(connection, head, problem, json=True)
             return
         if reader.repeatable and len(json) <= TEMPLATE_SIZE:
             if len(memory.templates) >= TEMPLATES:

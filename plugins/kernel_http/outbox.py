@@ -8,10 +8,13 @@ writes is kept, so it is the order on each connection.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Outbox"]
+
+log = logging.getLogger(__name__)
 
 #: Writes that may wait for the end of the turn.
 LIMIT = 64
@@ -44,7 +47,10 @@ class Outbox:
         if waiting:
             self._waiting = []
             for write, payload in waiting:
-                write(payload)
+                try:
+                    write(payload)
+                except Exception as error:  # its client has gone meanwhile; the others' answers go out
+                    log.debug("an answer could not be written: %s", error)
 
     def _end_turn(self) -> None:
         self._in_turn = False

@@ -69,6 +69,8 @@ class Connection(Answers):
         self._transport = transport
         self._write = transport.write
         self.server.opened(self)
+        if self.server.draining:
+            self._close()
 
     def connection_lost(self, exception: Exception | None) -> None:
         """The client has gone: nobody waits for the answers any more."""
@@ -112,8 +114,21 @@ class Connection(Answers):
 
     def _consume(self, data: bytearray, end: int) -> None:
         """Use the messages in `data[:end]`, as many as are complete and may be begun; keep the rest."""
-        at = 0
         self._consuming = True
+        try:
+            at = self._use(data, end)
+        finally:
+            self._consuming = False
+        if self._closing:
+            self._rest.clear()
+        elif at < end:
+            self._rest = data[at:end]
+            if not self._blocked and not self._since:
+                self._wait_since()
+
+    def _use(self, data: bytearray, end: int) -> int:
+        """Begin the complete messages in `data[:end]`; return how many bytes were used."""
+        at = 0
         while at < end and not self._closing:
             if self._body is None:
                 if not self._may_begin():
@@ -136,13 +151,7 @@ class Connection(Answers):
                 at += taken
             if self._body is not None and at < end:
                 at = self._continue_body(data, at, end)
-        self._consuming = False
-        if self._closing:
-            self._rest.clear()
-        elif at < end:
-            self._rest = data[at:end]
-            if not self._blocked and not self._since:
-                self._wait_since()
+        return at
 
     def _may_begin(self) -> bool:
         """False while enough is in flight, or the client has not taken what it was sent."""
@@ -266,11 +275,11 @@ class Connection(Answers):
 
     def drain(self) -> None:
         """Take no further request; close as soon as the last answer is out."""
+        self.template = None  # what is like the last request is no longer taken without a look
         if self._closing:
             return
         if self._body is not None or self._rest:
             return  # a request is arriving: it is still served
-        self.template = None
         self._closing = True
         if not self.exchanges:
             self._close()

@@ -175,7 +175,7 @@ class SyncExecutor(ModelExecutor):
 
     def execute(self, batch: Batch) -> list[CoreResponse | None] | None:
         instance = self.instance
-        EXECUTION.set((instance, batch))
+        token = EXECUTION.set((instance, batch))
         cores = batch.requests
         requests = (
             [Received(cores[0], instance)] if len(cores) == 1 else [Received(request, instance) for request in cores]
@@ -188,7 +188,7 @@ class SyncExecutor(ModelExecutor):
         except BaseException as error:  # a model's SystemExit is an answer, not our end
             failure = self._raised(requests, error)
         finally:
-            EXECUTION.set(instance.idle)
+            EXECUTION.reset(token)
         raise failure  # here, where it does not keep the model's frames
 
 

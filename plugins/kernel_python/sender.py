@@ -66,6 +66,10 @@ class InferenceResponseSender:
             )
         instance = self._instance
         final = flags == FINAL
+        # Made before anything is noted: what can't be made into a response leaves the sender as it was.
+        answer: CoreResponse | None = None
+        if response is not None:
+            answer = answer_of(instance, self._core, response, getrefcount(response), SENT)
         with _lock:
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -84,12 +88,8 @@ class InferenceResponseSender:
             # The one response of a normal model answers the request: the final flag, should it come late, adds nothing.
             answered = final if instance.decoupled else response is not None
             self._settled = self._settled or answered
-        if response is not None:
-            answer: CoreResponse | None = answer_of(instance, self._core, response, getrefcount(response), SENT)
-        elif not instance.decoupled:
+        if response is None and not instance.decoupled:
             return
-        else:
-            answer = None
         instance.kernel.send(self._core, answer, answered)
 
     def is_cancelled(self) -> bool:
