@@ -47,7 +47,8 @@ class InferenceRequest:
     `inputs`: name -> Tensor, in the order of arrival. `requested_outputs`: names, or None for all. `timeout_us`: the
     request parameter `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in
     seconds, at which an answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution
-    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the start of a sequence, 2 for its end.
+    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the
+    start of a sequence, 2 for its end.
     """
 
     __slots__ = (

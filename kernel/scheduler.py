@@ -375,7 +375,7 @@ class Scheduler:
         if type(result) is list and len(result) == 1 and self._simple and len(requests) == 1:
             # What nearly every execution comes to.
             request, response = requests[0], result[0]
-            if response is not None and request.state is not RELEASED:
+            if type(response) is InferenceResponse and request.state is not RELEASED:
                 if response.error is None and not request.counted:
                     request.counted = True
                     self.statistics.executed_one(batch, request.enqueued)
@@ -396,10 +396,13 @@ class Scheduler:
                 for request, response in zip(requests, result):
                     if request.state is RELEASED:
                         continue
-                    if response is not None:
+                    if isinstance(response, InferenceResponse):
                         answer(request, response)
-                    else:
+                    elif response is None:
                         self._open.add(request)
+                    else:
+                        kind = type(response).__name__
+                        raise TypeError(f"its executor returned {kind} where a response was wanted")
             else:
                 self._fail_batch(
                     batch,

@@ -5,8 +5,8 @@ Produces plain records. What the model makes of them (names, datatypes, shapes) 
 
 from __future__ import annotations
 
-import math
 import json
+import math
 from typing import Any
 
 import msgspec

@@ -6,9 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kernel import Kernel
+from kernel import Kernel, ServingError
 
 TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 
@@ -560,3 +561,56 @@ def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(rep
         del sys.library_for_test  # type: ignore[attr-defined]
     assert "would block the event loop" in first
     assert second == [[2.0]]
+
+
+def test_a_call_on_the_loop_leaves_its_callers_context_alone(repo: Any, helpers: Any) -> None:
+    """The callee runs inside the caller's task: afterwards the caller is still itself, with its execution."""
+    repo.add("callee", helpers.ECHO, parameters={"placement": "loop"})
+    repo.add(
+        "a",
+        """
+        from kernel_python.calling import EXECUTION
+
+        class TritonPythonModel:
+            async def execute(self, requests):
+                before = EXECUTION.get()
+                x = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()
+                call = pb_utils.InferenceRequest(
+                    model_name="callee", inputs=[pb_utils.Tensor("X", x)], requested_output_names=["Y"]
+                )
+                await call.async_exec()
+                same = EXECUTION.get() is before
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([same], np.float32))])]
+        """,
+    )
+
+    async def main(kernel: Kernel) -> None:
+        assert (await kernel.infer("a", {"X": np.ones(1, np.float32)}))["Y"].tolist() == [1.0]
+
+    repo.run(main)
+
+
+def test_a_model_that_called_another_is_still_refused_the_call_of_itself(repo: Any, helpers: Any) -> None:
+    repo.add("callee", helpers.ECHO, parameters={"placement": "loop"})
+    repo.add(
+        "a",
+        """
+        class TritonPythonModel:
+            async def execute(self, requests):
+                def call(name):
+                    x = pb_utils.Tensor("X", np.zeros(1, np.float32))
+                    return pb_utils.InferenceRequest(model_name=name, inputs=[x], requested_output_names=["Y"]).async_exec()
+
+                await call("callee")
+                response = await call("a")
+                return [pb_utils.InferenceResponse(error=response.error())]
+        """,
+        parameters={"max_concurrency": "1"},
+    )
+
+    async def main(kernel: Kernel) -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises(ServingError, match="could only wait for itself"):
+                await kernel.infer("a", {"X": np.ones(1, np.float32)})
+
+    repo.run(main)

@@ -521,3 +521,34 @@ def test_a_wrong_guess_costs_one_request_and_says_why(repo: Any, helpers: Any, i
         assert response["Y"].tolist() == [1.0]
 
     repo.run(main)
+
+
+def test_a_response_that_cannot_be_sent_leaves_the_sender_open(repo: Any) -> None:
+    """The exception is the model's to see; the request still gets its final answer."""
+    repo.add(
+        "a",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                for request in requests:
+                    sender = request.get_response_sender()
+                    bad = np.empty(1, object)
+                    bad[0] = chr(0xD800)
+                    try:
+                        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", bad)]), flags=1)
+                    except UnicodeEncodeError:
+                        good = np.array([b"caught"], object)
+                        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", good)]))
+                        sender.send(flags=1)
+        """,
+        io='input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] '
+        'output [ { name: "Y" data_type: TYPE_STRING dims: [ 1 ] } ]',
+        decoupled=True,
+    )
+
+    async def main(kernel: Kernel) -> None:
+        async with asyncio.timeout(10):
+            responses = [response async for response in kernel.stream("a", {"X": np.ones(1, np.float32)})]
+        assert [response["Y"].tolist() for response in responses] == [[b"caught"]]
+
+    repo.run(main)

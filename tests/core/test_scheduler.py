@@ -490,6 +490,8 @@ def failing(batch: Batch) -> Result:
         (lambda batch: [], "the executor of model 'm' returned 0 responses for 1 requests"),
         (lambda batch: [answer(batch.requests[0])] * 3, "the executor of model 'm' returned 3 responses for 1 requests"),
         (lambda batch: 7, "model 'm' failed: TypeError: its executor returned int, not a list of responses"),
+        (lambda batch: ["x"], "model 'm' failed: TypeError: its executor returned str where a response was wanted"),
+        (lambda batch: (object(),), "model 'm' failed: TypeError: its executor returned object where a response was wanted"),
         (
             lambda batch: [InferenceResponse.failure(Code.NOT_FOUND, "not here")],
             "not here",
@@ -838,5 +840,42 @@ def test_statistics_of_a_batch(tmp_path: Path) -> None:
                 3: [(1, 100), (1, 600), (1, 300)]
             }
             assert s.failures == {reason.value: 0 for reason in Reason}
+
+    run(main())
+
+
+def test_failures_keep_the_order_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        models = {
+            "m": BASE.replace("count: 1", "count: 2") + "max_batch_size: 1 dynamic_batching { preserve_ordering: true }"
+        }
+
+        async def execute(batch: Batch) -> Result:
+            if batch.requests[0].id == "bad":
+                raise ValueError("boom")
+            await asyncio.sleep(10)
+            return echo(batch)  # type: ignore[return-value]
+
+        async with serving(tmp_path, models, {"m": execute}) as (client, _):
+            client.send("m", "slow", [[1]])
+            client.send("m", "bad", [[1]])
+            await asyncio.sleep(20)
+            assert client.outcomes() == {"slow": (10, "ok"), "bad": (10, "model 'm' failed: ValueError: boom")}
+
+    run(main())
+
+
+@pytest.mark.parametrize("timed", ["deadline", "policy"])
+def test_answered_requests_do_not_keep_their_tensors(tmp_path: Path, timed: str) -> None:
+    async def main() -> None:
+        policy = "default_queue_policy { default_timeout_microseconds: 3600000000 }" if timed == "policy" else ""
+        models = {"m": f"{BASE} max_batch_size: 1 dynamic_batching {{ {policy} }}"}
+        async with serving(tmp_path, models) as (client, _):
+            deadline = 4600.0 if timed == "deadline" else None
+            for index in range(60):
+                client.send("m", str(index), np.zeros((1, 1000)), deadline=deadline)
+            await asyncio.sleep(1)
+            client.answers.clear()
+            assert sum(len(request.inputs) for request in client.requests.values()) == 0
 
     run(main())

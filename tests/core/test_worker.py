@@ -423,3 +423,58 @@ def test_a_cancelled_call_of_a_blocked_thread_is_answered_once(tmp_path: Path) -
             assert final and "Request cancelled" in response.error.message
 
     asyncio.run(main())
+
+
+def test_circles_are_refused_also_where_calls_wait_in_a_threads_inbox(tmp_path: Path) -> None:
+    """Quick models are handed runs: a call that waits in an inbox behind its own caller would wait for ever."""
+
+    async def main() -> None:
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            if batch.requests[0].inputs["X"].array.item() == 2:
+                child, answers = request(kernel, "a", parent=batch)
+                kernel.wait(child, batch)
+                ((response, _),) = answers
+                return [response if response.error else answer(batch.requests[0])]
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"a": (Placement.THREAD, execute)})
+        async with kernel:
+            for _ in range(50):
+                await kernel.infer("a", X)
+            assert kernel.model("a").scheduler.instances[0].limit > 1
+            two = {"X": np.array([2.0], np.float32)}
+            async with asyncio.timeout(10):
+                results = await asyncio.gather(
+                    kernel.infer("a", two), kernel.infer("a", X), kernel.infer("a", two), return_exceptions=True
+                )
+            assert ["could only wait for itself" in str(result) for result in results] == [True, False, True]
+
+    asyncio.run(main())
+
+
+def test_what_is_taken_back_keeps_its_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        stuck, leave = threading.Event(), threading.Event()
+        order: list[float] = []
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            value = batch.requests[0].inputs["X"].array.item()
+            if value == 100:
+                stuck.set()
+                leave.wait(10)
+            order.append(value)
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"m": (Placement.THREAD, execute)})
+        async with kernel:
+            for _ in range(50):
+                await kernel.infer("m", X)
+            order.clear()
+            calls = [kernel.infer("m", {"X": np.array([100.0 + index], np.float32)}) for index in range(8)]
+            await until(stuck.is_set)
+            await until(lambda: kernel.model("m").scheduler.queue.size == 7)  # taken back
+            leave.set()
+            await asyncio.gather(*calls)
+            assert order == [100.0 + index for index in range(8)]
+
+    asyncio.run(main())

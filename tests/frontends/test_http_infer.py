@@ -741,3 +741,17 @@ def test_a_model_error_keeps_its_words(client: Client) -> None:
 
     client.kernel.change = fail
     assert client.ask(infer("types", {"inputs": FP32})).error == "\\udcff is no text"
+
+
+@pytest.mark.parametrize("shape", [[1] * 70, [0, 2**63 - 1], [0, 2**62, 2**62]])
+@pytest.mark.parametrize("kind", ["json", "binary", "bytes"])
+def test_shapes_that_no_array_can_have(client: Client, shape: list[int], kind: str) -> None:
+    name, datatype = ("IN_BYTES", "BYTES") if kind == "bytes" else ("IN_FP32", "FP32")
+    if kind == "json":
+        message = infer("types", {"inputs": [{"name": name, "datatype": datatype, "shape": shape, "data": [0.0]}]})
+    else:
+        message = binary("types", [tensor(name, datatype, shape, binary_data_size=0)], b"")
+    response = client.ask(message)
+    assert response.status == 400
+    assert f"Unable to parse 'shape': input '{name}' has" in response.error
+    assert client.ask(infer("types", {"inputs": []})).status == 200  # the connection lives on

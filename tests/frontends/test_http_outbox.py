@@ -53,3 +53,15 @@ def test_flush_keeps_the_order() -> None:
     outbox.write(written.append, 3)
     loop.turn()
     assert written == [0, 1, 2, 3]
+
+
+def test_a_client_that_has_gone_costs_the_others_nothing() -> None:
+    def gone(payload: int) -> None:
+        raise RuntimeError("the handle is closed")
+
+    loop, written = Loop(), []
+    outbox = Outbox(loop)  # type: ignore[arg-type]
+    for number, write in enumerate((written.append, gone, written.append)):
+        outbox.write(write, number)
+    loop.turn()
+    assert written == [0, 2]
