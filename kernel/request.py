@@ -28,7 +28,8 @@ class RequestState(enum.IntEnum):
     RELEASED = 3
 
 
-#: From which state to which; everything else is a bug of the core, asserted where the scheduler moves a request.
+#: From which state to which; everything else is a bug of the core. The core's tests run on requests that assert it at every
+#: move (tests/virtual.py); in service only what matters most is asserted: nothing comes back from RELEASED.
 #: INITIALIZED to EXECUTING: nobody waits and an instance is free. EXECUTING to PENDING: a run that was taken back.
 TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
     RequestState.INITIALIZED: frozenset({RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED}),

@@ -22,10 +22,12 @@ from kernel import (
     Kernel,
     ModelConfig,
     Placement,
+    RequestState,
     Result,
     Tensor,
     hookimpl,
 )
+from kernel.request import TRANSITIONS
 
 T = TypeVar("T")
 
@@ -173,6 +175,22 @@ def write_repository(folder: Path, models: Mapping[str, str], versions: tuple[in
     return folder
 
 
+class Watched(InferenceRequest):
+    """A request that asserts the table of states at every move."""
+
+    __slots__ = ("_state",)
+
+    @property  # type: ignore[override]
+    def state(self) -> RequestState:
+        return self._state
+
+    @state.setter
+    def state(self, new: RequestState) -> None:
+        old: RequestState | None = getattr(self, "_state", None)
+        assert old is None or new in TRANSITIONS[old], f"{old!r} to {new!r}"
+        self._state = new
+
+
 class Client:
     """Sends requests to a kernel and keeps what became of them."""
 
@@ -190,7 +208,7 @@ class Client:
             answers.append((loop.time() - 1000.0, response, final))
 
         tensor = Tensor("X", "FP32", np.array(value, np.float32))
-        request = InferenceRequest(model, {"X": tensor}, respond, id=id, **fields)
+        request = Watched(model, {"X": tensor}, respond, id=id, **fields)
         self.requests[id] = request
         self.kernel.submit(request)
         return request
