@@ -286,6 +286,9 @@ class Connection(Answers):
 
     def sweep(self, now: float, limit: float) -> None:
         """Cut off a client that does not send what it began, or does not take what it is sent."""
+        template = self.template
+        if template is not None and template.generation != self.server.kernel.generation:
+            self.template = None  # perhaps a model's that was replaced: an idle client must not keep it in memory
         if self._lingering:
             if not self.exchanges and now - self._since > min(limit, LINGER):
                 self._transport.abort()

@@ -385,3 +385,14 @@ def test_drain() -> None:
         await task
 
     asyncio.run(run())
+
+
+def test_an_idle_client_does_not_keep_a_replaced_model(client: Client) -> None:
+    message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
+    assert client.ask(message).status == client.ask(message).status == 200
+    assert client.connection.template is not None
+    client.server.sweep(client.kernel.loop.now)
+    assert client.connection.template is not None
+    client.kernel.served["add_sub"] = {}
+    client.server.sweep(client.kernel.loop.now)
+    assert client.connection.template is None
