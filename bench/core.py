@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ class NullBackend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         pass
 
     def create(self, context: InstanceContext) -> NullExecutor:

@@ -16,6 +16,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from kernel.batch import Batch
 from kernel.interfaces import Executor
 from kernel.request import RequestState
+from kernel.thread import DaemonThreads
 
 if TYPE_CHECKING:
     from kernel.scheduler import Scheduler, Turn
@@ -25,6 +26,7 @@ log = logging.getLogger("kernel")
 RELEASED = RequestState.RELEASED
 
 SKIPPED: Any = object()  # the result of a batch that nobody waited for any more when its turn came
+_threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
 __all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone", "current_worker"]
@@ -79,8 +81,8 @@ class ModelInstance:
 
     async def close(self) -> None:
         """Let the executor finalize; nothing is running any more."""
-        # Not on the loop: a slow finalize would hold up every other model.
-        await asyncio.get_running_loop().run_in_executor(None, self.executor.finalize)
+        # Not on the loop: a slow finalize would hold up every other model, a hanging one the end of the process.
+        await asyncio.get_running_loop().run_in_executor(_threads, self.executor.finalize)
 
 
 def all_gone(batch: Batch) -> bool:

@@ -86,8 +86,11 @@ class Backend(Protocol):
         Raises ServingError; the load fails with its message.
         """
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
-        """Refuse a config that this backend can't serve, by raising ConfigError. Loads nothing, runs no model code."""
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
+        """Refuse a config or a missing file that this backend can't serve, by raising ServingError.
+
+        Loads nothing and runs no model code: `kernel check` calls it. `versions`: those that would be loaded.
+        """
 
     def create(self, context: InstanceContext) -> Executor:
         """Make one instance: import, initialise, ready to execute. Raises ServingError (or anything; it is then INTERNAL)."""

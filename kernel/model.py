@@ -19,7 +19,8 @@ from kernel.interfaces import Backend, InstanceContext, Placement
 from kernel.request import InferenceRequest, InferenceResponse
 from kernel.scheduler import Scheduler
 from kernel.statistics import ModelStatistics
-from kernel.worker import InstanceThread, ThreadInstance, ThreadTaskInstance
+from kernel.thread import InstanceThread
+from kernel.worker import ThreadInstance, ThreadTaskInstance
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
@@ -188,7 +189,7 @@ class Model:
             return
         try:
             await instance.close()
-        except Exception:
+        except Exception:  # threads turn what is worse into one (thread.py)
             log.exception("finalize of instance '%s' of model '%s' failed", instance.name, self.name)
 
     def statistics(self) -> ModelStatistics:

@@ -47,6 +47,8 @@ __all__ = ["ModelIndex", "Registry"]
 
 log = logging.getLogger("kernel")
 
+FINALIZE_SECONDS = 5.0  # what the models' `finalize` may take at least when all are stopped
+
 LOADING, READY, UNLOADING, UNAVAILABLE = (
     ModelState.LOADING,
     ModelState.READY,
@@ -293,7 +295,14 @@ class Registry:
                     await busy[0].scheduler.drained()
         except TimeoutError:
             log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
-        await asyncio.gather(*(model.close(0.0) for model in self._alive()))
+        closing = [asyncio.ensure_future(model.close(0.0)) for model in self._alive()]
+        if closing:
+            patience = max(FINALIZE_SECONDS, deadline - self._kernel.clock())
+            _, hanging = await asyncio.wait(closing, timeout=patience)
+            if hanging:
+                log.warning("finalize of %d models took longer than %.0f s and was left at that", len(hanging), patience)
+                for task in hanging:
+                    task.cancel()
         self._serving.clear()
         self._kernel.generation += 1
         for entry in self._entries.values():
@@ -549,7 +558,7 @@ class Registry:
                     backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
                 )
             require_complete(config)
-            backend.validate(config, plan.folder.path)
+            backend.validate(config, plan.folder.path, (number,))
             model = Model(self._kernel, config, number, plan.folder.path)
             await model.start(backend)
         except ServingError as error:

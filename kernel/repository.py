@@ -141,10 +141,11 @@ class FileRepository:
     """A model repository in the file system: each folder in it that is not hidden is a model."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.given = Path(path)  # as it is shown
+        self.path = Path(os.path.abspath(path))  # a model may change the working directory
 
     def __repr__(self) -> str:
-        return f"FileRepository({str(self.path)!r})"
+        return f"FileRepository({str(self.given)!r})"
 
     def scan(self) -> dict[str, ModelFolder]:
         """Return the models by name. Raises ServingError(INTERNAL) when the repository itself is not there."""
@@ -152,7 +153,7 @@ class FileRepository:
             with os.scandir(self.path) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
         except OSError as error:
-            raise _no_repository(self.path, error) from None
+            raise _no_repository(self.given, error) from None
         found = {}
         for name in names:
             folder = self.find(name)

@@ -80,6 +80,7 @@ class Kernel:
         self.turn: Turn
         self.live = False
         self.accepting = False
+        self._stopped = False
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
         self._strict_readiness = strict_readiness
@@ -105,6 +106,8 @@ class Kernel:
         Raises ServingError when a repository is missing or, with `exit_on_error`, when a model fails to load; nothing is
         left running then.
         """
+        if self._stopped:
+            raise ServingError(Code.UNAVAILABLE, "this Kernel has been stopped and can't start again; make a new one")
         loop = self.loop = asyncio.get_running_loop()
         # uvloop's own clock has milliseconds and stands still within a turn; ours is the one it is made from.
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
@@ -122,6 +125,7 @@ class Kernel:
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
         self.accepting = False
+        self._stopped = True
         if not hasattr(self, "mailbox"):  # never started
             self.load_pool.shutdown(wait=False)
             return

@@ -1,4 +1,4 @@
-"""Instances that run on a thread of their own, and the thread itself.
+"""Instances that run on a thread of their own.
 
 One thread does everything of one instance: it makes the executor, executes, finalizes. An idle thread is handed a *run*: as
 many batches as it should finish within about a millisecond, since a hop between threads costs more than most glue models
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable
-from typing import Any
 
 from kernel.batch import Batch
 from kernel.errors import Code, ServingError
@@ -20,62 +18,12 @@ from kernel.instance import SKIPPED, ModelInstance, all_gone
 from kernel.interfaces import Executor
 from kernel.mailbox import Mailbox
 from kernel.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.thread import InstanceThread
 
-__all__ = ["InstanceThread", "ThreadInstance", "ThreadTaskInstance"]
+__all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RUN_SECONDS = 0.001  # what one run should take
 RUN_LIMIT = 64  # executions in one run at most
-
-
-class InstanceThread:
-    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it."""
-
-    def __init__(self, name: str) -> None:
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.serve: Callable[[Batch], None] | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function(*args)` on the thread and return its result, or raise what it raised."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-
-        def settle(result: object, error: BaseException | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
-
-        def work() -> None:
-            try:
-                result, error = function(*args), None
-            except BaseException as problem:
-                result, error = None, problem
-                if isinstance(error, StopIteration):  # a future can't carry it
-                    error = RuntimeError(f"StopIteration: {problem}")
-            try:
-                loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:  # the loop was closed meanwhile: nobody waits
-                return
-
-        self.inbox.put(work)
-        return await future
-
-    def stop(self) -> None:
-        """End the thread after what is in its inbox."""
-        self.inbox.put(None)
-
-    def _run(self) -> None:
-        get = self.inbox.get
-        while (work := get()) is not None:
-            if type(work) is Batch:
-                assert self.serve is not None
-                self.serve(work)
-            else:
-                work()
-            del work
 
 
 class ThreadInstance(ModelInstance):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,7 +142,7 @@ class TestBackend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         return
 
     def create(self, context: InstanceContext) -> TestExecutor:

@@ -123,14 +123,20 @@ def find_models(
 def _read(found: Found, backends: Mapping[str, Backend], auto_complete: bool, config_name: str) -> None:
     folder = found.folder
     try:
-        config = read_config(folder.path, auto_complete=auto_complete, config_name=config_name, backends=backends)
+        config = read_config(
+            folder.path,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            backends=backends,
+            partial=auto_complete,
+        )
         found.warnings += config.warnings
         found.warnings += [f"{folder.path}: {words}" for words in missing_versions(config, folder.versions)]
         found.versions = select_versions(config, folder.versions)
         backend = backends.get("ensemble" if config.is_ensemble else config.backend)
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
-        backend.validate(config, folder.path)
+        backend.validate(config, folder.path, found.versions)
     except ConfigErrors as error:
         found.errors += [one.message for one in error.errors]
     except ServingError as error:

@@ -13,8 +13,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import uvloop
@@ -90,7 +90,28 @@ def serve(arguments: Sequence[str]) -> int:
         log.warning("%s has no effect: there is nothing here that it could act on", flag)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(paths, options))
+        return _until_done(runner.get_loop(), _run(paths, options))
+
+
+def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int]) -> int:
+    """Run `main` to its end, whatever model code does to the loop.
+
+    A task that a model has made itself and that calls `sys.exit()` would end the server: asyncio lets SystemExit and
+    KeyboardInterrupt through to whoever runs the loop. The process's own interrupts are handled as signals.
+    """
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            name = f"{type(error).__name__}({error})"
+            log.error("model code has raised %s in a task of its own; the server goes on", name, exc_info=error)
+        except RuntimeError:
+            if task.done():
+                raise
+            log.error("model code has stopped the event loop; the server goes on")
 
 
 async def _run(paths: Sequence[str], options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ An ensemble has no computation and no queue of its own: its capacity is unlimite
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernel import Batch, InferenceRequest, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
@@ -137,7 +138,7 @@ class EnsembleBackend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         return None
 
     def create(self, context: InstanceContext) -> Ensemble:

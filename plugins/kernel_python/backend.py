@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ class PythonBackend:
 
     # -- config --------------------------------------------------------------------------------------------------------
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
-        """Refuse values of the parameters that this backend reads, where they can't be served."""
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
+        """Refuse parameters that this backend reads and can't serve, and versions without a model file."""
+        for version in versions:
+            _model_file(config, model_folder / str(version))
         parameters = config.parameters
         # That placement, max_concurrency and zero_copy are of the right form the config has checked already.
         if parameters.get("placement") == "process":
@@ -105,6 +108,10 @@ class PythonBackend:
                 raise ServingError(Code.INTERNAL, f"Python model {file} does not implement `execute` method.")
             model = model_class()
             if hasattr(model, "initialize"):
+                if inspect.iscoroutinefunction(model.initialize):
+                    raise ServingError(
+                        Code.INTERNAL, f"initialize of {file} is `async def`, which nobody awaits; it has to be a plain `def`"
+                    )
                 model.initialize(_arguments(context))
             instance.phase = "execute"
             executor = _executor(instance, model, config)

@@ -65,7 +65,7 @@ class ModelExecutor:
             finalize = getattr(self.model, "finalize", None)
             if finalize is not None:
                 finalize()
-        except Exception:
+        except BaseException:  # a model's SystemExit is not our end
             log.exception("finalize of model instance '%s' failed", instance.name)
         finally:
             self.model = self._execute = None  # type: ignore[assignment]

@@ -20,7 +20,7 @@ ROWS = (
     "errors tensor model_config_pb2",
     "request config interfaces",
     "queueing batching sequencing batch deadlock",
-    "scheduler instance statistics mailbox worker handover",
+    "scheduler instance statistics mailbox worker handover thread",
     "registry repository model",
     "server hookspecs plugins logs __init__",
     "cli __main__",

@@ -280,3 +280,14 @@ def test_files_that_lead_out(given, normal):
 def test_files_in_each_others_way():
     with pytest.raises(ServingError, match="failed to write the files given for model 'm'"):
         OverrideFolder("m", {"1": b"", "1/model.py": b""})
+
+
+def test_a_relative_path_survives_a_change_of_the_working_directory(tmp_path, monkeypatch):
+    """A model may call os.chdir; the words still have the path as it was given."""
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    there, not_there = FileRepository("models"), FileRepository("nowhere")
+    monkeypatch.chdir("/")
+    assert list(there.scan()) == ["m"]
+    with pytest.raises(ServingError, match="failed to stat file nowhere"):
+        not_there.scan()

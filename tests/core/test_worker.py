@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Backend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
 
-    def validate(self, config: ModelConfig, model_folder: Path) -> None:
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         return
 
     def create(self, context: InstanceContext) -> Executor:

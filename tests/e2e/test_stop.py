@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .serving import FINALIZED, SLEEPER, SLOW_TO_LOAD, Server, serving, wait_until, write_model
+from .serving import BROKEN, ECHO, FINALIZED, SLEEPER, SLOW_TO_LOAD, Server, serving, wait_until, write_model
 
 EXPIRED = '"failed to stop server: Internal - Exit timeout expired. Exiting immediately."'
 
@@ -112,3 +114,59 @@ def test_while_loading(tmp_path: Path) -> None:
         server.process.kill()
         server.process.wait()
     assert "Started HTTPService" not in server.text()
+
+
+EXITS = """\
+    async def execute(self, requests):
+        import asyncio
+        import sys
+
+        async def leave():
+            sys.exit(7)
+
+        await asyncio.gather(leave(), asyncio.sleep(0.01))
+"""
+
+EXITS_AT_THE_END = (
+    ECHO
+    + """
+    def finalize(self):
+        raise SystemExit(5)
+"""
+)
+
+
+def test_a_model_cannot_end_the_server(tmp_path: Path) -> None:
+    """`sys.exit()` in a task that the model has made itself, and in finalize: the server lives on and stops with 0."""
+    for name, body in (("exits", EXITS), ("late", EXITS_AT_THE_END), ("echo", ECHO)):
+        write_model(tmp_path / "models", name, body)
+    with serving(tmp_path, tmp_path / "models") as server:
+        for _ in range(2):
+            status, body = server.infer("exits", 1.0)
+            assert (status, "SystemExit: 7" in body["error"]) == (500, True)
+        assert server.infer("echo", 1.0)[0] == 200
+        server.signal()
+        assert server.wait() == 0
+    assert "model code has raised SystemExit(7) in a task of its own; the server goes on" in server.text()
+
+
+HANGS_AT_THE_END = (
+    ECHO
+    + """
+    def finalize(self):
+        time.sleep(1000)
+"""
+)
+
+
+def test_a_hanging_finalize_does_not_hold_up_a_failed_start(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "hangs", HANGS_AT_THE_END)
+    write_model(tmp_path / "models", "broken", BROKEN)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernel", "serve", str(tmp_path / "models"), "--http-port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+    assert done.returncode == 1
+    assert "failed to load all models" in done.stderr

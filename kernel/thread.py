@@ -1,0 +1,94 @@
+"""Threads of model code: the one of an instance, which makes the calls put into its inbox, and those for one call each.
+
+All are daemons: model code that hangs does not hold up the end of the process. Knows no scheduler. Whatever a call raises is
+raised where its result is awaited; what would end the process there (SystemExit, KeyboardInterrupt of model code) arrives as
+a RuntimeError that names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kernel.batch import Batch
+
+__all__ = ["DaemonThreads", "InstanceThread"]
+
+
+class InstanceThread:
+    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it."""
+
+    def __init__(self, name: str) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.serve: Callable[[Batch], None] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function(*args)` on the thread and return its result, or raise what it raised."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: Exception | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        def work() -> None:
+            result, error = _made(function, args)
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop was closed meanwhile: nobody waits
+                return
+
+        self.inbox.put(work)
+        return await future
+
+    def stop(self) -> None:
+        """End the thread after what is in its inbox."""
+        self.inbox.put(None)
+
+    def _run(self) -> None:
+        get = self.inbox.get
+        while (work := get()) is not None:
+            if type(work) is Batch:
+                assert self.serve is not None
+                self.serve(work)
+            else:
+                work()
+            del work
+
+
+class DaemonThreads(concurrent.futures.Executor):
+    """Makes each call on a fresh daemon thread; for `loop.run_in_executor`."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def work() -> None:
+            result, error = _made(function, args)
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name=getattr(function, "__name__", "call"), daemon=True).start()
+        return future
+
+
+def _made(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """Make a call; return its result, or what it raised as something that a future may carry."""
+    try:
+        return function(*args), None
+    except StopIteration as problem:
+        return None, RuntimeError(f"StopIteration: {problem}")
+    except Exception as problem:
+        return None, problem
+    except BaseException as problem:
+        return None, RuntimeError(f"{type(problem).__name__}: {problem}")
