@@ -24,6 +24,7 @@ from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.statistics import StatisticsCounter
+from kernel.tensor import Tensor
 
 __all__ = ["Scheduler", "Turn"]
 
@@ -40,7 +41,8 @@ STREAK = 64  # calls of models that run at once within one turn of the loop
 class Turn:
     """What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers.
 
-    `depth`: executions within executions. `plain`: the innermost one runs without a greenlet, so it can't wait.
+    `depth`: executions within executions. `calls`: of models that would run at once. `plain`: the innermost execution runs
+    without a greenlet, so it can't wait.
     """
 
     __slots__ = ("_loop", "calls", "depth", "plain")
@@ -51,15 +53,15 @@ class Turn:
         self.calls = 0
         self.plain = False
 
-    def may_call(self) -> bool:
-        """Count one call of a model that would run at once; False when others have waited long enough."""
-        self.calls += 1
-        if self.calls == 1:
-            self._loop.call_soon(self._next)
-        return self.calls < STREAK
+    def begin(self) -> None:
+        """Have `calls` counted from zero again when others have had their turn."""
+        self._loop.call_soon(self._next)
 
     def _next(self) -> None:
         self.calls = 0
+
+
+_NOTHING: dict[str, Tensor] = {}
 
 
 def _nobody(response: InferenceResponse | None, final: bool) -> None:
@@ -163,10 +165,15 @@ class Scheduler:
         turn = self._turn
         if parent is None:
             at_once = self._inline
-        elif not self._adopt(request, parent, instance):
-            return
         else:
-            at_once = (self._inline or parent.blocked_on is request) and turn.may_call()
+            if not self._may_call(request, parent, instance):
+                return
+            at_once = self._inline or parent.blocked_on is request
+            if at_once:
+                turn.calls += 1
+                if turn.calls == 1:
+                    turn.begin()
+                at_once = turn.calls < STREAK
         if (
             at_once
             and instance is not None
@@ -183,6 +190,8 @@ class Scheduler:
                 self._start(instance, Batch([request], request.batch_size))
             finally:
                 turn.depth -= 1
+            if parent is not None and request.state is not RELEASED:
+                self._adopt(request, parent)
             return
         request.order = self._order = self._order + 1
         try:
@@ -193,6 +202,8 @@ class Scheduler:
             return
         request.state = PENDING
         self.in_flight += 1
+        if parent is not None:
+            self._adopt(request, parent)
         if request.deadline is not None:
             heapq.heappush(self._deadlines, (request.deadline, request.order, request))
             self._due += 1
@@ -203,8 +214,8 @@ class Scheduler:
             self._scheduled = True
             self._loop.call_soon(self._dispatch_soon)
 
-    def _adopt(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
-        """Enter a call of a model into the tree under its parent; refuse it when it could only wait for itself."""
+    def _may_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
+        """Refuse the call of a model that nobody waits for any more, or that could only wait for itself."""
         for one in parent.requests:
             if one.state is not RELEASED:
                 break
@@ -222,10 +233,16 @@ class Scheduler:
                 ),
             )
             return False
-        if parent.children is None:
-            parent.children = set()
-        parent.children.add(request)
         return True
+
+    def _adopt(self, request: InferenceRequest, parent: Batch) -> None:
+        """Enter the call of a model into the tree under its parent, whose end is to be its end too."""
+        if all(one.state is RELEASED for one in parent.requests):
+            self.cancel(request)  # the parent has ended while the call was begun
+        elif parent.children is None:
+            parent.children = {request}
+        else:
+            parent.children.add(request)
 
     def _disown(self, request: InferenceRequest) -> None:
         parent = request.parent
@@ -360,8 +377,24 @@ class Scheduler:
             batch.input_ended = batch.started
         if not batch.output_started:
             batch.output_started = batch.ended
+        requests = batch.requests
         try:
-            self._conclude(batch, result)
+            if (
+                type(result) is list
+                and self._simple
+                and len(result) == 1 == len(requests)
+                and type(response := result[0]) is InferenceResponse
+                and (request := requests[0]).state is not RELEASED
+            ):
+                # What nearly every execution comes to.
+                if response.error is None and not request.counted:
+                    request.counted = True
+                    self.statistics.executed_one(batch, request.enqueued)
+                else:
+                    self.statistics.executed(batch)
+                self.release(request, response)
+            else:
+                self._conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
             self._fail_batch(batch, self._as_error(problem))
         if self.queue.size and not self._scheduled:
@@ -372,17 +405,6 @@ class Scheduler:
     def _conclude(self, batch: Batch, result: Any) -> None:
         """Answer the requests of an execution with its result, and count it."""
         requests = batch.requests
-        if type(result) is list and len(result) == 1 and self._simple and len(requests) == 1:
-            # What nearly every execution comes to.
-            request, response = requests[0], result[0]
-            if type(response) is InferenceResponse and request.state is not RELEASED:
-                if response.error is None and not request.counted:
-                    request.counted = True
-                    self.statistics.executed_one(batch, request.enqueued)
-                else:
-                    self.statistics.executed(batch)
-                self.release(request, response)
-                return
         if result is SKIPPED:
             pass
         elif result is None or type(result) is list or type(result) is tuple:
@@ -513,7 +535,7 @@ class Scheduler:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
         request.batch = None  # only now: an ensemble reads the times of its steps there
         if batch is None or batch.ended:
-            request.inputs = {}  # what still refers to the request (a deadline, a client) need not keep its tensors
+            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
         if self._ordered and self._ordered[0].state is RELEASED:
             self._flush()
         if self.stopping:
