@@ -253,6 +253,7 @@ class Registry:
         """Load several models, some at a time; return why which ones failed."""
         failures: dict[str, ServingError] = {}
         plans: dict[str, _Plan] = {}
+        ensembles: dict[str, ModelConfig] = {}
         limit = asyncio.Semaphore(self._parallel)
 
         async def plan(name: str) -> None:
@@ -266,16 +267,16 @@ class Registry:
         async def load(name: str) -> None:
             try:
                 async with limit, self._entry(name).lock:
-                    await self._carry_out(plans[name])
+                    await self._carry_out(plans[name], ensembles)
             except ServingError as error:
                 failures[name] = error
 
         await asyncio.gather(*(plan(name) for name in names))
-        await asyncio.gather(*(load(name) for name in list(plans) if not plans[name].config.is_ensemble))
-        ensembles = {name: plan.config for name, plan in plans.items() if plan.config.is_ensemble}
+        ensembles.update((name, plan.config) for name, plan in plans.items() if plan.config.is_ensemble)
+        await asyncio.gather(*(load(name) for name in list(plans) if name not in ensembles))
         for name in _by_dependency(ensembles):
             try:
-                await self._load_composing(ensembles[name], skip=plans.keys() | failures.keys(), within=())
+                await self._load_composing(ensembles[name], skip=plans.keys() | failures.keys(), planned=ensembles)
             except ServingError as error:
                 failures[name] = error
                 continue
@@ -340,7 +341,7 @@ class Registry:
             raise ServingError(Code.UNAVAILABLE, "Server exiting")
         check_model_name(name)
         before = dict(self._serving)
-        await self._load(name, config, files, within=())
+        await self._load(name, config, files, {})
         entry = self._entries[name]
         entry.wanted, entry.implicit = True, False
         # Not within the loads: an ensemble loads what it consists of, and would wait for the lock of this very entry.
@@ -350,33 +351,32 @@ class Registry:
                 await self._revalidate_dependents(changed)
 
     async def _load(
-        self, name: str, config: str | None, files: Mapping[str, bytes] | None, within: tuple[str, ...]
+        self, name: str, config: str | None, files: Mapping[str, bytes] | None, planned: dict[str, ModelConfig]
     ) -> None:
-        """Plan and carry out one load; raises ServingError with the reference's words in front."""
+        """Plan and carry out one load; raises ServingError with the reference's words in front.
+
+        `planned`: the ensembles that this load has come across so far; they need not be loaded yet to be checked together.
+        """
         plan = await self._plan(name, config, files)
         if plan.config.is_ensemble:
-            await self._load_composing(plan.config, skip=(), within=(*within, name))
+            planned[name] = plan.config
+            await self._load_composing(plan.config, skip=(), planned=planned)
         async with self._entry(name).lock:
             if not plan.config.is_ensemble and config is None and self._entries[name].fingerprint is not None:
                 plan = await self._plan(name, None, None)  # what another load has done meanwhile may be newer
-            await self._carry_out(plan)
+            await self._carry_out(plan, planned)
 
-    async def _load_composing(self, config: ModelConfig, skip: Any, within: tuple[str, ...]) -> None:
+    async def _load_composing(self, config: ModelConfig, skip: Any, planned: dict[str, ModelConfig]) -> None:
         """Load what an ensemble consists of, where it is not loaded, or has changed since."""
         for step in config.ensemble or ():
             name = step.model_name
-            if name in within:
-                cycle = " -> ".join([*within[within.index(name) :], name])
-                raise ServingError(
-                    Code.INVALID_ARG,
-                    f"load failed for model '{within[-1]}': circular dependency between ensembles: {cycle}\n",
-                )
-            if name in skip or not self._explicit or self._folder(name) is None:
+            # One that is planned already is a circle, or was met on another way: the check of the ensembles tells.
+            if name in planned or name in skip or not self._explicit or self._folder(name) is None:
                 continue
             entry = self._entry(name)
             fresh = (name, "") not in self._serving
             try:
-                await self._load(name, None, None, within)
+                await self._load(name, None, None, planned)
             except ServingError as error:
                 log.warning("model '%s', which an ensemble needs, failed to load: %s", name, error.message)
                 continue
@@ -467,7 +467,7 @@ class Registry:
         hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else f"; there are {names}"
         return ServingError(Code.NOT_FOUND, f"no model '{name}' in the model repositories{hint}")
 
-    async def _carry_out(self, plan: _Plan) -> None:
+    async def _carry_out(self, plan: _Plan, planned: Mapping[str, ModelConfig]) -> None:
         """Make the planned versions READY and let those go that are not selected any more. The entry's lock is held."""
         name = plan.config.name
         entry = self._entry(name)
@@ -483,7 +483,7 @@ class Registry:
             return  # nothing has changed
         try:
             if plan.config.is_ensemble:
-                plan.config = self._checked_ensemble(plan)
+                plan.config = self._checked_ensemble(plan, planned)
             problems = await self._make_and_serve(plan, entry)
         except BaseException:
             if plan.override is not None:
@@ -591,10 +591,10 @@ class Registry:
 
     # -- ensembles -----------------------------------------------------------------------------------------------------
 
-    def _checked_ensemble(self, plan: _Plan) -> ModelConfig:
+    def _checked_ensemble(self, plan: _Plan, planned: Mapping[str, ModelConfig]) -> ModelConfig:
         """Return the ensemble's config with what follows from its models, or raise what is wrong with them (stage C)."""
         config = plan.config
-        configs: dict[str, ModelConfig] = {}
+        configs: dict[str, ModelConfig] = dict(planned)
         loaded: dict[str, set[int]] = {}
         for model in self.ready_models():
             loaded.setdefault(model.name, set()).add(model.version)
@@ -634,7 +634,7 @@ class Registry:
                 continue
             entry.fingerprint = None  # its own files are the same, what they mean may not be
             try:
-                await self._load(other, None, None, within=())
+                await self._load(other, None, None, {})
             except ServingError as error:
                 log.warning("ensemble '%s' is unavailable: %s", other, error.message)
                 self._unload_now(other, error.message)

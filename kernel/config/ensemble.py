@@ -78,6 +78,8 @@ class _Check:
 
     def run(self) -> list[ConfigError]:
         self.check_cycle()
+        if self.errors:
+            return self.errors  # what else is wrong follows from it
         self.check_models()
         batching = self.config.max_batch_size > 0
         meanings = {

@@ -39,7 +39,7 @@ class Node:
     value_column: int = 0
     text: str | None = None  # the raw scalar, quotes included; None for a message
     fields: dict[str, list[Node]] = field(default_factory=dict)
-    listed: bool = False  # stands in `[ … ]`: has no name of its own
+    listed: bool = False  # stands in `[ … ]`: its name is the list's
     opened: bool = False  # is a message; neither this nor a text: the scan stopped here
 
 
@@ -170,7 +170,7 @@ class _Scanner:
         assert self.open_list is not None
         name = self.open_list[0]
         kind, text, line, column = self.token
-        node = Node(line, column, line, column, listed=True)
+        node = Node(*self.open_list[1:], line, column, listed=True)
         self.message.fields.setdefault(name, []).append(node)
         if kind == "mark" and text in _CLOSES:
             return self.open(node, self.open_list)

@@ -64,7 +64,7 @@ def _read_text(data: bytes, path: str) -> tuple[Message, ConfigSource]:
     errors = []
     for where, node, sentence in text_mistakes(scanned.root, Message.DESCRIPTOR):
         assert node is not None
-        at_value = node.listed or (node.text is not None and not sentence.startswith("no field"))
+        at_value = not sentence.startswith("no field") and (node.listed or node.text is not None)
         line, column = (node.value_line, node.value_column) if at_value else (node.line, node.column)
         errors.append(mistake(line, column, sentence, ConfigSource("file", path).error("", "", where).field))
     if scanned.error is not None:

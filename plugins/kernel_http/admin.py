@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 #: The reference's list and order, less what is not served.
 EXTENSIONS = (
+    "classification",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

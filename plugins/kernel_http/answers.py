@@ -30,6 +30,12 @@ class Exchange:
         self.payload: replies.Payload | None = None
         self.request: InferenceRequest | None = None
 
+    #: The head of the answer has been written: the payload is only the rest of it.
+    begun = False
+
+    def advance(self) -> None:
+        """It is this exchange's turn, and its answer isn't complete."""
+
     def answer(self, payload: replies.Payload) -> None:
         """Send the whole response as soon as it is its turn. The buffers must not change any more."""
         connection = self.connection
@@ -75,10 +81,12 @@ class Answers(asyncio.BufferedProtocol):
         while exchanges:
             payload = exchanges[0].payload
             if payload is None:
+                exchanges[0].advance()
                 break
-            head = exchanges.popleft().head
+            exchange = exchanges.popleft()
+            head = exchange.head
             last = self._closing and not exchanges
-            if last or not head.plain:
+            if (last or not head.plain) and not exchange.begun:
                 payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
             send(self._write if type(payload) is bytes else self._transport.writelines, payload)
             if last:
@@ -102,6 +110,8 @@ class Answers(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_since = 0.0
+        if self.exchanges:
+            self.exchanges[0].advance()
         self._unblock()
 
     def sweep_writing(self, now: float, limit: float) -> None:
@@ -113,6 +123,25 @@ class Answers(asyncio.BufferedProtocol):
             else:
                 self._write_size = size
                 self._write_since = now
+
+    # --- what an answer in pieces needs
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the client does not take what it is sent."""
+        return bool(self._write_since)
+
+    def write(self, data: replies.Payload) -> None:
+        """Write a piece of the answer whose turn it is."""
+        self.server.outbox.write(self._write if type(data) is bytes else self._transport.writelines, data)
+
+    def closes_after(self, exchange: Exchange) -> bool:
+        """Whether `exchange`, as far as is known, is the connection's last."""
+        return self._closing and self.exchanges[-1] is exchange
+
+    def close_after(self) -> None:
+        """Take no further request."""
+        self._closing = True
 
     def abort(self) -> None:
         self._transport.abort()

@@ -26,6 +26,7 @@ from kernel_http.json_errors import (
 
 __all__ = [
     "Parameters",
+    "custom_value",
     "decode",
     "flag_of",
     "no_region",
@@ -189,6 +190,11 @@ def _custom(key: str, value: Any) -> Any:
             Code.INVALID_ARG,
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
         )
+    return custom_value(key, value)
+
+
+def custom_value(key: str, value: Any) -> Any:
+    """Return the value of a parameter that goes to the model."""
     if type(value) is int and not -MAX_INT64 - 1 <= value <= MAX_INT64:
         try:
             return float(value)
@@ -201,22 +207,22 @@ def _custom(key: str, value: Any) -> Any:
     )
 
 
-def read_outputs(record: dict[str, Any]) -> dict[str, bool] | None:
-    """Read `outputs`: name -> whether it is wanted in binary; None when absent or empty, which means all."""
+def read_outputs(record: dict[str, Any]) -> dict[str, tuple[bool, int]] | None:
+    """Read `outputs`: name -> whether it is wanted in binary, and how many classes of it; None when absent or empty."""
     outputs = record.get("outputs", msgspec.UNSET)
     if outputs is msgspec.UNSET:
         return None
     if type(outputs) is not list:
         raise malformed("outputs", NON_ARRAY)
-    result: dict[str, bool] = {}
+    result: dict[str, tuple[bool, int]] = {}
     for output in outputs:
         name = text_of(output, "name")
         parameters = output.get("parameters")
-        result[name] = _output_format(name, parameters) if type(parameters) is dict else False
+        result[name] = _output_format(name, parameters) if type(parameters) is dict else (False, 0)
     return result or None
 
 
-def _output_format(name: str, parameters: dict[str, Any]) -> bool:
+def _output_format(name: str, parameters: dict[str, Any]) -> tuple[bool, int]:
     where = f"output '{name}'"
     classes = 0
     if "classification" in parameters:
@@ -232,9 +238,7 @@ def _output_format(name: str, parameters: dict[str, Any]) -> bool:
         if binary:
             raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'binary_data'")
         raise no_region(region)
-    if classes:
-        raise ServingError(Code.UNSUPPORTED, f"the classification extension is not supported ({where})")
-    return binary
+    return binary, classes
 
 
 def no_region(region: str) -> ServingError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import __version__
 from kernel_http.admin import Admin
+from kernel_http.generate import Generate
 from kernel_http.infer import Inference
 from kernel_http.protocol import Connection
 from kernel_http.routes import Router
@@ -91,7 +92,14 @@ def make_server(
 ) -> Server:
     """Put routes and handlers together; `Connection(server)` is then the protocol object of a connection."""
     admin = Admin(kernel, server_name=server_name, server_version=__version__)
-    router = Router({**admin.handlers(), "infer": Inference(kernel, max_input_size)})
+    router = Router(
+        {
+            **admin.handlers(),
+            "infer": Inference(kernel, max_input_size),
+            "generate": Generate(kernel, max_input_size, stream=False),
+            "generate_stream": Generate(kernel, max_input_size, stream=True),
+        }
+    )
     return Server(kernel, router, max_input_size=max_input_size, forward_pattern=forward_pattern)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from kernel_http.compression import accepted
+
 if TYPE_CHECKING:
     from kernel_http.routes import Route
 
@@ -42,12 +44,15 @@ class Head:
     `block`: its raw bytes up to and including the empty line. `json_length`: Inference-Header-Content-Length, None when
     absent; `json_length_error`: the words for one that is no number. `plain`: HTTP/1.1, connection kept, not HEAD: the
     response goes out as it is. `forwarded`: headers that become request parameters.
+    `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
     `route`, `refusal`, `model` and `version` are the router's.
     """
 
     __slots__ = (
+        "accept",
         "block",
         "close",
+        "coded",
         "content_length",
         "encoding",
         "expect",
@@ -74,6 +79,8 @@ class Head:
         self.json_length: int | None = None
         self.json_length_error = ""
         self.encoding = ""
+        self.accept = ""
+        self.coded = False
         self.http10 = False
         self.close = False
         self.head_only = False
@@ -145,7 +152,7 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     head.http10 = version == "1.0"
     head.head_only = head.method == "HEAD"
     head.path = _path(sink.url)
-    connection = b""
+    connection = accept = b""
     for name, value in sink.headers:
         match name.lower():
             case b"content-length":
@@ -159,11 +166,15 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
             case b"expect":
                 head.expect = value.strip().lower() == b"100-continue" and not head.http10
             case b"content-encoding":
-                head.encoding = value.strip().decode("latin-1")
+                head.encoding = value.strip().decode("latin-1").lower()
+            case b"accept-encoding":
+                accept += b"," + value
             case b"inference-header-content-length":
                 _set_json_length(head, value.strip())
     options = {option.strip() for option in connection.split(b",")}
     head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
+    head.accept = accepted(accept.decode("latin-1")) if accept else ""
+    head.coded = bool(head.accept) or head.encoding not in ("", "identity")
     head.plain = not (head.close or head.http10 or head.head_only)
     if forwarding is not None:
         names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in sink.headers]

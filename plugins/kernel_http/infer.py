@@ -6,6 +6,7 @@ only needs views on its own tail. Each request owns its tail's memory, so models
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
 from kernel_http import replies
 from kernel_http.answers import Exchange
+from kernel_http.classes import classify
+from kernel_http.compression import CODINGS, OFFER, compressed, decompressed
 from kernel_http.encode import Replies, encode
 from kernel_http.heads import CHUNKED, Head
 from kernel_http.protocol import Connection
@@ -29,6 +32,9 @@ log = logging.getLogger(__name__)
 #: Bounds of a model's templates: how many, and how long a JSON part may be.
 TEMPLATES = 256
 TEMPLATE_SIZE = 4096
+
+#: A larger answer is compressed on another thread: the loop has others to serve.
+COMPRESSED_ON_LOOP = 256 * 1024
 
 #: The longest request that is recognised by its bytes alone, head included.
 PREFIX_SIZE = 64 * 1024
@@ -68,6 +74,51 @@ class InferExchange(Exchange):
             self.answer(replies.error_of(response.error, json=False))
         else:
             self.answer(encoded(response, self.binary, self.replies))
+
+
+class WorkedExchange(InferExchange):
+    """The exchange of a request whose answer takes more work: classes of outputs, or compression, or both."""
+
+    __slots__ = ("classes", "model")
+
+    def __init__(self, connection: Connection, head: Head, reader: Reader, replies: Replies) -> None:
+        super().__init__(connection, head, reader.binary, replies)
+        self.classes = reader.classes
+        self.model = reader.model
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        if self.connection is None or not final or response is None or response.error is not None:
+            super().respond(response, final)
+            return
+        payload: replies.Payload
+        try:
+            if self.classes:
+                classify(response, self.classes, self.model)
+        except ServingError as error:
+            payload = replies.error_of(error, json=False)
+        except Exception as error:
+            log.exception("the response of model '%s' can't be classified", response.model_name)
+            payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
+        else:
+            payload = encoded(response, self.binary, self.replies)
+        coding = self.head.accept
+        if not coding:
+            self.answer(payload)
+        elif (len(payload) if isinstance(payload, bytes) else sum(map(len, payload))) <= COMPRESSED_ON_LOOP:
+            self.answer(compressed(payload, coding))
+        else:
+            loop = self.connection.server.kernel.loop
+            loop.run_in_executor(None, compressed, payload, coding).add_done_callback(self._compressed)
+
+    def _compressed(self, done: asyncio.Future[bytes]) -> None:
+        if done.cancelled():  # the loop is closing, and with it the connection
+            return
+        error = done.exception()
+        if error is None:
+            self.answer(done.result())
+        else:
+            message = f"the response can't be compressed: {type(error).__name__}: {error}"
+            self.answer(replies.error(500, message, json=False))
 
 
 def encoded(response: InferenceResponse, binary: bool | frozenset[str], known: Replies) -> replies.Payload:
@@ -182,14 +233,15 @@ class Inference:
         self.max_input_size = max_input_size
 
     def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        if head.coded:
+            self._coded(connection, head, json, tail)
+            return
         try:
             model = self._admit(head, len(json) + len(tail))
         except ServingError as error:
             self._refuse(connection, head, error, json=False)
             return
-        memory = model.attachments.get(Inference)
-        if not isinstance(memory, Memory):
-            memory = model.attachments[Inference] = Memory(model)
+        memory = self._memory(model)
         template = memory.templates.get(json)
         if template is None or template.size != len(tail) or head.forward_error:
             self._first(connection, head, json, tail, model, memory)
@@ -197,16 +249,39 @@ class Inference:
         self._remember(connection, head, json, len(tail), template)
         template.launch(connection, head, tail)
 
-    def _admit(self, head: Head, length: int) -> Model:
-        """Do what comes before the body is looked at, in the reference's order."""
+    def _memory(self, model: Model) -> Memory:
+        memory = model.attachments.get(Inference)
+        if not isinstance(memory, Memory):
+            memory = model.attachments[Inference] = Memory(model)
+        return memory
+
+    def _coded(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        """Serve a request that is compressed, or whose answer is to be; it is always read anew."""
+        try:
+            model = self._admit(head, None)
+            if head.encoding in CODINGS:
+                data = decompressed(json + bytes(tail), self.max_input_size)
+                split = len(data) if head.json_length is None else max(head.json_length, 0)
+                json, tail = data[:split], bytearray(data[split:])
+            elif head.encoding not in ("", "identity"):
+                exchange = Exchange(connection, head)
+                connection.exchanges.append(exchange)
+                exchange.answer(replies.error(501, "Unsupported compression type", json=False, headers=OFFER))
+                return
+            self._admit(head, len(json) + len(tail))
+        except ServingError as error:
+            self._refuse(connection, head, error, json=False)
+            return
+        self._first(connection, head, json, tail, model, self._memory(model))
+
+    def _admit(self, head: Head, length: int | None) -> Model:
+        """Do what comes before the body is looked at, in the reference's order. `length`: of the body, once it is known."""
         model = self.kernel.model(head.model, head.version)
         if model.config.decoupled:
             raise ServingError(
                 Code.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
             )
-        if head.encoding not in ("", "identity"):
-            raise ServingError(Code.UNSUPPORTED, "Unsupported compression type")
-        if head.json_length is not None:
+        if head.json_length is not None and length is not None:
             if head.json_length_error:
                 raise ServingError(Code.INVALID_ARG, head.json_length_error)
             if not 0 <= head.json_length <= length:
@@ -236,7 +311,11 @@ class Inference:
         try:
             reader = Reader(model, head, self.max_input_size)
             reader.read(json, tail)
-            exchange = InferExchange(connection, head, reader.binary, memory.replies)
+            exchange: InferExchange
+            if reader.classes or head.accept:
+                exchange = WorkedExchange(connection, head, reader, memory.replies)
+            else:
+                exchange = InferExchange(connection, head, reader.binary, memory.replies)
             request = reader.request(exchange.respond)
             model.check(request)
             if reader.deferred is not None:
@@ -249,7 +328,7 @@ class Inference:
             problem = ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}")
             self._refuse(connection, head, problem, json=True)
             return
-        if reader.repeatable and len(json) <= TEMPLATE_SIZE:
+        if reader.repeatable and not head.coded and len(json) <= TEMPLATE_SIZE:
             if len(memory.templates) >= TEMPLATES:
                 memory.templates.clear()
             memory.templates[json] = template = Template(self, reader, request, memory.replies)

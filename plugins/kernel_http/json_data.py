@@ -21,6 +21,8 @@ __all__ = ["array_of", "json_of"]
 #: How deeply the lists of `data` may be nested.
 MAX_DEPTH = 100
 
+MISMATCH = "Shape does not match true shape of 'data' field"
+
 _NUMBERS = {int, float}
 _encode = msgspec.json.Encoder().encode
 
@@ -40,7 +42,7 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
     if type(data) is not list:
         raise malformed("data", NON_ARRAY, f"input '{name}'")
     items: list[Any] = []
-    _flatten(data, items, 1)
+    _flatten(name, data, items, 1)
     if datatype == "BYTES":
         return _strings(name, items)
     kinds = set(map(type, items))
@@ -53,7 +55,7 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
     if len(items) != count:
         raise malformed(
             "data",
-            "Shape does not match true shape of 'data' field",
+            MISMATCH,
             f"input '{name}' has shape [{','.join(map(str, shape))}]: expected {count} elements, got {len(items)}",
         )
     with np.errstate(over="ignore"):
@@ -63,18 +65,34 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
             raise malformed("data", NON_NUMBER, f"input '{name}' has a number that {datatype} can't hold") from None
 
 
-def _flatten(items: list[Any], into: list[Any], depth: int) -> None:
-    """Append the elements of nested lists in order. Each is visited at most twice, however the lists are nested."""
+def _flatten(name: str, items: list[Any], into: list[Any], depth: int) -> tuple[int, ...]:
+    """Append the elements of nested lists in order and return their shape. Refuses what is ragged.
+
+    Each list is visited at most twice, however they are nested.
+    """
     if depth >= MAX_DEPTH:
         raise ServingError(Code.INVALID_ARG, DEPTH)
-    if list not in set(map(type, items)):
+    kinds = set(map(type, items))
+    if list not in kinds:
         into.extend(items)
-        return
-    for item in items:
-        if type(item) is list:
-            _flatten(item, into, depth + 1)
-        else:
-            into.append(item)
+        return (len(items),)
+    if len(kinds) > 1:
+        raise malformed("data", MISMATCH, f"input '{name}' mixes lists and values at nesting level {depth}")
+    shapes = [_flatten(name, item, into, depth + 1) for item in items]
+    first = shapes[0]
+    for index, shape in enumerate(shapes):
+        if shape != first:
+            raise malformed(
+                "data",
+                MISMATCH,
+                f"input '{name}' is ragged at nesting level {depth}: expected {_count(first)} as in the first list, "
+                f"got {_count(shape)} in list {index}",
+            )
+    return (len(items), *first)
+
+
+def _count(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} elements" if len(shape) == 1 else f"shape [{','.join(map(str, shape))}]"
 
 
 def _only(name: str, items: list[Any], kinds: set[type], wanted: set[type], words: str) -> None:

@@ -17,8 +17,8 @@ __all__ = ["raw_inputs"]
 _PREFIX = "[request id: <id_unknown>] "
 
 
-def raw_inputs(model: Model, tail: Any, limit: int) -> dict[str, Tensor]:
-    """Return the one input. Raises ServingError(INVALID_ARG)."""
+def raw_inputs(model: Model, tail: Any, limit: int, *, announced: bool) -> dict[str, Tensor]:
+    """Return the one input. Raises ServingError(INVALID_ARG). `announced`: a header says that there is no JSON part."""
     config = model.config
     if len(config.inputs) != 1:
         raise ServingError(
@@ -27,6 +27,12 @@ def raw_inputs(model: Model, tail: Any, limit: int) -> dict[str, Tensor]:
             f"in '{model.name}' model configuration",
         )
     size = len(tail)
+    if not size and not announced:  # the reference takes it for an empty tensor
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"failed to parse the request JSON buffer: The document is empty. at 0 (a request to model '{model.name}' "
+            "without a body; a raw request of an empty tensor says so with 'Inference-Header-Content-Length: 0')",
+        )
     if size > limit:
         raise ServingError(
             Code.INVALID_ARG,

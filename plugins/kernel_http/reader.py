@@ -46,6 +46,7 @@ class Reader:
         self.plan: list[tuple[str, str, Any, tuple[int, ...], int, int]] = []
         self.requested: list[str] | None = None
         self.binary: bool | frozenset[str] = True
+        self.classes: dict[str, int] = {}
         self.deferred: ServingError | None = None
         self.repeatable = False
         self.parameters = Parameters()
@@ -59,7 +60,7 @@ class Reader:
         if self.head.forward_error:
             raise ServingError(Code.INVALID_ARG, self.head.forward_error)
         if not json:
-            self.inputs = raw_inputs(self.model, tail, self.max_input_size)
+            self.inputs = raw_inputs(self.model, tail, self.max_input_size, announced=self.head.json_length is not None)
             return
         self._read_inputs(record, tail)
         outputs = read_outputs(record)
@@ -67,8 +68,9 @@ class Reader:
             self.binary = self.parameters.binary_output or frozenset()
         else:
             self.requested = list(outputs)
-            self.binary = frozenset(name for name, binary in outputs.items() if binary)
-        self.repeatable = not self.id and len(self.plan) == len(self.inputs) and self.deferred is None
+            self.binary = frozenset(name for name, (binary, _) in outputs.items() if binary)
+            self.classes = {name: count for name, (_, count) in outputs.items() if count}
+        self.repeatable = not self.id and not self.classes and len(self.plan) == len(self.inputs) and self.deferred is None
 
     def _read_inputs(self, record: dict[str, Any], tail: Any) -> None:
         inputs = record.get("inputs")

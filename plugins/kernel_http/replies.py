@@ -12,14 +12,19 @@ from kernel import Code, ServingError
 __all__ = [
     "CONTINUE",
     "EMPTY_JSON",
+    "LAST_CHUNK",
     "OK_EMPTY",
     "REQUEST_ERROR",
     "adapt",
+    "chunk",
+    "chunked",
     "error",
+    "error_body",
     "error_of",
     "json_reply",
     "reply",
     "status_of",
+    "stream_head",
 ]
 
 encode = msgspec.json.Encoder().encode
@@ -54,6 +59,8 @@ STATUS_LINES: dict[int, bytes] = {code: f"HTTP/1.1 {code} {phrase}\r\n".encode()
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+LAST_CHUNK = b"0\r\n\r\n"
+
 Payload = bytes | list[bytes | memoryview]
 """One whole response: one bytes object, or buffers to be written one after the other (the first holds the head)."""
 
@@ -74,9 +81,30 @@ def json_reply(value: object) -> bytes:
     return reply(200, encode(value), json=True)
 
 
+def chunked(status: int, content_type: bytes, body: bytes) -> bytes:
+    """Return a whole response whose one body part is sent as a chunk."""
+    return stream_head(status, content_type, chunked=True) + chunk(body) + LAST_CHUNK
+
+
+def stream_head(status: int, content_type: bytes, *, chunked: bool) -> bytes:
+    """Return the head of a response whose length isn't known. Not `chunked`: the connection's end is the body's."""
+    coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+    return b"%bContent-Type: %b\r\n%b\r\n" % (STATUS_LINES[status], content_type, coding)
+
+
+def chunk(data: bytes) -> bytes:
+    """Return `data`, which isn't empty, as a chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def error_body(message: str) -> bytes:
+    """Return the JSON that tells an error."""
+    return encode({"error": _sendable(message)})
+
+
 def error(status: int, message: str, *, json: bool, headers: bytes = b"") -> bytes:
     """Return an error response: `{"error":"<message>"}`."""
-    return reply(status, encode({"error": _sendable(message)}), json=json, headers=headers)
+    return reply(status, error_body(message), json=json, headers=headers)
 
 
 def error_of(exception: ServingError, *, json: bool) -> bytes:

@@ -39,6 +39,8 @@ class Route(NamedTuple):
 #: Name, method, path, whether errors are JSON from the start. Spec http_protocol, section 2.
 ROUTES = (
     Route("infer", "POST", rf"{_MODEL}/infer", False),
+    Route("generate", "POST", rf"{_MODEL}/generate", True),
+    Route("generate_stream", "POST", rf"{_MODEL}/generate_stream", True),
     Route("live", "GET", r"/v2/health/live", False),
     Route("ready", "GET", r"/v2/health/ready", False),
     Route("server_metadata", "GET", r"/v2", True),

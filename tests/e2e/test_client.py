@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +130,69 @@ def test_pipelines_read_real_digits(client: triton.InferenceServerClient, pipeli
         result = client.infer(pipeline, [tensor("IMAGE", images[at : at + 8], "UINT8")])
         read += [label.decode() for label in result.as_numpy("LABEL")[:, 0]]
     assert sum(map(str.__eq__, read, written)) >= 0.8 * len(written)
+
+
+def test_classification(client: triton.InferenceServerClient) -> None:
+    images, _ = digits()
+    pixels = client.infer("preprocess", [tensor("IMAGE", images[:2], "UINT8")]).as_numpy("PIXELS")
+    inputs = [tensor("PIXELS", pixels)]
+    scores = client.infer("digits_classifier", inputs).as_numpy("SCORES")
+    for binary in (True, False):
+        wanted = [triton.InferRequestedOutput("SCORES", binary_data=binary, class_count=3)]
+        result = client.infer("digits_classifier", inputs, outputs=wanted).as_numpy("SCORES")
+        assert result.shape == (2, 3)
+        for row, items in zip(scores, result, strict=True):
+            places = np.argsort(-row)[:3]
+            texts = [item.decode() if isinstance(item, bytes) else item for item in items]
+            assert [text.split(":")[1:] for text in texts] == [[str(place), LABELS[place]] for place in places]
+
+
+@pytest.mark.parametrize("request_coding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("response_coding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_compression(
+    client: triton.InferenceServerClient, request_coding: str | None, response_coding: str | None, binary: bool
+) -> None:
+    a = np.arange(5000, dtype=np.float32)
+    result = client.infer(
+        "add_sub",
+        [tensor("A", a, binary=binary), tensor("B", a, binary=binary)],
+        outputs=[triton.InferRequestedOutput("SUM", binary_data=binary)],
+        request_compression_algorithm=request_coding,
+        response_compression_algorithm=response_coding,
+    )
+    assert np.array_equal(result.as_numpy("SUM"), a + a)
+
+
+def generate(url: str, path: str, body: object) -> tuple[int, str, str]:
+    """Ask one of the generate routes, which `tritonclient` does not know: status, content type, body."""
+    connection = http.client.HTTPConnection(url, timeout=10)
+    try:
+        connection.request("POST", f"/v2/models/{path}", json.dumps(body))
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_generate(url: str) -> None:
+    status, kind, body = generate(url, "text_upper/generate", {"TEXT": "zwölf", "id": "x"})
+    assert (status, kind) == (200, "application/json")
+    assert body == '{"UPPER":"ZWÖLF","id":"x","model_name":"text_upper","model_version":"1"}'
+    status, _, body = generate(url, "repeat/generate", {"IN": 7})
+    assert (status, json.loads(body)["OUT"]) == (200, 7)
+    for values in ([], [1, 2]):
+        status, _, body = generate(url, "repeat/generate", {"IN": values})
+        assert status == 400 and "generate expects model to produce exactly 1 response" in body
+
+
+def test_generate_stream(url: str) -> None:
+    status, kind, body = generate(url, "repeat/generate_stream", {"IN": [5, 6, 7], "DELAY_MS": 1})
+    assert (status, kind) == (200, "text/event-stream; charset=utf-8")
+    events = [json.loads(event.removeprefix("data: ")) for event in body.split("\n\n")[:-1]]
+    assert [(event["INDEX"], event["OUT"]) for event in events] == [(0, 5), (1, 6), (2, 7)]
+    assert generate(url, "repeat/generate_stream", {"IN": []}) == (200, "text/event-stream; charset=utf-8", "")
+    assert generate(url, "repeat/generate_stream", {"IN": "x"})[0] == 400
 
 
 def test_dynamic_batching_and_statistics(client: triton.InferenceServerClient) -> None:

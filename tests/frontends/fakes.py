@@ -6,6 +6,8 @@ when `kernel.hold` is set. Time stands still unless a test moves `kernel.loop.no
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +37,7 @@ DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "IN
 
 class Spec(SimpleNamespace):
     def __init__(self, name: str, datatype: str, dims: tuple[int, ...], optional: bool = False) -> None:
-        super().__init__(name=name, datatype=datatype, dims=dims, optional=optional, reshape=None)
+        super().__init__(name=name, datatype=datatype, dims=dims, optional=optional, reshape=None, label_filename="")
 
 
 class Config(SimpleNamespace):
@@ -58,6 +60,7 @@ class FakeLoop:
     def __init__(self) -> None:
         self.now = 100.0
         self.tasks: list[Any] = []
+        self.jobs: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
 
     def time(self) -> float:
         return self.now
@@ -72,6 +75,19 @@ class FakeLoop:
     def create_task(self, coroutine: Any) -> Any:
         self.tasks.append(coroutine)
         return FakeTask()
+
+    def run_in_executor(self, executor: None, function: Callable[..., Any], *args: Any) -> Any:
+        done: Any = concurrent.futures.Future()
+        self.jobs.append((done, lambda: function(*args)))
+        return done
+
+    def run_jobs(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for done, job in jobs:
+            try:
+                done.set_result(job())
+            except Exception as error:
+                done.set_exception(error)
 
     def run_tasks(self) -> None:
         """Run the coroutines; they must not wait for anything."""
@@ -310,11 +326,28 @@ def parse(data: bytes) -> list[Response]:
         if line.startswith(b"HTTP/1.1 100"):
             continue
         headers = [tuple(text.decode().split(": ", 1)) for text in lines]
+        if ("Transfer-Encoding", "chunked") in headers:
+            body, data = unchunked(data)
+            responses.append(Response(line, headers, body))
+            continue
         length = int(dict(headers)["Content-Length"])
         assert len(data) >= length, (head, data)
         responses.append(Response(line, headers, data[:length]))
         data = data[length:]
     return responses
+
+
+def unchunked(data: bytes) -> tuple[bytes, bytes]:
+    """Return the body of a chunked response, which must be complete, and what comes behind it."""
+    body = b""
+    while True:
+        size, _, data = data.partition(b"\r\n")
+        count = int(size, 16)
+        assert data[count : count + 2] == b"\r\n", data
+        body += data[:count]
+        data = data[count + 2 :]
+        if not count:
+            return body, data
 
 
 def request(method: str, path: str, body: bytes = b"", *headers: str, version: str = "1.1") -> bytes:

@@ -40,8 +40,8 @@ def test_server_metadata(client: Client) -> None:
     response = client.ask(request("GET", "/v2"))
     assert list(response.json) == ["name", "version", "extensions"] and response.json["name"] == "triton"
     assert response.json["extensions"] == [
-        "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
-        "binary_tensor_data", "parameters", "statistics",
+        "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+        "model_configuration", "binary_tensor_data", "parameters", "statistics",
     ]  # fmt: skip
     assert response.names == ["Content-Type", "Content-Length"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -51,6 +52,10 @@ STREAM = [
     big(),
     infer("multi", np.array([1, 2], np.float32).tobytes(), "Inference-Header-Content-Length: 0"),
     request("POST", "/v2/models/types/infer", b""),
+    infer("types", zlib.compress(json.dumps(ONE).encode()), "Content-Encoding: deflate", "Accept-Encoding: gzip"),
+    request("POST", "/v2/models/multi/generate", b'{"X":[1,2]}'),
+    request("POST", "/v2/models/multi/generate_stream", b'{"X":[1,2]}'),
+    request("POST", "/v2/models/gen/generate_stream", b'{"X":[1,2]}'),
     LIVE,
 ]
 

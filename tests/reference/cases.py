@@ -7,8 +7,10 @@ to servers in explicit model control mode and tells one story: each case stands 
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -407,6 +409,150 @@ BINARY_DATA = [
     ),
 ]
 
+# --- classes, compression --------------------------------------------------------------------------------------------------
+
+
+def classes(name: str, output: str, count: Any, data: Sequence[float], shape: Sequence[int] = ()) -> Case:
+    inputs = [tensor("X", "FP32", shape or [1, len(data)], data)]
+    return infer(name, "labels", inputs, [{"name": output, "parameters": {"classification": count}}])
+
+
+SCORES = [1, 4, 4, 2, -1, 3.5]
+CLASSES = [
+    classes("classes with labels", "NAMED", 3, SCORES),
+    classes("more classes than there are", "NAMED", 100, SCORES),
+    classes("no classes", "NAMED", 0, SCORES),
+    classes("classes of each row", "NAMED", 2, SCORES, [2, 3]),
+    classes("classes of large and small numbers", "NAMED", 2, [1e20, 1e-9]),
+    classes("classes of INT32", "WHOLE", 3, SCORES),
+    classes("classes of UINT8", "SMALL", 2, [1, 200, 3]),
+    classes("classes of a matrix of FP64", "GRID", 4, SCORES),
+    classes("classes of FP16", "HALF", 2, SCORES),
+    classes("classes of BOOL", "TRUTH", 2, SCORES),
+    classes("classes, a negative number", "NAMED", -1, SCORES),
+    classes("classes, a string", "NAMED", "1", SCORES),
+    infer(
+        "classes in binary",
+        "labels",
+        [tensor("X", "FP32", [1, 2], [1, 2])],
+        [{"name": "NAMED", "parameters": {"classification": 2, **BINARY}}],
+    ),
+    infer("classes without a batch", "multi", [tensor("X", "FP32", [2], [1, 2])],
+          [{"name": "Y", "parameters": {"classification": 1}}]),
+]  # fmt: skip
+
+
+def coded(name: str, body: bytes, **headers: str) -> Case:
+    """Return a request to batch8; `headers`: their names with underscores."""
+    names = {key.replace("_", "-"): value for key, value in headers.items()}
+    return Case(name, POST, infer_path("batch8"), names, body)
+
+
+PLAIN_BODY = encode({"inputs": [X]})
+BINARY_HEAD = encode(both(sized("X", "FP32", [1, 2], 8)))
+COMPRESSION = [
+    coded("gzip request", gzip.compress(PLAIN_BODY), Content_Encoding="gzip"),
+    coded("deflate request", zlib.compress(PLAIN_BODY), Content_Encoding="deflate"),
+    coded("gzip called deflate", gzip.compress(PLAIN_BODY), Content_Encoding="deflate"),
+    coded("no encoding by name", PLAIN_BODY, Content_Encoding=""),
+    coded("two encodings", PLAIN_BODY, Content_Encoding="gzip, deflate"),
+    coded("not compressed at all", PLAIN_BODY, Content_Encoding="gzip"),
+    coded("compressed and cut off", gzip.compress(PLAIN_BODY)[:-10], Content_Encoding="gzip"),
+    coded("compressed, nothing", b"", Content_Encoding="gzip"),
+    Case(
+        "compressed binary both ways",
+        POST,
+        infer_path("batch8"),
+        {"Content-Encoding": "gzip", "Accept-Encoding": "deflate", LENGTH: str(len(BINARY_HEAD))},
+        gzip.compress(BINARY_HEAD + floats(1, 2)),
+    ),
+    *(
+        coded(f"accepts {text}", PLAIN_BODY, Accept_Encoding=text)
+        for text in (
+            "gzip", "deflate", "identity", "br", "*", "deflate, gzip", "identity, gzip", "gzip;q=0.5, deflate;q=0.8",
+            "gzip;q=0", "gzip;q=x", "br, gzip;q=0.1", "identity;q=0.5, gzip;q=0.4",
+        )
+    ),
+    coded("an error to who accepts gzip", b"{", Accept_Encoding="gzip"),
+    Case("metadata to who accepts gzip", headers={"Accept-Encoding": "gzip"}, path="/v2/models/multi"),
+]  # fmt: skip
+
+# --- generate --------------------------------------------------------------------------------------------------------------
+
+
+def generate(name: str, model: str, document: Any, *, stream: bool = False, **headers: str) -> Case:
+    body = document if isinstance(document, bytes) else encode(document)
+    names = {key.replace("_", "-"): value for key, value in headers.items()}
+    return Case(name, POST, f"/v2/models/{model}/generate{'_stream' * stream}", names, body)
+
+
+def talk(name: str, script: str, **members: Any) -> list[Case]:
+    """Ask for both, the one response and the stream."""
+    document = {"SCRIPT": script, **members}
+    return [
+        generate(f"generate, {name}", "talk", document),
+        generate(f"generate_stream, {name}", "talk", document, stream=True),
+    ]
+
+
+GENERATE = [
+    *talk("one response", "hello"),
+    *talk("two responses", "hello you"),
+    *talk("no response", ""),
+    *talk("an error", "error:NOT_FOUND"),
+    *talk("an error first", "error:UNAVAILABLE hello"),
+    *talk("an error later", "hello error:NOT_FOUND you"),
+    *talk("what JSON can't carry", "half"),
+    *talk("what JSON can't carry, later", "a half b"),
+    *talk("no outputs", "nothing", id="me"),
+    *talk("an empty output", "empty"),
+    *talk("a matrix", "grid"),
+    *talk("two outputs", "both", id="me"),
+    *talk("what the request was", "request", id="me", stream=True, triton_x=1, sequence_id=7, f=1.5, timeout=-1),
+    *talk("tensors of variable size", "request", X=[1, 2, 3]),
+    *talk("a matrix from a list", "request", GRID=[1, 2, 3, 4]),
+    *talk("an empty matrix", "request", GRID=[]),
+    *talk("a list that makes no matrix", "request", GRID=[1, 2, 3]),
+    *talk("a scalar that makes no matrix", "request", GRID=5),
+    *talk("nested lists", "request", X=[[1, 2]]),
+    *talk("a string for a number", "request", X="a"),
+    *talk("null for a number", "request", X=None),
+    *talk("a parameter that is null", "request", p=None),
+    *talk("a parameter that is a list", "request", p=[1]),
+    *talk("id is a number", "request", id=5),
+    *talk("parameters", "request", parameters={"a": 1, "id": "z"}),
+    *talk("parameters is a number", "request", parameters=5),
+    *talk("an input given twice", "request", parameters={"SCRIPT": "hello"}),
+    *talk("parameters in parameters", "request", parameters={"parameters": {}}),
+    generate("generate, inputs in parameters", "talk", {"parameters": {"SCRIPT": "request", "a": 1}}),
+    generate("generate, a doubled input", "talk", b'{"SCRIPT":"a","SCRIPT":"b"}'),
+    generate("generate, nothing", "talk", b""),
+    generate("generate, not JSON", "talk", b"nope"),
+    generate("generate, a list", "talk", []),
+    generate("generate, an empty object", "talk", {}),
+    generate("generate, compressed", "talk", b"?", Content_Encoding="gzip"),
+    generate("generate, accepts gzip", "talk", {"SCRIPT": "hello"}, Accept_Encoding="gzip"),
+    generate("generate, all types", "types", {"IN_INT32": 1, "IN_FP32": [1, 2.5, 0.1], "IN_BOOL": True, "IN_BYTES": ["a", "é"],
+                                              "IN_FP64": 1, "IN_UINT64": 2**64 - 1}),
+    generate("generate, FP16", "types", {"IN_FP16": 1}),
+    generate("generate, INT8 out of range", "types", {"IN_INT8": 128}),
+    generate("generate, BYTES from a number", "types", {"IN_BYTES": [5]}),
+    generate("generate, a batch of two", "batch8", {"X": [1, 2, 3, 4]}),
+    generate("generate, no whole batch", "batch8", {"X": [1, 2, 3]}),
+    generate("generate_stream, a normal model", "batch8", {"X": [1, 2]}, stream=True),
+    generate("generate, two variable dimensions", "variable2", {"X": [1, 2]}),
+    generate("generate, reshape", "reshape", {"S": [1], "Q": [1, 2, 3, 4]}),
+    generate("generate, an input is missing", "two", {"A": [1, 2]}),
+    generate("generate, of an ensemble", "ensemble", {"X": [1, 2]}),
+    generate("generate, the model raises", "behave", {"WHAT": "raise_value_error"}),
+    generate("generate_stream, the model raises", "behave", {"WHAT": "raise_value_error"}, stream=True),
+    generate("generate, an unknown model", "nope", {}),
+    generate("generate_stream, an unknown model", "nope", {}, stream=True),
+    generate("generate, a version", "multi/versions/1", {"X": [1, 2]}),
+    generate("generate, an unknown version", "multi/versions/2", {"X": [1, 2]}),
+    Case("generate by GET", path="/v2/models/talk/generate"),
+]  # fmt: skip
+
 # --- parameters ----------------------------------------------------------------------------------------------------------
 
 
@@ -576,6 +722,9 @@ PLAIN = [
     *BODIES,
     *OUTPUTS,
     *BINARY_DATA,
+    *CLASSES,
+    *COMPRESSION,
+    *GENERATE,
     *PARAMETERS,
     *BEHAVIOUR,
     *CALLS,

@@ -240,6 +240,34 @@ INDEX = Difference(
 )
 
 
+#: The status of a stream's, or of the one, response. Its words are the reference's.
+FIRST_STATUS = {
+    status: Difference("an error's own code makes the status; the reference always says 400 there", status=status)
+    for status in (404, 500, 503)
+}
+
+LENIENT = Difference("an empty name of an encoding is none")
+CORRUPT = Difference(
+    "what can't be decompressed is refused and told; the reference goes on with what it got",
+    status=400,
+    headers=TEXT,
+    message="the compressed request can't be read: .+",
+)
+BATCH8 = (
+    'model_name = "batch8"',
+    'model_version = "1"',
+    'outputs[0].name = "Y"',
+    'outputs[0].datatype = "FP32"',
+    "outputs[0].shape = [1, 2]",
+    "outputs[0].data = [1.0, 2.0]",
+)
+
+
+def both(name: str, difference: Difference) -> dict[str, Difference]:
+    """Return the difference for both routes of generate."""
+    return {f"generate, {name}": difference, f"generate_stream, {name}": difference}
+
+
 # --- the table -----------------------------------------------------------------------------------------------------------
 
 DIFFERENCES: dict[str, Difference] = {
@@ -340,8 +368,43 @@ DIFFERENCES: dict[str, Difference] = {
         message=r"\[request id: <id_unknown>\] expected 1 inputs but got 2 inputs for model 'batch8'\. "
         r"Got input\(s\) \['NOPE','X'\], but missing required input\(s\) \[\]\. Please provide all required input\(s\)\.",
     ),
-    "unsupported content encoding": Difference(
-        "compressed requests are not served yet, so there is no offer of encodings", headers=TEXT
+    # Classes, compression.
+    "classes, a negative number": malformed("NAMED"),
+    "classes, a string": malformed("NAMED"),
+    "no encoding by name": replace(LENIENT, status=200, headers=JSON, body=BATCH8),
+    "not compressed at all": CORRUPT,
+    "compressed and cut off": CORRUPT,
+    "an error to who accepts gzip": UNPARSABLE,
+    # Generate.
+    **dict.fromkeys(
+        (
+            "generate, two responses",
+            "generate, no response",
+            "generate, an error later",
+            "generate, what JSON can't carry, later",
+        ),
+        Difference("not exactly one response is an error, and its status says so", status=400),
+    ),
+    "generate, an error": FIRST_STATUS[404],
+    "generate_stream, an error": FIRST_STATUS[404],
+    "generate_stream, an error first": FIRST_STATUS[503],
+    "generate, the model raises": FIRST_STATUS[500],
+    "generate_stream, the model raises": FIRST_STATUS[500],
+    **both("nested lists", malformed("'X'")),
+    **both("a string for a number", malformed("'X'")),
+    **both("null for a number", malformed("'X'")),
+    **both("id is a number", malformed("'id'")),
+    **both("parameters is a number", malformed("'parameters'")),
+    "generate, nothing": UNPARSABLE,
+    "generate, not JSON": UNPARSABLE,
+    "generate, a list": malformed("non-object"),
+    "generate, INT8 out of range": replace(out_of_range("IN_INT8", "INT8"), headers=JSON),
+    "generate, BYTES from a number": malformed("'IN_BYTES'"),
+    "ragged data of the right size": Difference(
+        "lists of unequal length are a mistake, also where their elements happen to add up",
+        status=400,
+        headers=JSON,
+        message=r"Unable to parse 'data': Shape does not match true shape of 'data' field \(input '.*' (is ragged|mixes) .*\)",
     ),
     "BYTES, cut-off payload": Difference(
         "found while the request is checked, not when the model reads it", headers=JSON

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,8 @@ def exchange(port: int, case: Case) -> Answer:
         except (http.client.RemoteDisconnected, ConnectionResetError):
             return Answer(0)
         headers = tuple(f"{name}: {response.headers[name]}" for name in HEADERS if name in response.headers)
+        if response.headers.get("Content-Encoding") in ("gzip", "deflate"):
+            body = zlib.decompress(body, 47)  # either
         length = response.headers.get("Inference-Header-Content-Length")
         lines = tuple(told(body, None if length is None or not length.isdigit() else int(length)))
         for pattern in case.mask:

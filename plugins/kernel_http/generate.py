@@ -1,0 +1,257 @@
+"""The generate extension: a flat JSON object becomes a request, each response a flat JSON object with sorted keys.
+
+`generate` wants exactly one response; `generate_stream` sends each as an event as soon as it is there. (Contract:
+http_protocol, section 6.) Not on the hot path: nothing is remembered from one request to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel_http import replies
+from kernel_http.answers import Exchange
+from kernel_http.body_json import custom_value, text_of
+from kernel_http.heads import Head
+from kernel_http.json_data import json_of
+from kernel_http.json_errors import NON_OBJECT, first_wins, read_again
+from kernel_http.protocol import Connection
+from kernel_http.reader import Reader
+from kernel_http.streams import StreamExchange
+
+if TYPE_CHECKING:
+    from kernel import Kernel, Respond
+
+__all__ = ["Generate"]
+
+log = logging.getLogger(__name__)
+
+_decode = msgspec.json.Decoder().decode
+
+#: The member whose own members count like those around it.
+NESTED = "parameters"
+
+NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of "
+    "responses"
+)
+
+
+class Generate:
+    """The handler of one of the two routes."""
+
+    def __init__(self, kernel: Kernel, max_input_size: int, *, stream: bool) -> None:
+        self.kernel = kernel
+        self.max_input_size = max_input_size
+        self.stream = stream
+
+    def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        exchange: OneExchange | EventExchange
+        exchange = EventExchange(connection, head) if self.stream else OneExchange(connection, head)
+        connection.exchanges.append(exchange)
+        if self.stream and head.http10:
+            connection.close_after()  # the end of the connection is the end of the stream
+        try:
+            request = self._read(connection, head, json + bytes(tail) if len(tail) else json, exchange.respond)
+        except ServingError as error:
+            exchange.answer(replies.error_of(error, json=True))
+            return
+        except Exception as error:  # a mistake of ours must not cost the connection's other requests their answers
+            log.exception("a request to model '%s' can't be read", head.model)
+            exchange.answer(replies.error(500, f"the request can't be read: {type(error).__name__}: {error}", json=True))
+            return
+        exchange.request = request
+        request.model.enqueue(request)
+
+    def _read(self, connection: Connection, head: Head, body: bytes, respond: Respond) -> InferenceRequest:
+        """Return the request, checked by its model. Raises ServingError."""
+        model = self.kernel.model(head.model, head.version)
+        if head.encoding not in ("", "identity"):
+            raise ServingError(Code.INVALID_ARG, "Unsupported content-encoding, only 'identity' is supported.")
+        if len(body) > self.max_input_size:
+            raise ServingError(Code.INVALID_ARG, connection.server.too_large(head, len(body)))
+        reader = FlatReader(model, head, self.max_input_size)
+        reader.read(body, b"")
+        request = InferenceRequest(
+            head.model,
+            reader.inputs,
+            respond,
+            model_version=head.version,
+            id=reader.id,
+            parameters=reader.parameters.custom or None,
+        )
+        model.check(request)
+        if reader.deferred is not None:
+            raise reader.deferred
+        return request
+
+
+# --- the request -----------------------------------------------------------------------------------------------------
+
+
+class Members(dict[str, Any]):
+    """A JSON object that still knows what members it was given, doubled ones too."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(first_wins(pairs))
+        self.pairs = pairs
+
+
+class FlatReader(Reader):
+    """Reads a flat object: members that are called like an input are tensors, the others parameters."""
+
+    def read(self, json: bytes, tail: Any) -> None:
+        record = self._decoded(json)
+        if type(record) not in (dict, Members):
+            raise ServingError(Code.INVALID_ARG, NON_OBJECT)
+        if "id" in record:
+            self.id = text_of({"id": record["id"]}, "id")
+        if NESTED in self.model.input_specs:
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"model '{self.model.name}' has an input called '{NESTED}', which is a keyword of generate; use infer",
+            )
+        for key, value in _members(record):
+            if key == NESTED:
+                self._read_nested(value)
+            else:
+                self._read_member(key, value)
+
+    def _decoded(self, data: bytes) -> Any:
+        """Decode; where an input may be given twice, in a slower way that tells."""
+        try:
+            value = _decode(data)
+        except (ValueError, RecursionError):
+            value = read_again(data)
+        names = [b'"%b"' % name.encode() for name in self.model.input_specs]
+        if any(data.count(name) > 1 for name in names):
+            value = json.loads(data, object_pairs_hook=Members)
+        return value
+
+    def _read_nested(self, value: Any) -> None:
+        if type(value) not in (dict, Members):
+            raise ServingError(
+                Code.INVALID_ARG, f"Expected JSON object for keyword: '{NESTED}': attempt to access JSON non-object as object"
+            )
+        try:
+            for key, member in _members(value):
+                self._read_member(key, member)
+        except ServingError as error:
+            raise ServingError(error.code, f"Converting keyword: '{NESTED}': {error.message}") from None
+
+    def _read_member(self, key: str, value: Any) -> None:
+        if key not in self.model.input_specs:
+            self.parameters.custom[key] = custom_value(key, value)
+            return
+        if key in self.inputs:
+            raise ServingError(Code.INVALID_ARG, f"{self._prefix}input '{key}' already exists in request")
+        spec = self.model.input_specs[key]
+        data = value if type(value) is list else [value]
+        dims = [-1, *spec.dims] if self.model.config.max_batch_size > 0 else list(spec.dims)
+        shape = shape_of(key, dims, len(data))
+        self.inputs[key] = Tensor(key, spec.datatype, self._from_json(key, spec.datatype, shape, data))
+
+
+def _members(record: Any) -> Iterable[tuple[str, Any]]:
+    return record.pairs if type(record) is Members else record.items()
+
+
+def shape_of(name: str, dims: list[int], count: int) -> tuple[int, ...]:
+    """Return the shape of `count` elements: the innermost variable dimension takes what the fixed ones leave."""
+    shape = [1 if dim == -1 else dim for dim in dims]
+    fixed = 1
+    for dim in shape:
+        fixed *= dim
+    variable = [place for place, dim in enumerate(dims) if dim == -1]
+    if variable and fixed and count % fixed == 0:
+        shape[variable[-1]] = count // fixed
+    elif count != fixed:
+        raise ServingError(
+            Code.INVALID_ARG, f"The schema can not convert input '{name}' to tensor with proper shape"
+        )
+    return tuple(shape)
+
+
+# --- the responses ---------------------------------------------------------------------------------------------------
+
+
+def rendered(response: InferenceResponse) -> tuple[int, bytes]:
+    """Return a response's status and its JSON object."""
+    error = response.error
+    if error is None:
+        try:
+            return 200, flat(response)
+        except ServingError as problem:
+            error = problem
+        except Exception as problem:
+            log.exception("the response of model '%s' can't be encoded", response.model_name)
+            text = f"the response can't be encoded: {type(problem).__name__}: {problem}"
+            error = ServingError(Code.INTERNAL, text)
+    return replies.status_of(error.code), replies.error_body(error.message)
+
+
+def flat(response: InferenceResponse) -> bytes:
+    """Return the JSON of a response: its tensors, its parameters and its names, by key. Scalars stand alone."""
+    members = {"model_name": replies.encode(response.model_name), "model_version": replies.encode(response.model_version)}
+    if response.id:
+        members["id"] = replies.encode(response.id)
+    for key, value in (response.parameters or {}).items():
+        members[key] = replies.encode(value)
+    for tensor in response.outputs:
+        data = json_of(tensor.name, tensor.datatype, tensor.array)
+        members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
+    pairs = sorted((name.encode(), value) for name, value in members.items())
+    return b"{%b}" % b",".join(b"%b:%b" % (replies.encode(name.decode()), value) for name, value in pairs)
+
+
+class OneExchange(Exchange):
+    """The exchange of `generate`: exactly one response, or an error."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        super().__init__(connection, head)
+        self._first: tuple[int, bytes] | None = None
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive a response of the model."""
+        connection = self.connection
+        if connection is None or self.payload is not None:
+            return
+        if response is not None:
+            if self._first is not None:
+                request = None if final else self.request
+                self._answer(400, replies.error_body(NOT_ONE))
+                if request is not None:  # nobody wants what else it says
+                    connection.server.kernel.cancel(request)
+                return
+            self._first = rendered(response)
+        if final:
+            self._answer(*(self._first or (400, replies.error_body(NOT_ONE))))
+
+    def _answer(self, status: int, body: bytes) -> None:
+        if self.head.http10:
+            self.answer(replies.reply(status, body, json=True))
+        else:
+            self.answer(replies.chunked(status, b"application/json", body))
+
+
+class EventExchange(StreamExchange):
+    """The exchange of `generate_stream`: the status is the first response's, later errors are events."""
+
+    __slots__ = ()
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive a response of the model."""
+        if self.connection is None or self.payload is not None:
+            return
+        if response is not None:
+            status, body = rendered(response)
+            self.send(status, b"data: %b\n\n" % body)
+        if final:
+            self.end()
