@@ -7,9 +7,9 @@ belong to the request alone. Memory is reserved untouched, and at most RESERVE o
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernel_http.heads import Head
 
@@ -22,7 +22,16 @@ RESERVE = 64 * 1024 * 1024
 MAX_LINE = 4096
 MAX_TRAILERS = 16 * 1024
 
-Bytes = bytes | bytearray | NDArray[np.uint8]
+
+class Memory(np.ndarray[Any, Any]):
+    """The memory that the arrays of one request lie in. `Memory(n, np.uint8)` is not filled.
+
+    A type of its own, since numpy has the views of a model refer to the last plain array, past the tensor's own: then nobody
+    could tell whether the model keeps one, or only we hold what the arrays lie in.
+    """
+
+
+Bytes = bytes | bytearray | Memory
 
 
 class Body:
@@ -45,14 +54,14 @@ class Body:
         self.discard = scratch if head.refusal is not None or (split or length) > limit else None
         self.complete = False
         self._sizes = (split, length - split)
-        self._finished: list[NDArray[np.uint8]] = []
+        self._finished: list[Memory] = []
         self._begin()
 
     def _begin(self) -> None:
         while len(self._finished) < 2:
             self._size = self._sizes[len(self._finished)]
             self._filled = 0
-            self._buffer: NDArray[np.uint8] = np.empty(min(self._size, 0 if self.discard else RESERVE), np.uint8)
+            self._buffer = Memory(min(self._size, 0 if self.discard else RESERVE), np.uint8)
             if self._size:
                 return
             self._finished.append(self._buffer)
@@ -63,7 +72,7 @@ class Body:
         if self.discard is not None:
             return memoryview(self.discard)[: self._size - self._filled]
         if self._filled == len(self._buffer):
-            grown = np.empty(min(self._size, 2 * self._filled), np.uint8)
+            grown = Memory(min(self._size, 2 * self._filled), np.uint8)
             grown[: self._filled] = self._buffer
             self._buffer = grown
         return self._buffer.data[self._filled :]

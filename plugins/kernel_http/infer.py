@@ -222,6 +222,7 @@ class Template:
         request.batch_size = self.rows
         request.wanted = self.wanted
         exchange.request = request
+        array = None  # a model on the loop executes now, and whoever else holds its input makes it copy
         self.model.enqueue(request)
 
 
