@@ -33,7 +33,8 @@ log = logging.getLogger("kernel")
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 TURN_SECONDS = 0.001  # how long executions on the loop may follow one another before others get their turn
 RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
-GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each
+GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each …
+GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read meanwhile, the thread had better begin
 NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
 STREAK = 64  # calls of models that run at once within one turn of the loop
 
@@ -128,6 +129,7 @@ class Scheduler:
         self.closed = False  # nothing is
         self._drained: asyncio.Future[None] | None = None
         self._gathered = 0  # turns of the loop that the burst on its way has been waited for
+        self._burst_began = 0.0
         self._seen = 0  # how many waited when it was last looked at
         self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
         for instance in instances:
@@ -212,6 +214,7 @@ class Scheduler:
             self._arm(request.expires)
         if instance is not None and not self._scheduled:
             self._scheduled = True
+            self._burst_began = now
             self._loop.call_soon(self._dispatch_soon)
 
     def _may_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
@@ -261,7 +264,12 @@ class Scheduler:
     # -- decide --------------------------------------------------------------------------------------------------------
 
     def _dispatch_soon(self) -> None:
-        if not self._inline and self._gathered < GATHER_TURNS and self.queue.size > self._seen:
+        if (
+            not self._inline
+            and self._gathered < GATHER_TURNS
+            and self.queue.size > self._seen
+            and self.clock() - self._burst_began < GATHER_SECONDS
+        ):
             # More of the burst may be in the sockets: a thread that is woken for one request gets in the way of the next.
             self._gathered += 1
             self._seen = self.queue.size

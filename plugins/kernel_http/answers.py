@@ -88,7 +88,11 @@ class Answers(asyncio.BufferedProtocol):
             last = self._closing and not exchanges
             if (last or not head.plain) and not exchange.begun:
                 payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
-            send(self._write if type(payload) is bytes else self._transport.writelines, payload)
+            if type(payload) is bytes:
+                send(self._write, payload)
+            else:  # large: waking the client is the least of it, and the sooner the memory is free the better
+                self.server.outbox.flush()
+                self._transport.writelines(payload)
             if last:
                 self.server.outbox.flush()
                 self._finish()
