@@ -26,7 +26,7 @@ from kernel.mailbox import Mailbox
 from kernel.model import Model
 from kernel.plugins import Plugins
 from kernel.registry import ModelIndex, Registry
-from kernel.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.scheduler import Turn
 from kernel.statistics import ModelStatistics
 from kernel.tensor import Tensor, as_bytes_array, datatype_of
@@ -276,19 +276,10 @@ class Kernel:
             if final and not future.done():
                 _settle(future, responses, model)
 
-        request = InferenceRequest(
-            model,
-            _tensors(model, inputs),
-            respond,
-            model_version=str(version),
-            id=id,
-            requested_outputs=outputs,
-            parameters=parameters,
-            priority=priority,
-            correlation_id=correlation_id,
-            flags=flags,
-            deadline=None if timeout is None else self.clock() + timeout,
-        )
+        request = self._request(
+            model, inputs, respond, version, outputs, timeout,
+            id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
+        )  # fmt: skip
         self.submit(request)
         if not future.done():
             future.add_done_callback(lambda done: self.cancel(request) if done.cancelled() else None)
@@ -317,19 +308,10 @@ class Kernel:
         def respond(response: InferenceResponse | None, final: bool) -> None:
             queue.put_nowait((response, final))
 
-        request = InferenceRequest(
-            model,
-            _tensors(model, inputs),
-            respond,
-            model_version=str(version),
-            id=id,
-            requested_outputs=outputs,
-            parameters=parameters,
-            priority=priority,
-            correlation_id=correlation_id,
-            flags=flags,
-            deadline=None if timeout is None else self.clock() + timeout,
-        )
+        request = self._request(
+            model, inputs, respond, version, outputs, timeout,
+            id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
+        )  # fmt: skip
         self.submit(request)
         try:
             final = False
@@ -341,6 +323,26 @@ class Kernel:
                     yield response
         finally:
             self.cancel(request)
+
+    def _request(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        respond: Respond,
+        version: int | str,
+        outputs: Sequence[str] | None,
+        timeout: float | None,
+        **fields: Any,
+    ) -> InferenceRequest:
+        return InferenceRequest(
+            model,
+            _tensors(model, inputs),
+            respond,
+            model_version=str(version),
+            requested_outputs=outputs,
+            deadline=None if timeout is None else self.clock() + timeout,
+            **fields,
+        )
 
     # -- models --------------------------------------------------------------------------------------------------------
 

@@ -146,6 +146,8 @@ def answers(
         if response._error is not None:
             out.append(answer_of(instance, request, response, 0, OUTPUT))
             continue
+        # The loop of `answer_of` once more, in place: the count of `result` is taken where `result` is, and a call an
+        # execution is saved.
         wanted = request.wanted
         outputs = []
         for tensor in response._tensors:
