@@ -6,7 +6,8 @@ import asyncio
 import gc
 import json
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,71 @@ def test_a_replaced_model_is_not_kept(tmp_path: Path) -> None:
             assert len([one for one in gc.get_objects() if type(one) is Model and one.kernel is kernel]) == 1
 
     run(main())
+
+
+class Gated(TestBackend):
+    """Makes its executors on threads, when `gate` is open. For a real loop."""
+
+    creates_on_loop = False
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.entered, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def create(self, context: InstanceContext) -> TestExecutor:
+        self.entered.set()
+        assert self.gate.wait(10)
+        return super().create(context)
+
+    def count(self, what: str) -> int:
+        return [entry for _, entry, _ in self.log].count(what)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 - the condition comes about in a thread
+            await asyncio.sleep(0)
+
+
+def test_a_load_that_is_given_up_is_not_left_loading(tmp_path: Path) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE, "slow": BASE})
+        backend = Gated()
+        async with kernel_of(tmp_path, backend, "m") as kernel:
+            backend.gate.clear()
+            backend.entered.clear()
+            loading = asyncio.ensure_future(kernel.load("slow"))
+            await until(backend.entered.is_set)
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+            (line,) = [line for line in kernel.index() if line.name == "slow"]
+            assert (line.state, line.reason) == ("UNAVAILABLE", "Cancelled: the load was given up")
+            backend.gate.set()
+            await until(lambda: backend.count("finalize") == 1)  # what came up too late
+            await kernel.load("slow")
+            assert (await kernel.infer("slow", X))["Y"].tolist() == [1.0]
+        assert backend.count("initialize") == backend.count("finalize") == 3
+
+    asyncio.run(main())
+
+
+def test_a_load_under_way_at_shutdown_serves_nothing_afterwards(tmp_path: Path) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE, "slow": BASE})
+        backend = Gated()
+        kernel = kernel_of(tmp_path, backend, "m")
+        await kernel.start()
+        backend.gate.clear()
+        backend.entered.clear()
+        loading = asyncio.ensure_future(kernel.load("slow"))
+        await until(backend.entered.is_set)
+        await kernel.stop(0.0)
+        backend.gate.set()
+        with pytest.raises(ServingError, match="Server exiting"):
+            await loading
+        assert kernel.models() == []
+        await until(lambda: backend.count("finalize") == 2)
+
+    asyncio.run(main())

@@ -782,3 +782,17 @@ def test_shapes_that_no_array_can_have(client: Client, shape: list[int], kind: s
     assert response.status == 400
     assert f"Unable to parse 'shape': input '{name}' has" in response.error
     assert client.ask(infer("types", {"inputs": []})).status == 200  # the connection lives on
+
+
+def test_a_reserved_header_is_refused_also_where_the_rest_is_known() -> None:
+    client = Client(forward_pattern="x-.*|timeout")
+    inputs = [tensor("IN_FP32", "FP32", [1], binary_data_size=4)]
+    for _ in range(2):
+        assert client.ask(binary("types", inputs, floats(1))).status == 200
+    known = binary("types", inputs, floats(1))
+    head, _, rest = known.partition(b"\r\n\r\n")
+    response = client.ask(head + b"\r\ntimeout: 5\r\n\r\n" + rest)
+    assert (response.status, response.error) == (
+        400,
+        "Header 'timeout' is reserved for Triton usage and cannot be forwarded.",
+    )

@@ -401,3 +401,21 @@ def test_an_idle_client_does_not_keep_a_replaced_model(client: Client) -> None:
     client.kernel.served["add_sub"] = {}
     client.server.sweep(client.kernel.loop.now)
     assert client.connection.template is None
+
+
+def test_a_request_like_the_last_does_not_slip_past_the_drain(client: Client) -> None:
+    message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
+    assert client.ask(message).status == 200
+    client.send(message[:20])  # arriving when the drain begins: still served, and the last
+    client.server.draining = True
+    client.connection.drain()
+    client.send(message[20:] + message * 3)
+    (answer,) = parse(client.take())
+    assert answer.status == 200 and answer.headers["Connection"] == "close"
+    assert client.transport.closing
+
+
+def test_who_comes_during_the_drain_is_shown_out(client: Client) -> None:
+    client.server.draining = True
+    late = Client(client.kernel, server=client.server)
+    assert late.transport.closing
