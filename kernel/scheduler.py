@@ -199,7 +199,6 @@ class Scheduler:
         try:
             self.queue.push(request, now)
         except ServingError as error:
-            self._disown(request)
             self._refuse(request, error)
             return
         request.state = PENDING
@@ -213,9 +212,7 @@ class Scheduler:
         if request.expires is not None:
             self._arm(request.expires)
         if instance is not None and not self._scheduled:
-            self._scheduled = True
-            self._burst_began = now
-            self._loop.call_soon(self._dispatch_soon)
+            self._schedule(now)
 
     def _may_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
         """Refuse the call of a model that nobody waits for any more, or that could only wait for itself."""
@@ -246,13 +243,6 @@ class Scheduler:
             parent.children = {request}
         else:
             parent.children.add(request)
-
-    def _disown(self, request: InferenceRequest) -> None:
-        parent = request.parent
-        if parent is not None:
-            if parent.children is not None:
-                parent.children.discard(request)
-            request.parent = None
 
     def _refuse(self, request: InferenceRequest, error: ServingError) -> None:
         """Answer a request that was never accepted; nothing counts it (reference: observability, section 1.2)."""
@@ -310,7 +300,7 @@ class Scheduler:
                 if instance.inline and queue.size:
                     now = self.clock()
                     if now - began > TURN_SECONDS:
-                        self._schedule()
+                        self._schedule(now)
                         break
             if again is not None:
                 self._arm(again)
@@ -320,9 +310,11 @@ class Scheduler:
         finally:
             self._dispatching = False
 
-    def _schedule(self) -> None:
+    def _schedule(self, now: float) -> None:
+        """Have `_dispatch` called once others have had their turn; a burst that begins now is gathered from here on."""
         if not self._scheduled:
             self._scheduled = True
+            self._burst_began = now
             self._loop.call_soon(self._dispatch_soon)
 
     def _free_instance(self) -> ModelInstance | None:

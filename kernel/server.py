@@ -204,10 +204,9 @@ class Kernel:
         waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
         """
         if threading.get_ident() != self._loop_thread:
-            lock = threading.Lock()
-            lock.acquire()
-            self.mailbox.post(step, _once(lock.release))
-            lock.acquire()
+            call = BlockedCall(_nothing)
+            self.mailbox.post(step, lambda: call(None, True))
+            call.wait()
             return
         worker = current_worker()
         if worker is None or self.turn.plain:
@@ -401,17 +400,8 @@ def _refuse(request: InferenceRequest, error: ServingError) -> None:
     request.respond(InferenceResponse([], error=error, model_name=request.model_name, id=request.id), True)
 
 
-def _once(release: Callable[[], None]) -> Callable[[], None]:
-    """Let a lock be released by the first of several wakes."""
-    done = False
-
-    def wake() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            release()
-
-    return wake
+def _nothing(response: InferenceResponse | None, final: bool) -> None:
+    """What a thread collects that only waits to be woken."""
 
 
 def _settle(future: asyncio.Future[InferenceResponse], responses: list[InferenceResponse], model: str) -> None:
