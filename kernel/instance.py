@@ -123,8 +123,22 @@ class LoopInstance(ModelInstance):
         self._batch: Batch | None = None
 
     def start(self, batch: Batch) -> None:
-        if not self.executor.may_wait:
-            self._execute(batch)
+        executor = self.executor
+        if not executor.may_wait:  # without a greenlet
+            result: object
+            turn = self.turn
+            outer, turn.plain = turn.plain, True
+            batch.started = started = self.clock()
+            try:
+                result = executor.execute(batch)
+            except BaseException as error:
+                result = error
+            batch.ended = ended = self.clock()
+            turn.plain = outer
+            if ended - started > HELD_SECONDS:
+                self.warn_held(ended - started)
+            assert self.scheduler is not None
+            self.scheduler.finished(self, batch, result)
             return
         worker = self._worker
         if worker is None:
@@ -133,23 +147,6 @@ class LoopInstance(ModelInstance):
         self._batch = batch
         batch.started = entered = self.clock()
         self._enter(worker, batch, entered)
-
-    def _execute(self, batch: Batch) -> None:
-        """Execute a batch that waits for nobody: without a greenlet."""
-        result: object
-        turn = self.turn
-        outer, turn.plain = turn.plain, True
-        batch.started = started = self.clock()
-        try:
-            result = self.executor.execute(batch)
-        except BaseException as error:
-            result = error
-        batch.ended = ended = self.clock()
-        turn.plain = outer
-        if ended - started > HELD_SECONDS:
-            self.warn_held(ended - started)
-        assert self.scheduler is not None
-        self.scheduler.finished(self, batch, result)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""

@@ -168,7 +168,10 @@ class Scheduler:
         if parent is None:
             at_once = self._inline
         else:
-            if not self._may_call(request, parent, instance):
+            if (
+                (parent.requests[0].state is RELEASED or instance is None or instance.outstanding >= instance.capacity)
+                and not self._may_call(request, parent, instance)
+            ):
                 return
             at_once = self._inline or parent.blocked_on is request
             if at_once:
@@ -189,7 +192,16 @@ class Scheduler:
             self.in_flight += 1
             turn.depth += 1
             try:
-                self._start(instance, Batch([request], request.batch_size))
+                if self._inline:
+                    # `_start`, in place.
+                    request.state = EXECUTING
+                    batch = request.batch = Batch([request], request.batch_size)
+                    batch.instance = instance
+                    instance.outstanding += 1
+                    instance.running[batch] = None
+                    instance.start(batch)
+                else:
+                    self._start(instance, Batch([request], request.batch_size))
             finally:
                 turn.depth -= 1
             if parent is not None and request.state is not RELEASED:

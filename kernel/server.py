@@ -35,6 +35,8 @@ __all__ = ["Kernel"]
 
 log = logging.getLogger("kernel")
 
+_BLOCKS = "waiting here would block the event loop"
+
 
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
@@ -210,13 +212,13 @@ class Kernel:
             return
         worker = current_worker()
         if worker is None or self.turn.plain:
-            raise RuntimeError("waiting here would block the event loop")
+            raise RuntimeError(_BLOCKS)
         worker.instance.wait(step)
 
-    def wait(self, request: InferenceRequest, batch: Batch | None = None) -> None:
+    def wait(self, request: InferenceRequest, batch: Batch | None = None, model: Model | None = None) -> None:
         """Submit `request` and return once its `respond` was called with `final`; see `wait_for`.
 
-        `batch`: the execution that can't go on meanwhile.
+        `batch`: the execution that can't go on meanwhile. `model`: where it has just been looked up.
         """
         if batch is not None:
             batch.blocked_on = request
@@ -227,21 +229,19 @@ class Kernel:
                 self.mailbox.post(self.submit, request)
                 call.wait()
             else:
-                self.wait_for(lambda wake: self._submit_and_wake(request, wake))
+                worker = current_worker()
+                if worker is None or self.turn.plain:
+                    raise RuntimeError(_BLOCKS)
+                waker = request.respond = _Waker(request.respond)
+                if model is None:
+                    self.submit(request)
+                else:
+                    self.submit_to(model, request)
+                if not waker.done:
+                    worker.instance.wait(waker.wait)
         finally:
             if batch is not None:
                 batch.blocked_on = None
-
-    def _submit_and_wake(self, request: InferenceRequest, wake: Callable[[], None]) -> None:
-        collect = request.respond
-
-        def respond(response: InferenceResponse | None, final: bool) -> None:
-            collect(response, final)
-            if final:
-                wake()
-
-        request.respond = respond
-        self.submit(request)
 
     def infer(
         self,
@@ -398,6 +398,27 @@ def _refuse(request: InferenceRequest, error: ServingError) -> None:
     request.state = RequestState.RELEASED
     request.error = error
     request.respond(InferenceResponse([], error=error, model_name=request.model_name, id=request.id), True)
+
+
+class _Waker:
+    """The continuation of a request that an execution on the loop waits for, if it is not answered at once."""
+
+    __slots__ = ("_respond", "_wake", "done")
+
+    def __init__(self, respond: Respond) -> None:
+        self._respond = respond
+        self._wake: Callable[[], None] | None = None
+        self.done = False
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        self._respond(response, final)
+        if final:
+            self.done = True
+            if self._wake is not None:
+                self._wake()
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
 
 
 def _nothing(response: InferenceResponse | None, final: bool) -> None:

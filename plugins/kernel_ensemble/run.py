@@ -137,15 +137,16 @@ class Run(Frame):
             step.model_name,
             inputs,
             call.respond,
-            model_version=bound.version,
-            id=request.id,
-            requested_outputs=bound.requested,
-            parameters=request.parameters,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-            correlation_id=correlation_id,
-            flags=flags,
-            parent=self.batch,
+            bound.version,
+            request.id,
+            bound.requested,
+            request.parameters,
+            request.priority,
+            request.timeout_us,
+            None,  # deadline: the ensemble's end is its end
+            correlation_id,
+            flags,
+            self.batch,
         )
         self.active += 1
         self.ensemble.submit(bound.model, call.request)

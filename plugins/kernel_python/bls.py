@@ -57,11 +57,12 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
         return response
     box: list[CoreResponse | None] = []
     core = _core_request(instance, batch, request, holders, lambda one, final: box.append(one))
-    refusal = _refusal(_target(kernel, request, core), request, core)
+    model = _target(kernel, request, core)
+    refusal = _refusal(model, request, core)
     if refusal is not None:
         return response_of(refusal, False)
     try:
-        kernel.wait(core, batch)
+        kernel.wait(core, batch, model)
     except RuntimeError as error:
         if on_loop and not box:
             instance.waits()  # a call by code that is not the model's own: the next execution may wait
@@ -141,15 +142,16 @@ def _submit(
     core = future.request = _core_request(instance, batch, request, holders, future.settle)
     try:
         model = kernel.model(request._model, core.model_version)
+        if model.decoupled or request._memory is not None:
+            refusal = _refusal(model, request, core)
+            if refusal is not None:
+                future.set_result(response_of(refusal, False))
+                return future
+        model.check(core)
     except ServingError:
-        kernel.submit(core)  # has the words for it
+        kernel.submit(core)  # finds the same fault, and has the words for it
         return future
-    if model.decoupled or request._memory is not None:
-        refusal = _refusal(model, request, core)
-        if refusal is not None:
-            future.set_result(response_of(refusal, False))
-            return future
-    kernel.submit_to(model, core)
+    model.enqueue(core)
     return future
 
 
@@ -195,15 +197,17 @@ def _core_request(
         call._model,
         inputs,
         respond,
-        model_version="" if version == -1 else str(version),
-        id=call._id,
-        requested_outputs=call._outputs or None,
-        parameters=call._parameters,
-        timeout_us=call._timeout,
-        correlation_id=call._correlation,
-        flags=call._flags,
-        parent=batch,
-        trace=None if trace is None else trace._trace,
+        "" if version == -1 else str(version),
+        call._id,
+        call._outputs or None,
+        call._parameters,
+        0,  # priority
+        call._timeout,
+        None,  # deadline: the parent's end is its end
+        call._correlation,
+        call._flags,
+        batch,
+        None if trace is None else trace._trace,
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXECUTION", "Instance", "bls_site", "calling_instance", "calling_site"]
 
+RELEASED = RequestState.RELEASED
 BLS_MISPLACED = "BLS is only supported during the 'execute' function."
 
 
@@ -97,13 +98,13 @@ def bls_site() -> tuple[Instance, Batch | None]:
 
     Raises TritonModelException where BLS is not allowed.
     """
-    site = calling_site()
+    site = EXECUTION.get(None) or calling_site()
     if site is None or site[0].phase in ("auto_complete", "finalize"):
         raise TritonModelException(BLS_MISPLACED)
     batch = site[1]
     if batch is not None:
         for request in batch.requests:
-            if request.state is not RequestState.RELEASED or request.error is not None:
+            if request.state is not RELEASED or request.error is not None:
                 return site
         # All answered: what still runs (a task, a thread with a copied context) calls on its own account.
         return site[0].idle

@@ -32,13 +32,9 @@ class Received(InferenceRequest):
         self._sender = InferenceResponseSender(core, instance) if instance.decoupled else None
 
     def _wrap(self) -> dict[str, Tensor]:
-        inputs = self._core.inputs
-        tensors = received(inputs.values(), self._instance.zero_copy)
-        if len(tensors) == 1:
-            by_name = {tensors[0]._name: tensors[0]}
-        else:
-            by_name = dict(zip(inputs, tensors))
-        self._by_name = by_name
+        by_name = self._by_name = {
+            tensor._name: tensor for tensor in received(self._core.inputs.values(), self._instance.zero_copy)
+        }
         return by_name
 
     def inputs(self) -> list[Tensor]:
