@@ -24,7 +24,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   serve   serve the models of repository/; arguments are those of `kernel serve`, e.g. --http-port 9000
   test    ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
   bench   measure, side by side with the real Triton where it can be installed
-  proto   write kernel/model_config_pb2.py anew from kernel/model_config.proto
+  proto   write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
   setup   only make the environment, .venv
   clean   remove it, and what tools have left behind
 """
@@ -65,7 +65,7 @@ def bench(arguments: list[str]) -> int:
 
 def proto(arguments: list[str]) -> int:
     install("dev")
-    return run("python", "kernel/regenerate.py", *arguments)
+    return run("python", "regenerate.py", *arguments)
 
 
 def setup(arguments: list[str]) -> int:
@@ -99,7 +99,8 @@ def install(extra: str) -> None:
         shutil.rmtree(str(VENV), ignore_errors=True)
         make_environment()
     target = f".[{extra}]" if extra else "."
-    subprocess.check_call([*pip(), "install", "--quiet", "--editable", target], cwd=str(ROOT))
+    command = [*pip(), "install", "--quiet", "--disable-pip-version-check", "--editable", target]
+    subprocess.check_call(command, cwd=str(ROOT))
     (VENV / f"installed-{extra or 'run'}").write_text(wanted)
 
 

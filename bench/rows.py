@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from h2load import GrpcLoad
 from wrk import Load
 
 __all__ = ["ROWS", "Row", "Target"]
@@ -26,7 +27,8 @@ class Target:
 @dataclass(frozen=True)
 class Row:
     """`kind`: how it is measured (run.py knows). `less_is_better` for durations and memory. `unit` of the figure.
-    `targets`: by placement of the models."""
+    `targets`: by placement of the models. `model`: of a health row, the model that is kept busy; of a client row, what
+    client.py does."""
 
     key: str
     title: str
@@ -34,7 +36,7 @@ class Row:
     unit: str
     targets: Mapping[str, Target]
     less_is_better: bool = False
-    load: Load | None = None
+    load: Load | GrpcLoad | None = None
     model: str = ""
 
 
@@ -44,10 +46,12 @@ MEGABYTE = {"X": ([262144], [float(k % 251) for k in range(262144)])}
 ROW256 = {"X": ([1, 256], [Random(256).gauss() for _ in range(256)])}
 
 
-def rate(key: str, title: str, load: Load, **targets: float | None) -> Row:
+def rate(key: str, title: str, load: Load | GrpcLoad, **targets: float | None) -> Row:
     """Return a row of requests per second; a placement whose target is None is only shown."""
     return Row(key, title, "rate", "1/s", {name: Target(times=times) for name, times in targets.items()}, load=load)
 
+
+REPEAT = GrpcLoad("repeat", {"N": ([1], [100])}, 1, 8, rpc="ModelStreamInfer", datatype="INT32", answers=100)
 
 ROWS = [
     rate("add_sub", "add_sub, 4 floats, 32 connections", Load("add_sub", AB4, 32), default=2.5, loop=3),
@@ -68,6 +72,26 @@ ROWS = [
     rate("chain_exec", "10 chained exec, 32 connections", Load("chain_exec", X4, 32), default=2, loop=15),
     rate("fan_async", "16 concurrent async_exec, 32 connections", Load("fan_async", X4, 32), default=10, loop=15),
     rate("ensemble", "3-step ensemble, 32 connections", Load("ensemble3", X4, 32), default=4, loop=8),
+    rate("grpc-add_sub", "gRPC add_sub, 4 floats, 32 in flight", GrpcLoad("add_sub", AB4, 4, 8), default=4, loop=5),
+    rate("grpc-identity", "gRPC identity, 4 floats, 32 in flight", GrpcLoad("identity", X4, 4, 8), default=3.5, loop=4.5),
+    Row(
+        "grpc-client",
+        "gRPC identity, tritonclient.grpc, one at a time",
+        "client",
+        "1/s",
+        {"default": Target(times=1.5), "loop": Target()},
+        model="unary",
+    ),
+    rate("grpc-megabyte", "gRPC identity, 1 MB, 32 in flight", GrpcLoad("identity", MEGABYTE, 4, 8), default=1.5, loop=None),
+    Row(
+        "grpc-stream",
+        "gRPC stream, 100 responses a request, 8 in flight, tritonclient.grpc",
+        "client",
+        "1/s",
+        {"default": Target(times=1.5), "loop": Target()},
+        model="stream",
+    ),
+    rate("grpc-stream-bytes", "the same, a client that only counts bytes", REPEAT, default=4, loop=None),
     Row(
         "bls",
         "one async_exec in process, callee on the loop",

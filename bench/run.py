@@ -2,11 +2,11 @@
 
     python bench/run.py [--quick] [--rows KEY ...] [--servers NAME ...] [--rounds N] [--seconds S] [--json FILE]
 
-Needs `wrk` (Debian package: `apt-get install wrk`), the real Triton ($KERNEL_REFERENCE or ../shared/tools/reference_triton.py)
-and this project installed in the interpreter that runs it. The servers are alive all the time and cost nothing while they are
-idle (stopping them with SIGSTOP instead breaks the real Triton: its locks time out). In each round, each row is measured on
-one server after the other, so that what else happens on the machine meets all of them. The table has the medians of the
-rounds. The exit code is 1 when a target is missed.
+Needs `wrk` and `h2load` (Debian: `apt-get install wrk nghttp2-client`), `tritonclient[grpc]`, the real Triton
+($KERNEL_REFERENCE or ../shared/tools/reference_triton.py) and this project installed in the interpreter that runs it. The
+servers are alive all the time and cost nothing while they are idle (stopping them with SIGSTOP instead breaks the real Triton:
+its locks time out). In each round, each row is measured on one server after the other, so that what else happens on the machine
+meets all of them. The table has the medians of the rounds. The exit code is 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h2load
 import servers
 import wrk
 from rows import ROWS, Row, Target
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures: dict[str, Figures] = {row.key: {} for row in rows}
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
         folder = Path(name)
-        running = [row for row in rows if row.kind in ("rate", "latency", "health")]
+        running = [row for row in rows if row.kind in ("rate", "latency", "health", "client")]
         if running:
             measure_running(running, options, folder, figures)
         for row in rows:
@@ -108,7 +109,10 @@ def check_answers(rows: list[Row], started: list[Server]) -> None:
         if row.load is not None:
             answers = {}
             for server in started:
-                answers[server.name] = wrk.verify(server.port, row.load)
+                if isinstance(row.load, h2load.GrpcLoad):
+                    answers[server.name], _ = h2load.verify(server.grpc_port, row.load)
+                else:
+                    answers[server.name] = wrk.verify(server.port, row.load)
             sizes = {name: len(answer) for name, answer in answers.items()}
             exact = row.load.model != "dense"  # sums of floats may differ in their last bits
             if len(set(answers.values() if exact else sizes.values())) != 1:
@@ -118,11 +122,27 @@ def check_answers(rows: list[Row], started: list[Server]) -> None:
 def measure(row: Row, server: Server, seconds: float, folder: Path, *, warm: bool) -> float:
     if row.kind == "health":
         return health_p99_ms(server, row.model, max(seconds, 2.0))
+    if row.kind == "client":
+        return by_client(server, row.model, seconds)
     assert row.load is not None
+    if isinstance(row.load, h2load.GrpcLoad):
+        if warm:
+            h2load.run(server.grpc_port, row.load, 1, folder)
+        return h2load.run(server.grpc_port, row.load, seconds, folder)
     if warm:
         wrk.run(server.port, row.load, 1, folder)
     result = wrk.run(server.port, row.load, seconds, folder)
     return result.p50_us if row.kind == "latency" else result.per_second
+
+
+def by_client(server: Server, kind: str, seconds: float) -> float:
+    """Return what Triton's own client gets out of the server; see client.py."""
+    script = str(Path(__file__).parent / "client.py")
+    command = [sys.executable, script, str(server.grpc_port), kind, str(seconds)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120 + seconds)
+    if process.returncode:
+        raise RuntimeError(f"{kind}: {process.stdout}{process.stderr}")
+    return float(process.stdout.split()[-1])
 
 
 def health_p99_ms(server: Server, model: str, seconds: float) -> float:

@@ -29,9 +29,10 @@ ON_LOOP = '\nparameters { key: "placement" value { string_value: "loop" } }\n'
 class Server:
     """A running server and its children. `started_s` is how long it took until it was ready to serve."""
 
-    def __init__(self, name: str, command: Sequence[str], port: int, log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], port: int, grpc_port: int, log: Path) -> None:
         self.name = name
         self.port = port
+        self.grpc_port = grpc_port
         self.log = log
         start = time.monotonic()
         with log.open("wb") as output:
@@ -92,11 +93,11 @@ def start(name: str, repository: Path) -> Server:
     if name == "triton":
         script = os.environ.get("KERNEL_REFERENCE", str(PROJECT.parent / "shared/tools/reference_triton.py"))
         ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
-        # What it doesn't need for serving HTTP stays on, as ours has no switch for it either.
         command = [sys.executable, script, str(repository), *ports]
     else:
-        command = [sys.executable, "-m", "kernel", "serve", str(repository), "--http-port", str(port)]
-    return Server(name, command, port, log)
+        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port)]
+        command = [sys.executable, "-m", "kernel", "serve", str(repository), *ports]
+    return Server(name, command, port, grpc_port, log)
 
 
 def copy_models(target: Path, *, on_loop: bool = False, source: Path = MODELS) -> Path:

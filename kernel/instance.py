@@ -19,7 +19,8 @@ from kernel.request import RequestState
 from kernel.thread import DaemonThreads
 
 if TYPE_CHECKING:
-    from kernel.scheduler import Scheduler, Turn
+    from kernel.scheduler import Scheduler
+    from kernel.turn import Turn
 
 log = logging.getLogger("kernel")
 

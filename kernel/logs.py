@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from time import gmtime, strftime
 
-__all__ = ["FORMATS", "Formatter", "LogOptions", "set_up"]
+__all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up"]
 
 FORMATS = ("default", "ISO8601")
 
@@ -60,10 +60,10 @@ class _Chosen(logging.Filter):
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
-        self._options = options
+        self.options = options
 
     def filter(self, record: logging.LogRecord) -> bool:
-        level, options = record.levelno, self._options
+        level, options = record.levelno, self.options
         if level >= logging.ERROR:
             return options.error
         if level >= logging.WARNING:
@@ -71,17 +71,34 @@ class _Chosen(logging.Filter):
         return options.info if level >= logging.INFO else options.verbose > 0
 
 
-def set_up(options: LogOptions) -> None:
+class ProcessLog:
+    """The log of this process, with options that may change."""
+
+    def __init__(self, handler: logging.Handler, options: LogOptions) -> None:
+        self._handler = handler
+        self._chosen = _Chosen(options)
+        handler.addFilter(self._chosen)
+        self.apply(options)
+
+    def apply(self, options: LogOptions) -> None:
+        """Log by `options` from now on; where to stays as it is."""
+        self._handler.setFormatter(Formatter(options.format))
+        self._chosen.options = options
+        # Other libraries' debugging is nobody's wish; `--log-verbose` is about the kernel, its plugins and their models.
+        for name in {"kernel", *(name.partition(".")[0] for name in logging.root.manager.loggerDict)}:
+            if name.startswith("kernel"):
+                logging.getLogger(name).setLevel(logging.DEBUG if options.verbose else logging.INFO)
+
+
+def set_up(options: LogOptions) -> ProcessLog:
     """Send everything that is logged in this process to the console (stderr) or the file. Raises OSError for the file."""
     handler: logging.Handler
     handler = logging.FileHandler(options.file, encoding="utf-8") if options.file else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Formatter(options.format))
-    handler.addFilter(_Chosen(options))
+    process_log = ProcessLog(handler, options)
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
-    # Other libraries' debugging is nobody's wish; `--log-verbose` is about the kernel and its models.
     root.setLevel(logging.INFO)
-    logging.getLogger("kernel").setLevel(logging.DEBUG if options.verbose else logging.INFO)
     logging.captureWarnings(True)
+    return process_log

@@ -1,44 +1,26 @@
 """What is loaded: load, swap, drain, unload, index, and the way from a name to the model that serves it.
 
 The law: a version that serves goes on serving until its successor is READY; a failed load changes nothing for the clients.
-Reading files and making configs happens on load threads; all tables are changed on the loop.
+How a model is read and made is loading.py's business; all tables are changed on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernel.config import (
-    ConfigError,
-    ConfigErrors,
-    Message,
-    ModelConfig,
-    check_ensembles,
-    is_decoupled,
-    read_config,
-    require_complete,
-    with_changes,
-)
+from kernel.config import Message, ModelConfig, check_ensembles, is_decoupled, with_changes
+from kernel.dependents import by_dependency, ensembles_of
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend
+from kernel.loading import Loader, LoadPlan, NoVersion, VersionFailed
 from kernel.model import Model, ModelState
-from kernel.repository import (
-    FileRepository,
-    Fingerprint,
-    ModelFolder,
-    OverrideFolder,
-    check_model_name,
-    find_model,
-    missing_versions,
-    select_versions,
-)
+from kernel.repository import Fingerprint, OverrideFolder, check_model_name
 from kernel.statistics import ModelStatistics
+from kernel.versions import version_number
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
@@ -88,32 +70,6 @@ class _Entry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-@dataclass(slots=True)
-class _Plan:
-    """What a load is going to do, as read from the files."""
-
-    folder: ModelFolder
-    config: ModelConfig
-    versions: tuple[int, ...]
-    fingerprint: Fingerprint
-    override: OverrideFolder | None
-
-
-class _NoVersion(ServingError):
-    """The version policy selects nothing: there is no version that could fail."""
-
-
-class _LoadFailed(ServingError):
-    """One version can't be loaded; in the reference's words."""
-
-    def __init__(self, name: str, version: int, reason: str) -> None:
-        super().__init__(
-            Code.INVALID_ARG, f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {reason};\n"
-        )
-        self.version = version
-        self.why = reason
-
-
 class Registry:
     """The models of one kernel by name and version."""
 
@@ -131,13 +87,12 @@ class Registry:
         parallel: int,
     ) -> None:
         self._kernel = kernel
-        self._repositories = [FileRepository(path) for path in repositories]
-        self._backends = backends
+        self._loader = Loader(
+            kernel, repositories, backends=backends, auto_complete=auto_complete, config_name=config_name
+        )
         self._explicit = explicit
         self._load_models = load_models
         self._exit_on_error = exit_on_error
-        self._auto_complete = auto_complete
-        self._config_name = config_name
         self._parallel = parallel
         self._entries: dict[str, _Entry] = {}
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
@@ -196,11 +151,7 @@ class Registry:
     def index(self, ready: bool) -> list[ModelIndex]:
         names = set(self._entries)
         if self._explicit and not ready:
-            for repository in self._repositories:
-                try:
-                    names.update(repository.scan())
-                except ServingError:
-                    log.exception("the repository index is incomplete")
+            names.update(self._loader.names_found())
         lines = []
         for name in sorted(names):
             entry = self._entries.get(name)
@@ -229,10 +180,8 @@ class Registry:
 
     async def start(self) -> None:
         """Load what is to be loaded at start-up, ensembles after what they consist of."""
-        found: set[str] = set()
-        for repository in self._repositories:
-            found.update(repository.scan())
-        names: set[str] = found
+        found = self._loader.names()
+        names = found
         if self._explicit:
             names = set(self._load_models)
             if "*" in names:
@@ -252,7 +201,7 @@ class Registry:
     async def _load_all(self, names: Sequence[str]) -> dict[str, ServingError]:
         """Load several models, some at a time; return why which ones failed."""
         failures: dict[str, ServingError] = {}
-        plans: dict[str, _Plan] = {}
+        plans: dict[str, LoadPlan] = {}
         ensembles: dict[str, ModelConfig] = {}
         limit = asyncio.Semaphore(self._parallel)
 
@@ -274,7 +223,7 @@ class Registry:
         await asyncio.gather(*(plan(name) for name in names))
         ensembles.update((name, plan.config) for name, plan in plans.items() if plan.config.is_ensemble)
         await asyncio.gather(*(load(name) for name in list(plans) if name not in ensembles))
-        for name in _by_dependency(ensembles):
+        for name in by_dependency(ensembles):
             try:
                 await self._load_composing(ensembles[name], skip=plans.keys() | failures.keys(), planned=ensembles)
             except ServingError as error:
@@ -371,7 +320,7 @@ class Registry:
         for step in config.ensemble or ():
             name = step.model_name
             # One that is planned already is a circle, or was met on another way: the check of the ensembles tells.
-            if name in planned or name in skip or not self._explicit or self._folder(name) is None:
+            if name in planned or name in skip or not self._explicit or self._loader.find(name) is None:
                 continue
             entry = self._entry(name)
             fresh = (name, "") not in self._serving
@@ -383,15 +332,15 @@ class Registry:
             if fresh and not entry.wanted:
                 entry.implicit = True
 
-    async def _plan(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
+    async def _plan(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> LoadPlan:
         """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
         entry = self._entry(name)
         try:
-            plan: _Plan = await self._in_load_thread(self._read, name, config, files)
-        except _NoVersion as error:
+            plan: LoadPlan = await self._loader.in_thread(self._loader.read, name, config, files)
+        except NoVersion as error:
             entry.problem = f"{error.code.value}: {error.__cause__}"
             raise
-        except _LoadFailed as error:
+        except VersionFailed as error:
             version = entry.versions.setdefault(error.version, _Version(UNAVAILABLE))
             if version.state is not READY:
                 version.state, version.reason = UNAVAILABLE, error.why
@@ -410,64 +359,7 @@ class Registry:
         entry.problem = ""
         return plan
 
-    def _read(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> _Plan:
-        """Read a model's files. On a load thread."""
-        override = None
-        if files:
-            if config is None:
-                raise ServingError(
-                    Code.INVALID_ARG,
-                    f"files were given for model '{name}' without a 'config'; with files the config is mandatory",
-                )
-            override = OverrideFolder(name, files)
-            folder: ModelFolder | None = override.folder
-        else:
-            folder = self._folder(name)
-        if folder is None:
-            raise self._unknown(name)
-        try:
-            try:
-                read = read_config(
-                    folder.path,
-                    override=config,
-                    auto_complete=self._auto_complete,
-                    config_name=self._config_name,
-                    backends=self._backends,
-                    model_name=name,
-                    partial=self._auto_complete,
-                )
-            except ConfigErrors as errors:
-                if errors.stage == "A" or not folder.versions:
-                    raise
-                raise _LoadFailed(name, max(folder.versions), f"{errors.code.value}: {errors}") from errors
-            for warning in (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions)):
-                log.warning("model '%s': %s", name, warning)
-            if read.sequence_batching is not None:
-                raise ServingError(Code.UNSUPPORTED, f"model '{name}' asks for sequence_batching, which is not served yet")
-            if read.message.model_warmup:
-                log.warning("model '%s': model_warmup is not run yet", name)
-            try:
-                versions = select_versions(read, folder.versions)
-            except ConfigError as error:
-                raise _NoVersion(Code.INVALID_ARG, f"load failed for model '{name}': {error}\n") from error
-            fingerprint = folder.fingerprint()
-        except BaseException:
-            if override is not None:
-                override.remove()
-            raise
-        return _Plan(folder, read, versions, fingerprint, override)
-
-    def _folder(self, name: str) -> ModelFolder | None:
-        """Return where the model lies; raises ServingError when it lies in two repositories."""
-        return find_model(self._repositories, name)
-
-    def _unknown(self, name: str) -> ServingError:
-        names = sorted({name for repository in self._repositories for name in repository.scan()})
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else f"; there are {names}"
-        return ServingError(Code.NOT_FOUND, f"no model '{name}' in the model repositories{hint}")
-
-    async def _carry_out(self, plan: _Plan, planned: Mapping[str, ModelConfig]) -> None:
+    async def _carry_out(self, plan: LoadPlan, planned: Mapping[str, ModelConfig]) -> None:
         """Make the planned versions READY and let those go that are not selected any more. The entry's lock is held."""
         name = plan.config.name
         entry = self._entry(name)
@@ -504,13 +396,13 @@ class Registry:
         self._refresh(name)
         entry.config, entry.fingerprint = plan.config, plan.fingerprint
 
-    async def _make_and_serve(self, plan: _Plan, entry: _Entry) -> list[tuple[int, str]]:
+    async def _make_and_serve(self, plan: LoadPlan, entry: _Entry) -> list[tuple[int, str]]:
         """Make the planned versions and let each serve that comes up; return which do not, and why."""
         for number in plan.versions:
             version = entry.versions.setdefault(number, _Version(LOADING))
             if version.state is not READY:
                 version.state, version.reason = LOADING, ""
-        making = [asyncio.ensure_future(self._make(plan, number)) for number in plan.versions]
+        making = [asyncio.ensure_future(self._loader.make(plan, number)) for number in plan.versions]
         try:
             await asyncio.wait(making)  # which does not cancel them when it is cancelled
         except asyncio.CancelledError:
@@ -543,31 +435,6 @@ class Registry:
         if not task.cancelled() and task.exception() is None and isinstance(model := task.result(), Model):
             self._later(model.close())
 
-    async def _make(self, plan: _Plan, number: int) -> Model | ServingError:
-        """Return the started model version, or why there is none."""
-        config = plan.config
-        name = "ensemble" if config.is_ensemble else config.backend
-        backend = self._backends.get(name)
-        if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
-            return ServingError(
-                Code.INVALID_ARG, f"no installed plugin serves the backend '{name}'; there are {sorted(self._backends)}"
-            )
-        try:
-            if self._auto_complete:
-                config = await self._in_load_thread(
-                    backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
-                )
-            require_complete(config)
-            backend.validate(config, plan.folder.path, (number,))
-            model = Model(self._kernel, config, number, plan.folder.path)
-            await model.start(backend)
-        except ServingError as error:
-            return error
-        except Exception as error:
-            log.exception("model '%s' version %d failed to load", config.name, number)
-            return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-        return model
-
     def _serve(self, entry: _Entry, number: int, model: Model) -> None:
         """Put a started model in its place; what stood there finishes what it has and goes."""
         version = entry.versions[number]
@@ -591,7 +458,7 @@ class Registry:
 
     # -- ensembles -----------------------------------------------------------------------------------------------------
 
-    def _checked_ensemble(self, plan: _Plan, planned: Mapping[str, ModelConfig]) -> ModelConfig:
+    def _checked_ensemble(self, plan: LoadPlan, planned: Mapping[str, ModelConfig]) -> ModelConfig:
         """Return the ensemble's config with what follows from its models, or raise what is wrong with them (stage C)."""
         config = plan.config
         configs: dict[str, ModelConfig] = dict(planned)
@@ -617,18 +484,9 @@ class Registry:
 
         return with_changes(config, compute)
 
-    def _dependents(self, name: str) -> list[str]:
-        """Return the ensembles that have the model as a step, directly or through other ensembles."""
-        direct = [
-            other
-            for other, entry in self._entries.items()
-            if entry.config is not None and any(step.model_name == name for step in entry.config.ensemble or ())
-        ]
-        return [*direct, *(further for other in direct for further in self._dependents(other))]
-
     async def _revalidate_dependents(self, name: str) -> None:
         """A model has come or changed: its ensembles are checked against it, and those that had gone with it come back."""
-        for other in self._dependents(name):
+        for other in ensembles_of(name, self._configs()):
             entry = self._entries[other]
             if not entry.wanted and (other, "") not in self._serving:
                 continue
@@ -650,11 +508,11 @@ class Registry:
         entry.wanted = False
         config = entry.config
         self._unload_now(name)
-        for other in self._dependents(name):
+        for other in ensembles_of(name, self._configs()):
             self._unload_now(other)
         if dependents and config is not None:
             for step in config.ensemble or ():
-                needed = [one for one in self._dependents(step.model_name) if (one, "") in self._serving]
+                needed = [one for one in ensembles_of(step.model_name, self._configs()) if (one, "") in self._serving]
                 composing = self._entries.get(step.model_name)
                 if composing is not None and composing.implicit and not needed:
                     self.unload(step.model_name, dependents=True)
@@ -689,6 +547,10 @@ class Registry:
             entry = self._entries[name] = _Entry()
         return entry
 
+    def _configs(self) -> dict[str, ModelConfig]:
+        """Return the configs of the models that have been loaded, also of those that are not there now."""
+        return {name: entry.config for name, entry in self._entries.items() if entry.config is not None}
+
     def _check_mode(self) -> None:
         if not self._explicit:
             raise ServingError(
@@ -699,43 +561,3 @@ class Registry:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    async def _in_load_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
-
-
-def version_number(version: str) -> int | None:
-    """Return the number a version string stands for, None for the newest. Raises ServingError for what is no version."""
-    if version in ("", "-1"):
-        return None
-    if re.fullmatch(r"[0-9]{1,19}", version) and int(version) < 2**63:
-        return int(version)
-    if re.fullmatch(r"-[0-9]{1,19}", version):
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"invalid model version specified '{version}' , version should be an integral value > 0",
-        )
-    raise ServingError(
-        Code.INVALID_ARG,
-        f"failed to get model version from specified version string '{version}' (details: stol), "
-        "version should be an integral value > 0",
-    )
-
-
-def _by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:
-    """Return the names so that an ensemble comes after the ensembles among its steps; cycles in any order."""
-    order: dict[str, None] = {}
-    seen: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in seen:
-            return
-        seen.add(name)
-        for step in ensembles[name].ensemble or ():
-            if step.model_name in ensembles:
-                visit(step.model_name)
-        order[name] = None
-
-    for name in sorted(ensembles):
-        visit(name)
-    return list(order)

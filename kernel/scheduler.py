@@ -7,7 +7,6 @@ instance and timer all come down to `_dispatch`, which asks the rules (queueing,
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from kernel.batch import Batch
 from kernel.batching import BatchRule, decide
 from kernel.config import ModelConfig
+from kernel.deadlines import Deadlines
 from kernel.deadlock import circular_wait
 from kernel.errors import Code, Reason, ServingError
 from kernel.instance import SKIPPED, ModelInstance
@@ -25,8 +25,9 @@ from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.statistics import StatisticsCounter
 from kernel.tensor import Tensor
+from kernel.turn import NESTED, STREAK, Turn
 
-__all__ = ["Scheduler", "Turn"]
+__all__ = ["Scheduler"]
 
 log = logging.getLogger("kernel")
 
@@ -35,31 +36,6 @@ TURN_SECONDS = 0.001  # how long executions on the loop may follow one another b
 RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
 GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each …
 GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read meanwhile, the thread had better begin
-NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
-STREAK = 64  # calls of models that run at once within one turn of the loop
-
-
-class Turn:
-    """What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers.
-
-    `depth`: executions within executions. `calls`: of models that would run at once. `plain`: the innermost execution runs
-    without a greenlet, so it can't wait.
-    """
-
-    __slots__ = ("_loop", "calls", "depth", "plain")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.depth = 0
-        self.calls = 0
-        self.plain = False
-
-    def begin(self) -> None:
-        """Have `calls` counted from zero again when others have had their turn."""
-        self._loop.call_soon(self._next)
-
-    def _next(self) -> None:
-        self.calls = 0
 
 
 _NOTHING: dict[str, Tensor] = {}
@@ -116,8 +92,7 @@ class Scheduler:
         )
         #: One response an execution and nothing to hold back: the short way through `finished` will do.
         self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
-        self._deadlines: list[tuple[float, int, InferenceRequest]] = []
-        self._due = 0  # entries of _deadlines whose request is alive
+        self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._scheduled = False  # a _dispatch is on its way
@@ -218,8 +193,7 @@ class Scheduler:
         if parent is not None:
             self._adopt(request, parent)
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
-            self._due += 1
+            self._deadlines.add(request)
             self._arm(request.deadline)
         if request.expires is not None:
             self._arm(request.expires)
@@ -402,9 +376,18 @@ class Scheduler:
                 if response.error is None and not request.counted:
                     request.counted = True
                     self.statistics.executed_one(batch, request.enqueued)
+                    if request.deadline is None and batch.children is None:
+                        # `release`, less what there is nothing of.
+                        request.state = RELEASED
+                        self.in_flight -= 1
+                        self._hand_out(request, response)
+                        request.batch = None
+                        request.inputs = _NOTHING
+                    else:
+                        self.release(request, response)
                 else:
                     self.statistics.executed(batch)
-                self.release(request, response)
+                    self.release(request, response)
             else:
                 self._conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
@@ -527,10 +510,20 @@ class Scheduler:
         elif response is not None and response.error is not None and request.error is None:
             request.error = _by_backend(response.error)
         if request.deadline is not None:
-            self._due -= 1
-            self._sweep_deadlines()
+            self._deadlines.released()
         if batch is not None and batch.children:
             self._cancel_children(batch)
+        self._hand_out(request, response)
+        request.batch = None  # only now: an ensemble reads the times of its steps there
+        if batch is None or batch.ended:
+            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
+        if self._ordered and self._ordered[0].state is RELEASED:
+            self._flush()
+        if self.stopping:
+            self._tell_drained()
+
+    def _hand_out(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
+        """Take a request that has just been released out of the tree, and give whoever waits for it the answer."""
         parent = request.parent
         if parent is not None:
             request.parent = None
@@ -545,13 +538,6 @@ class Scheduler:
             respond(response, True)
         except Exception:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
-        request.batch = None  # only now: an ensemble reads the times of its steps there
-        if batch is None or batch.ended:
-            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
-        if self._ordered and self._ordered[0].state is RELEASED:
-            self._flush()
-        if self.stopping:
-            self._tell_drained()
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""
@@ -610,11 +596,7 @@ class Scheduler:
             self.release(request, InferenceResponse([], error=error))
 
     def _pass_deadlines(self, now: float) -> None:
-        heap = self._deadlines
-        while heap and heap[0][0] <= now:
-            request = heapq.heappop(heap)[2]
-            if request.state is RELEASED:
-                continue
+        while (request := self._deadlines.due(now)) is not None:
             where, reason = ("queued", Reason.REJECTED) if request.state is PENDING else ("executing", Reason.CANCELED)
             self.cancel(
                 request,
@@ -625,12 +607,6 @@ class Scheduler:
                     reason,
                 ),
             )
-
-    def _sweep_deadlines(self) -> None:
-        """Rebuild the heap once most of it is stale: it would hold answered requests, with their tensors, till they are due."""
-        if len(self._deadlines) > 2 * self._due + 64:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].state is not RELEASED]
-            heapq.heapify(self._deadlines)
 
     def _arm(self, when: float) -> None:
         """Have `_ring` called at `when` or before."""
@@ -646,8 +622,7 @@ class Scheduler:
     def _ring(self) -> None:
         self._timer = None
         now = self.clock()
-        if self._deadlines:
-            self._pass_deadlines(now)
+        self._pass_deadlines(now)
         self._dispatch()
         expiry = self.queue.next_expiry()
         if expiry is not None:
@@ -656,8 +631,9 @@ class Scheduler:
                 expiry = self.queue.next_expiry()
             if expiry is not None:
                 self._arm(expiry)
-        if self._deadlines:
-            self._arm(self._deadlines[0][0])
+        deadline = self._deadlines.next()
+        if deadline is not None:
+            self._arm(deadline)
 
     def stop(self) -> None:
         """Accept nothing more; what was accepted is finished."""

@@ -27,9 +27,11 @@ from kernel.model import Model
 from kernel.plugins import Plugins
 from kernel.registry import ModelIndex, Registry
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.scheduler import Turn
+from kernel.settings import LogSettings, TraceOptions, TraceSettings
+from kernel.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.statistics import ModelStatistics
 from kernel.tensor import Tensor, as_bytes_array, datatype_of
+from kernel.turn import Turn
 
 __all__ = ["Kernel"]
 
@@ -45,7 +47,9 @@ class Kernel:
     `load_models` (`["*"]` for all) and allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
     to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
     completed from the model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
-    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time.
+    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `allow_client_shm`: whether
+    clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an app's own.
+    `trace`: the trace settings at start.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process.
@@ -63,6 +67,9 @@ class Kernel:
         plugins: Sequence[object] = (),
         load_threads: int = 4,
         drain_seconds: float = 30.0,
+        allow_client_shm: bool = True,
+        log_settings: LogSettings | None = None,
+        trace: TraceOptions | None = None,
     ) -> None:
         if control_mode not in ("none", "explicit"):
             raise ServingError(
@@ -85,6 +92,11 @@ class Kernel:
         self._stopped = False
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
+        self.allow_client_shm = allow_client_shm
+        self.shared_memory = SharedMemory(allow_client_shm)
+        self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
+        self.trace_settings = TraceSettings(self.is_model_ready, trace)
+        self.log_settings = log_settings or LogSettings()
         self._strict_readiness = strict_readiness
         self._loop_thread = 0
         self._backends = self.plugins.backends(self)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernel.cli.parser import Parser, boolean, positive, seconds
+from kernel.cli.trace import add_trace_flags
 from kernel.logs import FORMATS, LogOptions
 
 __all__ = [
@@ -68,17 +69,11 @@ MISSING: dict[str, Sequence[str]] = {
     "metrics-address": (),
     "metrics-port": (),
     "metrics-config": (),
-    "trace-config": (),
     "trace-file": (),
-    "trace-level": ("OFF", "off"),
-    "trace-rate": (),
-    "trace-count": (),
-    "trace-log-frequency": (),
     "cache-config": (),
     "response-cache-byte-size": ("0",),
     "rate-limit": ("off",),
     "rate-limit-resource": (),
-    "allow-client-shm": ("false", "0"),
 }
 
 #: Missing flags that are booleans, alone the same as `true`.
@@ -179,7 +174,9 @@ def add_serve_flags(parser: Parser) -> None:
         metavar="SECONDS",
         help="how long a stop may wait for requests in flight (default: 30)",
     )
+    parser.add_switch("--allow-client-shm", True, "let clients register shared memory")
     add_log_flags(parser)
+    add_trace_flags(parser)
 
 
 def add_other_flags(parser: Parser) -> None:

@@ -22,11 +22,13 @@ import uvloop
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
 from kernel.cli.table import table
+from kernel.cli.trace import trace_options
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
 from kernel.logs import set_up
 from kernel.plugins import Plugins
 from kernel.server import Kernel
+from kernel.settings import LogSettings
 
 __all__ = ["serve"]
 
@@ -81,8 +83,9 @@ def serve(arguments: Sequence[str]) -> int:
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if options.model_control_mode == "poll":
         parser.error("tritonserver's --model-control-mode=poll is not implemented in this version; there is 'explicit'")
+    chosen = log_options(options)
     try:
-        set_up(log_options(options))
+        log_settings = LogSettings(chosen, set_up(chosen).apply)
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1
@@ -90,7 +93,7 @@ def serve(arguments: Sequence[str]) -> int:
         log.warning("%s has no effect: there is nothing here that it could act on", flag)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return _until_done(runner.get_loop(), _run(paths, options))
+        return _until_done(runner.get_loop(), _run(paths, options, log_settings))
 
 
 def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int]) -> int:
@@ -114,7 +117,7 @@ def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int])
             log.error("model code has stopped the event loop; the server goes on")
 
 
-async def _run(paths: Sequence[str], options: argparse.Namespace) -> int:
+async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -141,6 +144,9 @@ async def _run(paths: Sequence[str], options: argparse.Namespace) -> int:
             config_name=options.model_config_name,
             load_threads=options.model_load_thread_count,
             drain_seconds=options.exit_timeout_secs,
+            allow_client_shm=options.allow_client_shm,
+            log_settings=log_settings,
+            trace=trace_options(options),
         )
     except ServingError as error:
         return _not_created(error)
@@ -199,7 +205,7 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
 def _service(frontend: Frontend) -> tuple[str, str]:
     """Return a front end's protocol and place, such as ("HTTP", "0.0.0.0:8000")."""
     address = urlsplit(frontend.address)
-    return address.scheme.upper(), address.netloc
+    return address.scheme.upper(), f"{address.netloc}{address.path}"
 
 
 async def _stop(kernel: Kernel, frontends: Sequence[Frontend], limit: float, now: asyncio.Event) -> int:

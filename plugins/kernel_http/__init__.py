@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kernel import hookimpl
-from kernel_http import frontend
+from kernel_http import frontend, options
 
 if TYPE_CHECKING:
     from kernel import Frontend, Kernel
@@ -17,7 +17,7 @@ __all__ = ["add_options", "register_frontends"]
 @hookimpl
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that begin with `--http-`."""
-    frontend.add_options(parser)
+    options.add_options(parser)
 
 
 @hookimpl

@@ -10,42 +10,26 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from kernel import Code, ServingError
+from kernel import EXTENSIONS, Code, ServingError, model_metadata
 from kernel_http import replies
 from kernel_http.answers import Exchange
 from kernel_http.body_json import flag_of
 from kernel_http.heads import Head
-from kernel_http.json_errors import NON_OBJECT, NON_STRING, malformed, read_again
+from kernel_http.json_errors import NON_OBJECT, NON_STRING, malformed
+from kernel_http.operations import Operation, at_once, read_object
 from kernel_http.protocol import Connection
 
 if TYPE_CHECKING:
-    from kernel import Kernel, ModelStatistics, TensorSpec
+    from kernel import Kernel, ModelStatistics
     from kernel_http.routes import Handler
 
-__all__ = ["EXTENSIONS", "Admin"]
+__all__ = ["Admin"]
 
 log = logging.getLogger(__name__)
 
-#: The reference's list and order, less what is not served.
-EXTENSIONS = (
-    "classification",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-)
-
 DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Admin:
@@ -58,7 +42,7 @@ class Admin:
 
     def handlers(self) -> dict[str, Handler]:
         """Return route name -> handler."""
-        quick: dict[str, Callable[[Head, bytes], bytes]] = {
+        quick: dict[str, Operation] = {
             "live": self.live,
             "ready": self.ready,
             "server_metadata": self.server_metadata,
@@ -69,15 +53,7 @@ class Admin:
             "index": self.index,
             "unload": self.unload,
         }
-        return {**{name: self._at_once(operation) for name, operation in quick.items()}, "load": self.load}
-
-    def _at_once(self, operation: Callable[[Head, bytes], bytes]) -> Handler:
-        def handler(connection: Connection, head: Head, json: bytes, tail: Any) -> None:
-            exchange = Exchange(connection, head)
-            connection.exchanges.append(exchange)
-            exchange.answer(answer_of(operation, head, json if not len(tail) else json + bytes(tail)))
-
-        return handler
+        return {**{name: at_once(operation) for name, operation in quick.items()}, "load": self.load}
 
     # --- health
 
@@ -99,26 +75,7 @@ class Admin:
         return self._metadata
 
     def model_metadata(self, head: Head, body: bytes) -> bytes:
-        """The versions are all ready ones, or the one that the path names, as observed on the reference."""
-        model = self.kernel.model(head.model, head.version)
-        versions = [model.version]
-        if not head.version:
-            versions = [other.version for other in self.kernel.models() if other.name == model.name]
-        config = model.config
-        batch = [-1] if config.max_batch_size > 0 else []
-
-        def shown(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
-            return [{"name": spec.name, "datatype": spec.datatype, "shape": [*batch, *spec.dims]} for spec in specs]
-
-        return replies.json_reply(
-            {
-                "name": model.name,
-                "versions": [str(version) for version in versions],
-                "platform": config.metadata_platform,
-                "inputs": shown(config.inputs),
-                "outputs": shown(config.outputs),
-            }
-        )
+        return replies.json_reply(model_metadata(self.kernel, head.model, head.version))
 
     def model_config(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(self.kernel.model(head.model, head.version).config.as_dict())
@@ -173,18 +130,6 @@ class Admin:
         connection.release()
 
 
-def answer_of(operation: Callable[[Head, bytes], bytes], head: Head, body: bytes) -> bytes:
-    """Run an operation; whatever it raises becomes an answer."""
-    assert head.route is not None
-    try:
-        return operation(head, body)
-    except ServingError as error:
-        return replies.error_of(error, json=head.route.json)
-    except Exception as error:
-        log.exception("%s failed", head.path)
-        return replies.error(500, f"{type(error).__name__}: {error}", json=head.route.json)
-
-
 def statistics_of(record: ModelStatistics) -> dict[str, Any]:
     """Return one model version's statistics as the extension prints them (spec observability 1.1)."""
     return {
@@ -213,17 +158,6 @@ def statistics_of(record: ModelStatistics) -> dict[str, Any]:
 
 def duration_of(duration: Any) -> dict[str, int]:
     return {"count": duration.count, "ns": duration.ns}
-
-
-def read_object(body: bytes) -> dict[str, Any]:
-    """Read a body that may be absent; what is no object has no members."""
-    if not body:
-        return {}
-    try:
-        value = _decode(body)
-    except (ValueError, RecursionError):
-        value = read_again(body)
-    return value if type(value) is dict else {}
 
 
 def read_load_parameters(body: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,13 +25,14 @@ from kernel_http.json_errors import (
 )
 
 __all__ = [
+    "Output",
     "Parameters",
     "custom_value",
     "decode",
     "flag_of",
-    "no_region",
     "read_outputs",
     "read_parameters",
+    "read_region",
     "read_shape",
     "source_of",
     "text_of",
@@ -116,10 +117,15 @@ def flag_of(value: Any, field: str, where: str = "") -> bool:
     return value
 
 
-def source_of(record: Any) -> tuple[str, Any]:
-    """Say where an input's data comes from: ("data", value), ("binary_data_size", …) or ("shared_memory_region", …)."""
+def source_of(record: Any, index: int) -> tuple[str, Any]:
+    """Say where an input's data comes from: ("data", value), ("binary_data_size", …) or ("shared_memory_region", …).
+
+    `index`: its place in the request.
+    """
     if type(record) is not dict:
-        record = {}
+        text = json.dumps(record)
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise ServingError(Code.INVALID_ARG, f"{SOURCES}no field is set (inputs[{index}] is no object but {shown})")
     parameters = record.get("parameters")
     if type(parameters) is not dict:
         parameters = {}
@@ -207,22 +213,31 @@ def custom_value(key: str, value: Any) -> Any:
     )
 
 
-def read_outputs(record: dict[str, Any]) -> dict[str, tuple[bool, int]] | None:
-    """Read `outputs`: name -> whether it is wanted in binary, and how many classes of it; None when absent or empty."""
+class Output(NamedTuple):
+    """How an output is wanted: in binary, as so many classes, or in a region, as (name, offset, byte size)."""
+
+    binary: bool = False
+    classes: int = 0
+    region: tuple[str, int, int] | None = None
+
+
+def read_outputs(record: dict[str, Any]) -> dict[str, Output] | None:
+    """Read `outputs`: by name, how each is wanted; None when absent or empty. Of equal names the first counts."""
     outputs = record.get("outputs", msgspec.UNSET)
     if outputs is msgspec.UNSET:
         return None
     if type(outputs) is not list:
         raise malformed("outputs", NON_ARRAY)
-    result: dict[str, tuple[bool, int]] = {}
-    for output in outputs:
-        name = text_of(output, "name")
+    result: dict[str, Output] = {}
+    for index, output in enumerate(outputs):
+        name = text_of(output, "name", f"outputs[{index}]")
         parameters = output.get("parameters")
-        result[name] = _output_format(name, parameters) if type(parameters) is dict else (False, 0)
+        wanted = _output_format(name, parameters) if type(parameters) is dict else Output()
+        result.setdefault(name, wanted)
     return result or None
 
 
-def _output_format(name: str, parameters: dict[str, Any]) -> tuple[bool, int]:
+def _output_format(name: str, parameters: dict[str, Any]) -> Output:
     where = f"output '{name}'"
     classes = 0
     if "classification" in parameters:
@@ -231,16 +246,19 @@ def _output_format(name: str, parameters: dict[str, Any]) -> tuple[bool, int]:
             raise ServingError(Code.INVALID_ARG, f"Unable to set 'classification': {NON_UINT} ({where})")
         classes = value
     binary = "binary_data" in parameters and flag_of(parameters["binary_data"], "binary_data", where)
-    if "shared_memory_region" in parameters:
-        region = text_of(parameters, "shared_memory_region", where)
-        if classes:
-            raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'classification'")
-        if binary:
-            raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'binary_data'")
-        raise no_region(region)
-    return binary, classes
+    if "shared_memory_region" not in parameters:
+        return Output(binary, classes)
+    region = read_region(parameters, where)
+    if "classification" in parameters:
+        raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'classification'")
+    if binary:
+        raise ServingError(Code.INVALID_ARG, "Output can't set both 'shared_memory_region' and 'binary_data'")
+    return Output(region=region)
 
 
-def no_region(region: str) -> ServingError:
-    """No region can be registered, so none is ever found."""
-    return ServingError(Code.NOT_FOUND, f"Unable to find shared memory region: '{region}'")
+def read_region(parameters: dict[str, Any], where: str) -> tuple[str, int, int]:
+    """Return the name of a region, and the offset and the size of what is wanted of it."""
+    name = text_of(parameters, "shared_memory_region", where)
+    offset = unsigned_of(parameters.get("shared_memory_offset", 0), "shared_memory_offset", where)
+    size = unsigned_of(parameters.get("shared_memory_byte_size", 0), "shared_memory_byte_size", where)
+    return name, offset, size

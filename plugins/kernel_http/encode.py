@@ -6,16 +6,17 @@ arrays are sent from where they lie: a response's memory belongs to the front en
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from kernel import InferenceResponse, Tensor, pack_bytes
+from kernel import Code, InferenceResponse, ServingError, Span, Tensor, pack_bytes
 from kernel_http import replies
 from kernel_http.json_data import json_of
 
-__all__ = ["Replies", "encode"]
+__all__ = ["Replies", "encode", "encode_placed"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,15 +46,21 @@ class Replies:
 class Reply:
     """The unchanging parts of a response: `pieces[i]` goes before what is special about output i, the last after all.
 
-    `fixed`: the whole head and JSON where all outputs are binary and of a fixed size; `size`: of the whole then.
+    `binary[i]`: whether output i is; None where its data is `placed` in shared memory. `fixed`: the whole head and JSON where all
+    outputs are binary and of a fixed size; `size`: of the whole then.
     """
 
     __slots__ = ("binary", "fixed", "pieces", "size")
 
-    def __init__(self, start: bytes, outputs: list[Tensor], binary: bool | frozenset[str]) -> None:
+    def __init__(
+        self, start: bytes, outputs: list[Tensor], binary: bool | frozenset[str], placed: Container[str] = ()
+    ) -> None:
         self.fixed: bytes | None = None
         self.size = 0
-        self.binary = [binary is True or (binary is not False and tensor.name in binary) for tensor in outputs]
+        self.binary: list[bool | None] = [
+            None if tensor.name in placed else binary is True or (binary is not False and tensor.name in binary)
+            for tensor in outputs
+        ]
         self.pieces = [start]
         close = b"]}"
         for tensor, is_binary in zip(outputs, self.binary, strict=True):
@@ -62,7 +69,10 @@ class Reply:
                 _encode(tensor.datatype),
                 _encode(tensor.array.shape),
             )
-            if is_binary:
+            if is_binary is None:
+                self.pieces[-1] = self.pieces[-1][:-1]
+                self.pieces.append(b"},")
+            elif is_binary:
                 self.pieces[-1] += b'"parameters":{"binary_data_size":'
                 self.pieces.append(b"}},")
             else:
@@ -114,6 +124,28 @@ def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: R
     return [fixed, *views]
 
 
+def encode_placed(
+    response: InferenceResponse, binary: bool | frozenset[str], memory: Replies, spans: Mapping[str, Span]
+) -> replies.Payload:
+    """Write the outputs that `spans` names to shared memory, and return the response with the others.
+
+    Raises ServingError where a span is too small, or its client has shrunk it, and as `encode` does.
+    """
+    for tensor in response.outputs:
+        span = spans.get(tensor.name)
+        if span is None:
+            continue
+        data = pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor)
+        if len(data) > span.byte_size:
+            raise ServingError(
+                Code.INTERNAL,
+                f"shared memory size specified with the request for output '{tensor.name}' ({span.byte_size} bytes) should be "
+                f"at least {len(data)} bytes to hold the results",
+            )
+        span.write(data)
+    return _variable(Reply(_start(response, memory), response.outputs, binary, spans), response.outputs)
+
+
 def _learn(key: tuple[Any, ...], response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> Reply:
     reply = Reply(_start(response, memory), response.outputs, binary)
     if len(memory.known) >= SIGNATURES:
@@ -139,6 +171,9 @@ def _variable(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
     tails: list[bytes | memoryview] = []
     size = 0
     for tensor, is_binary in zip(outputs, reply.binary, strict=True):
+        if is_binary is None:
+            specials.append(b"")
+            continue
         if not is_binary:
             specials.append(json_of(tensor.name, tensor.datatype, tensor.array))
             continue

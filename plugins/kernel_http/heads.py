@@ -7,6 +7,7 @@ differs from one request to the next may be stored in one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import httptools
@@ -16,7 +17,7 @@ from kernel_http.compression import accepted
 if TYPE_CHECKING:
     from kernel_http.routes import Route
 
-__all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head"]
+__all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
 
 #: `content_length` of a head whose body is chunked.
 CHUNKED = -1
@@ -45,7 +46,7 @@ class Head:
     absent; `json_length_error`: the words for one that is no number. `plain`: HTTP/1.1, connection kept, not HEAD: the
     response goes out as it is. `forwarded`: headers that become request parameters.
     `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
-    `route`, `refusal`, `model` and `version` are the router's.
+    `headers`: all of them as they came. `route`, `refusal`, `model`, `version` and `region` are the router's.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Head:
         "forward_error",
         "forwarded",
         "head_only",
+        "headers",
         "http10",
         "json_length",
         "json_length_error",
@@ -67,6 +69,7 @@ class Head:
         "path",
         "plain",
         "refusal",
+        "region",
         "route",
         "version",
     )
@@ -88,10 +91,12 @@ class Head:
         self.expect = False
         self.forwarded: tuple[tuple[str, str], ...] = ()
         self.forward_error = ""
+        self.headers: Sequence[tuple[bytes, bytes]] = ()
         self.route: Route | None = None
         self.refusal: bytes | None = None
         self.model = ""
         self.version = ""
+        self.region = ""
 
 
 class Forwarding:
@@ -152,8 +157,15 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     head.http10 = version == "1.0"
     head.head_only = head.method == "HEAD"
     head.path = _path(sink.url)
+    read_headers(head, sink.headers, forwarding)
+    return head
+
+
+def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding: Forwarding | None = None) -> None:
+    """Note in `head` what its header fields say. Raises HeadError."""
+    head.headers = headers
     connection = accept = b""
-    for name, value in sink.headers:
+    for name, value in headers:
         match name.lower():
             case b"content-length":
                 head.content_length = int(value)
@@ -177,9 +189,8 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     head.coded = bool(head.accept) or head.encoding not in ("", "identity")
     head.plain = not (head.close or head.http10 or head.head_only)
     if forwarding is not None:
-        names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in sink.headers]
+        names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]
         forwarding(names, head)
-    return head
 
 
 def _set_json_length(head: Head, value: bytes) -> None:

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor, classify, strings_of, unpacked
 from kernel_http import replies
 from kernel_http.answers import Exchange
-from kernel_http.classes import classify
 from kernel_http.compression import CODINGS, OFFER, compressed, decompressed
-from kernel_http.encode import Replies, encode
+from kernel_http.encode import Replies, encode, encode_placed
 from kernel_http.heads import CHUNKED, Head
 from kernel_http.protocol import Connection
-from kernel_http.reader import Reader, strings_of, unpacked
+from kernel_http.reader import Reader
 
 if TYPE_CHECKING:
-    from kernel import Kernel, Model
+    from collections.abc import Mapping
+
+    from kernel import Kernel, Model, Span
 
 __all__ = ["Inference"]
 
@@ -77,13 +78,14 @@ class InferExchange(Exchange):
 
 
 class WorkedExchange(InferExchange):
-    """The exchange of a request whose answer takes more work: classes of outputs, or compression, or both."""
+    """The exchange of a request whose answer takes more work: classes of outputs, shared memory, compression."""
 
-    __slots__ = ("classes", "model")
+    __slots__ = ("classes", "model", "spans")
 
     def __init__(self, connection: Connection, head: Head, reader: Reader, replies: Replies) -> None:
         super().__init__(connection, head, reader.binary, replies)
         self.classes = reader.classes
+        self.spans = reader.spans
         self.model = reader.model
 
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
@@ -100,7 +102,7 @@ class WorkedExchange(InferExchange):
             log.exception("the response of model '%s' can't be classified", response.model_name)
             payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
         else:
-            payload = encoded(response, self.binary, self.replies)
+            payload = encoded(response, self.binary, self.replies, self.spans)
         coding = self.head.accept
         if not coding:
             self.answer(payload)
@@ -121,10 +123,12 @@ class WorkedExchange(InferExchange):
             self.answer(replies.error(500, message, json=False))
 
 
-def encoded(response: InferenceResponse, binary: bool | frozenset[str], known: Replies) -> replies.Payload:
-    """Encode a response, or say why it can't be."""
+def encoded(
+    response: InferenceResponse, binary: bool | frozenset[str], known: Replies, spans: Mapping[str, Span] | None = None
+) -> replies.Payload:
+    """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory."""
     try:
-        return encode(response, binary, known)
+        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
     except ServingError as error:
         return replies.error_of(error, json=False)
     except Exception as error:
@@ -313,7 +317,7 @@ class Inference:
             reader = Reader(model, head, self.max_input_size)
             reader.read(json, tail)
             exchange: InferExchange
-            if reader.classes or head.accept:
+            if reader.classes or reader.spans or head.accept:
                 exchange = WorkedExchange(connection, head, reader, memory.replies)
             else:
                 exchange = InferExchange(connection, head, reader.binary, memory.replies)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_http import replies
 from kernel_http.answers import Answers, Exchange
 from kernel_http.bodies import Body, ChunkedBody, ChunkError
+from kernel_http.ended import EndedTransport
 from kernel_http.heads import CHUNKED, Head, HeadError
 
 if TYPE_CHECKING:
@@ -87,12 +88,25 @@ class Connection(Answers):
         self._body = self.template = None
         self._rest = bytearray()
 
-    def eof_received(self) -> bool | None:
-        return None  # close; connection_lost cancels what runs
+    def eof_received(self) -> bool:
+        """The client sends nothing more. It may still wait for answers, or be gone; True keeps the connection open for them.
+
+        TLS knows no such half of a connection: without the client's end of it, nothing can be sent.
+        """
+        if not self.exchanges or self._transport.get_extra_info("sslcontext") is not None:
+            return False  # closes; connection_lost cancels what runs
+        if type(self._transport) is not EndedTransport:
+            self._closing = True
+            self._body = None
+            self._rest.clear()
+            self._since = 0.0
+            self._transport = EndedTransport(self, self._transport)
+            self._write = self._transport.write
+        return True
 
     def get_buffer(self, sizehint: int) -> Any:
         body = self._body
-        return body.space() if type(body) is Body else self.server.buffer
+        return body.space() if type(body) is Body else self.server.view
 
     def buffer_updated(self, count: int) -> None:
         body = self._body
@@ -103,7 +117,7 @@ class Connection(Answers):
                 self._since = 0.0
                 self._complete(body)
         elif self._rest or self._blocked:
-            self._rest += memoryview(self.server.buffer)[:count]
+            self._rest += self.server.view[:count]
             if not self._blocked:
                 rest, self._rest = self._rest, bytearray()
                 self._consume(rest, len(rest))

@@ -11,13 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel import DATATYPES, Code, InferenceRequest, ServingError, Tensor, unpack_bytes
+from kernel import (
+    DATATYPES,
+    Code,
+    InferenceRequest,
+    ServingError,
+    Span,
+    Tensor,
+    size_mismatch,
+    stand_in,
+    strings_of,
+    unpacked,
+)
+from kernel_http.bodies import Memory
 from kernel_http.body_json import (
     Parameters,
     decode,
-    no_region,
     read_outputs,
     read_parameters,
+    read_region,
     read_shape,
     source_of,
     text_of,
@@ -31,11 +43,15 @@ from kernel_http.raw import raw_inputs
 if TYPE_CHECKING:
     from kernel import Model, Respond
 
-__all__ = ["Reader", "strings_of", "unpacked"]
+__all__ = ["Reader"]
 
 
 class Reader:
-    """Reads one request. `deferred`: a fault that the reference only finds after the model's check."""
+    """Reads one request.
+
+    `classes`, `spans`: the outputs that are wanted as classes, and those that go to shared memory. `deferred`: a fault that the
+    reference only finds after the model's check.
+    """
 
     def __init__(self, model: Model, head: Head, max_input_size: int) -> None:
         self.model = model
@@ -47,6 +63,7 @@ class Reader:
         self.requested: list[str] | None = None
         self.binary: bool | frozenset[str] = True
         self.classes: dict[str, int] = {}
+        self.spans: dict[str, Span] = {}
         self.deferred: ServingError | None = None
         self.repeatable = False
         self.parameters = Parameters()
@@ -68,18 +85,22 @@ class Reader:
             self.binary = self.parameters.binary_output or frozenset()
         else:
             self.requested = list(outputs)
-            self.binary = frozenset(name for name, (binary, _) in outputs.items() if binary)
-            self.classes = {name: count for name, (_, count) in outputs.items() if count}
-        self.repeatable = not self.id and not self.classes and len(self.plan) == len(self.inputs) and self.deferred is None
+            self.binary = frozenset(name for name, output in outputs.items() if output.binary)
+            self.classes = {name: output.classes for name, output in outputs.items() if output.classes}
+            span_of = self.model.kernel.shared_memory.span
+            self.spans = {name: span_of(*output.region) for name, output in outputs.items() if output.region is not None}
+        self.repeatable = (
+            not (self.id or self.classes or self.spans) and len(self.plan) == len(self.inputs) and self.deferred is None
+        )
 
     def _read_inputs(self, record: dict[str, Any], tail: Any) -> None:
         inputs = record.get("inputs")
         if type(inputs) is not list:
             raise malformed("inputs", NON_ARRAY if "inputs" in record else ABSENT.format("inputs"))
         offset = 0
-        for item in inputs:
-            kind, value = source_of(item)
-            name = text_of(item, "name")
+        for index, item in enumerate(inputs):
+            kind, value = source_of(item, index)
+            name = text_of(item, "name", f"inputs[{index}]")
             where = f"input '{name}'"
             datatype = text_of(item, "datatype", where)
             if datatype not in DATATYPES:
@@ -100,7 +121,7 @@ class Reader:
                 array = self._from_tail(name, datatype, shape, tail, offset, size)
                 offset += size
             else:
-                raise no_region(text_of(item["parameters"], kind, where))
+                array = self._from_region(name, datatype, shape, read_region(item["parameters"], where))
             self.inputs[name] = Tensor(name, datatype, array)
         if offset != len(tail):
             raise ServingError(Code.INVALID_ARG, f"unexpected additional input data for model '{self.model.name}'")
@@ -124,27 +145,41 @@ class Reader:
     def _from_tail(self, name: str, datatype: str, shape: tuple[int, ...], tail: Any, offset: int, size: int) -> Any:
         if datatype == "BYTES":
             self.plan.append((name, datatype, None, shape, offset, size))
-            try:
-                items = unpacked(name, self.model.name, self.id, tail, offset, size)
-            except ServingError as error:
-                self.deferred = self.deferred or error
-                return stand_in(datatype, shape, error)
-            return self._strings(items, name, shape)
+            return self._unpacked(name, shape, tail, offset, size)
         dtype = DATATYPES[datatype]
         expected = prod(shape) * dtype.itemsize
         if expected != size:
-            mismatch = ServingError(
-                Code.INVALID_ARG,
-                f"{self._prefix}input byte size mismatch for input '{name}' for model '{self.model.name}'. "
-                f"Expected {expected}, got {size}",
-            )
-            self.deferred = self.deferred or mismatch
-            return stand_in(datatype, shape, mismatch)
+            return self._mismatch(name, datatype, shape, expected, size)
         if offset % dtype.itemsize or not size:
             # Not aligned: a copy, and no template. (An empty one would be a view on nothing.)
             return np.frombuffer(bytearray(tail[offset : offset + size]), dtype).reshape(shape)
         self.plan.append((name, datatype, dtype, shape, offset, size))
         return np.ndarray(shape, dtype, tail, offset)
+
+    def _from_region(self, name: str, datatype: str, shape: tuple[int, ...], region: tuple[str, int, int]) -> Any:
+        """Return the input's array, a copy: models may write to it, and the client to its region."""
+        span = self.model.kernel.shared_memory.span(*region)
+        dtype = DATATYPES[datatype]
+        expected = prod(shape) * dtype.itemsize
+        if datatype != "BYTES" and expected != span.byte_size:
+            return self._mismatch(name, datatype, shape, expected, span.byte_size)
+        memory = span.read(Memory(span.byte_size, np.uint8))
+        if datatype != "BYTES":
+            return np.ndarray(shape, dtype, memory)
+        return self._unpacked(name, shape, memory, 0, span.byte_size)
+
+    def _unpacked(self, name: str, shape: tuple[int, ...], data: Any, offset: int, size: int) -> Any:
+        try:
+            items = unpacked(name, self.model.name, self.id, data, offset, size)
+        except ServingError as error:
+            self.deferred = self.deferred or error
+            return stand_in("BYTES", shape, error)
+        return self._strings(items, name, shape)
+
+    def _mismatch(self, name: str, datatype: str, shape: tuple[int, ...], expected: int, got: int) -> Any:
+        error = size_mismatch(name, self.model.name, self.id, expected, got)
+        self.deferred = self.deferred or error
+        return stand_in(datatype, shape, error)
 
     def _strings(self, items: list[bytes], name: str, shape: tuple[int, ...]) -> Any:
         try:
@@ -170,49 +205,3 @@ class Reader:
             correlation_id=parameters.correlation_id,
             flags=parameters.flags,
         )
-
-
-def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int) -> list[bytes]:
-    """Return the elements of a BYTES input in the tail."""
-    try:
-        return unpack_bytes(memoryview(tail)[offset : offset + size])
-    except ValueError as error:
-        if error.args[0] == "length":
-            raise ServingError(
-                Code.INVALID_ARG,
-                f"[request id: {id or '<id_unknown>'}] incomplete string length indicator for inference input '{name}' "
-                f"for model '{model}', expecting 4 bytes but only {error.args[1]} bytes available. "
-                "Please make sure the string length indicator is in one buffer.",
-            ) from None
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"incomplete string data for inference input '{name}', expecting string of length {error.args[1]} "
-            f"but only {error.args[2]} bytes available",
-        ) from None
-
-
-def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ...], id: str) -> Any:
-    """Return the object array of a BYTES input whose elements these are, if their number is that of `shape`."""
-    count = prod(shape)
-    if len(items) != count:
-        prefix = f"[request id: {id or '<id_unknown>'}] "
-        subject = f"for inference input '{name}' for model '{model.name}'"
-        if len(items) < count:
-            text = f"{prefix}expected {count} string elements {subject}, got {len(items)}"
-        else:
-            text = f"{prefix}unexpected number of string elements {count + 1} {subject}, expecting {count}"
-        raise ServingError(Code.INVALID_ARG, text)
-    array = np.empty(count, np.object_)
-    array[:] = items
-    return array.reshape(shape)
-
-
-def stand_in(datatype: str, shape: tuple[int, ...], error: ServingError) -> Any:
-    """Return an array of that shape that takes no memory, so that the model can check a request that is refused anyway.
-
-    Raises `error` at once for a shape that no array can have.
-    """
-    try:
-        return np.broadcast_to(np.zeros((), DATATYPES[datatype]), shape)
-    except ValueError:
-        raise error from None

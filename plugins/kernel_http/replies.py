@@ -23,6 +23,7 @@ __all__ = [
     "error_of",
     "json_reply",
     "reply",
+    "start_of",
     "status_of",
     "stream_head",
 ]
@@ -74,6 +75,11 @@ def reply(status: int, body: bytes = b"", *, json: bool, headers: bytes = b"") -
     if json:
         return head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     return head + b"Content-Length: %d\r\nContent-Type: text/plain\r\n\r\n%b" % (len(body), body)
+
+
+def start_of(http10: bool) -> bytes:
+    """Return the bytes that every response begins with."""
+    return b"HTTP/1.0 " if http10 else b"HTTP/1.1 "
 
 
 def json_reply(value: object) -> bytes:

@@ -5,8 +5,10 @@ Paths are matched whole and raw, as the reference does; the order of the table m
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_http import replies
@@ -23,43 +25,62 @@ Handler = Callable[["Connection", Head, bytes, Any], None]
 _VERSION = r"(?:/versions/(?P<version>[0-9]+))?"
 _MODEL = rf"/v2/models/(?P<model>[^/]+){_VERSION}"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
+_CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
 NOT_FOUND = replies.error(404, "Not Found", json=False)
 
 
 class Route(NamedTuple):
-    """One row. `json`: the handler sets its content type before anything else, so its errors are application/json."""
+    """One row. `methods`: one or more, between them a space. `json`: the handler sets its content type before anything else, so
+    its errors are application/json. `category`: what `--http-restricted-api` calls it.
+    """
 
     name: str
-    method: str
+    methods: str
     pattern: str
     json: bool
+    category: str
 
 
-#: Name, method, path, whether errors are JSON from the start. Spec http_protocol, section 2.
+#: Name, methods, path, whether errors are JSON from the start, category. Spec http_protocol, section 2.
 ROUTES = (
-    Route("infer", "POST", rf"{_MODEL}/infer", False),
-    Route("generate", "POST", rf"{_MODEL}/generate", True),
-    Route("generate_stream", "POST", rf"{_MODEL}/generate_stream", True),
-    Route("live", "GET", r"/v2/health/live", False),
-    Route("ready", "GET", r"/v2/health/ready", False),
-    Route("server_metadata", "GET", r"/v2", True),
-    Route("statistics", "GET", r"/v2/models/stats", True),
-    Route("model_ready", "GET", rf"{_MODEL}/ready", False),
-    Route("model_config", "GET", rf"{_MODEL}/config", True),
-    Route("statistics", "GET", rf"{_MODEL}/stats", True),
-    Route("model_metadata", "GET", _MODEL, True),
-    Route("index", "POST", rf"{_REPOSITORY}/index", True),
-    Route("load", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/load", True),
-    Route("unload", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/unload", True),
+    Route("infer", "POST", rf"{_MODEL}/infer", False, "inference"),
+    Route("generate", "POST", rf"{_MODEL}/generate", True, "inference"),
+    Route("generate_stream", "POST", rf"{_MODEL}/generate_stream", True, "inference"),
+    Route("live", "GET", r"/v2/health/live", False, "health"),
+    Route("ready", "GET", r"/v2/health/ready", False, "health"),
+    Route("server_metadata", "GET", r"/v2", True, "metadata"),
+    Route("statistics", "GET", r"/v2/models/stats", True, "statistics"),
+    Route("logging", "GET POST", r"/v2/logging", True, "logging"),
+    Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting", True, "trace"),
+    Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),
+    Route("model_config", "GET", rf"{_MODEL}/config", True, "model-config"),
+    Route("statistics", "GET", rf"{_MODEL}/stats", True, "statistics"),
+    Route("model_metadata", "GET", _MODEL, True, "metadata"),
+    Route("index", "POST", rf"{_REPOSITORY}/index", True, "model-repository"),
+    Route("load", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/load", True, "model-repository"),
+    Route("unload", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/unload", True, "model-repository"),
+    Route("system_status", "GET", rf"{_SYSTEM}/status", True, "shared-memory"),
+    Route("system_register", "POST", rf"{_SYSTEM}/register", True, "shared-memory"),
+    Route("system_unregister", "POST", rf"{_SYSTEM}/unregister", True, "shared-memory"),
+    Route("cuda_status", "GET", rf"{_CUDA}/status", True, "shared-memory"),
+    Route("cuda_register", "POST", rf"{_CUDA}/register", True, "shared-memory"),
+    Route("cuda_unregister", "POST", rf"{_CUDA}/unregister", True, "shared-memory"),
 )
 
 
 class Router:
-    """Finds the route of a head and notes it there, with the model and version of the path."""
+    """Finds the route of a head and notes it there, with the names in its path.
 
-    def __init__(self, handlers: dict[str, Handler]) -> None:
+    `restrictions`: category -> the name and value of the header that its requests must have.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    ) -> None:
         self._handlers = handlers
+        self._restrictions = restrictions
         self._rows = [(route, re.compile(route.pattern).fullmatch) for route in ROUTES]
 
     def handler(self, head: Head) -> Handler:
@@ -67,19 +88,33 @@ class Router:
         return self._handlers[head.route.name]
 
     def resolve(self, head: Head) -> None:
-        """Fill `head.route`, `model`, `version`, or `refusal` with the response to what isn't served."""
+        """Fill `head.route` and what its path names, or `refusal` with the response to what isn't served."""
         for route, match in self._rows:
             found = match(head.path)
             if found is None:
                 continue
-            if head.method != route.method:
+            restriction = self._restrictions.get(route.category)
+            if restriction is not None and not _has(head, *restriction):
+                text = f"This API is restricted, expecting header '{restriction[0]}'"
+                head.refusal = replies.error(403, text, json=False)
+                return
+            if head.method not in route.methods.split(" "):
                 head.refusal = replies.error(405, "Method Not Allowed", json=route.json)
                 return
             groups = found.groupdict()
             head.route = route
             head.model = groups.get("model") or ""
             head.version = groups.get("version") or ""
+            head.region = groups.get("region") or ""
             if groups.get("repository") and route.name != "index":
                 head.refusal = replies.error(501, "'repository_name' specification is not supported", json=True)
             return
         head.refusal = NOT_FOUND
+
+
+def _has(head: Head, name: str, value: str) -> bool:
+    """Whether the request has that header with that value; of several by that name the first counts."""
+    for key, text in head.headers:
+        if key.lower() == name.lower().encode():
+            return hmac.compare_digest(text.strip(), value.encode())
+    return False

@@ -50,6 +50,7 @@ class Server:
         self.outbox = Outbox(kernel.loop)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
+        self.view = memoryview(self.buffer)  # TLS writes to slices of what it is given
         self.heads: dict[bytes, Head] = {}
         self.refused_head = Head(b"")
         self.refused_head.plain = False

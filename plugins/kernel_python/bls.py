@@ -7,6 +7,7 @@ raises (spec python_backend, 1.4).
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
@@ -93,7 +94,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
 
 def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
-    loop = asyncio.get_running_loop()
+    loop = get_running_loop()
     instance, batch = bls_site()
     return _submit(instance, batch, request, holders, loop)
 
@@ -183,14 +184,14 @@ def _core_request(
     """Return the core's request. Its arrays are the called model's own: what the caller could still change is copied."""
     inputs: dict[str, CoreTensor] = {}
     for tensor in call._inputs:
-        array = tensor._array
-        if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.zero_copy:
+        array, name, datatype = tensor._array, tensor._name, tensor._datatype
+        if array.nbytes <= SMALL and datatype != "BYTES" and not instance.zero_copy:
             COPIES.small += 1
             array = array.copy()
         else:
             del array
             array = hand_over(tensor, holders, CALLED, None, instance.zero_copy)
-        inputs[tensor._name] = CoreTensor(tensor._name, tensor._datatype, array)
+        inputs[name] = CoreTensor(name, datatype, array)
     version = call._version
     trace = call._trace
     return CoreRequest(

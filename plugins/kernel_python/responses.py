@@ -25,6 +25,7 @@ log = logging.getLogger("kernel_python")
 
 OUTPUT = Hop("output")
 _NONE: tuple[Tensor, ...] = ()
+_new = object.__new__
 
 
 class TritonError:
@@ -230,7 +231,7 @@ def _warn_undeclared(instance: Instance, name: str) -> None:
 
 def response_of(core: CoreResponse, zero_copy: bool) -> InferenceResponse:
     """Return the response that a model receives: its arrays are those of the callee, which has given them away."""
-    response: InferenceResponse = InferenceResponse.__new__(InferenceResponse)
+    response: InferenceResponse = _new(InferenceResponse)
     response._tensors = received(core.outputs, zero_copy)
     response._parameters = core.parameters
     error = core.error

@@ -17,17 +17,14 @@ PLUGINS = ROOT / "plugins"
 
 #: Each row may import itself and what stands below. What lies in a package stands where the package stands.
 ROWS = (
-    "errors tensor model_config_pb2",
-    "request config interfaces",
-    "queueing batching sequencing batch deadlock",
-    "scheduler instance statistics mailbox worker handover thread",
-    "registry repository model",
-    "server hookspecs plugins logs __init__",
+    "errors tensor versions model_config_pb2",
+    "request config interfaces contents shared_memory restriction tls",
+    "classification queueing batching sequencing batch deadlines deadlock dependents",
+    "scheduler turn instance statistics mailbox worker handover thread",
+    "registry loading repository model",
+    "server settings metadata hookspecs plugins logs __init__",
     "cli __main__",
 )
-
-#: A script beside the package's modules: it imports none of them.
-SCRIPTS = {"regenerate"}
 
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names.split()}
 
@@ -35,7 +32,7 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names.split()}
 PURE = 2
 IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "signal", "threading", "time", "uvloop"}
 
-MODULES = sorted(path for path in KERNEL.rglob("*.py") if path.stem not in SCRIPTS)
+MODULES = sorted(KERNEL.rglob("*.py"))
 PLUGIN_FILES = sorted(path for path in PLUGINS.rglob("*.py") if "egg-info" not in str(path))
 
 

@@ -18,15 +18,19 @@ import numpy as np
 
 from kernel import (
     Code,
+    CudaSharedMemory,
     Duration,
     InferenceRequest,
     InferenceResponse,
+    LogSettings,
     Model,
     ModelIndex,
     ModelState,
     ModelStatistics,
     ServingError,
+    SharedMemory,
     Tensor,
+    TraceSettings,
 )
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
 from kernel_http.protocol import Connection
@@ -61,6 +65,7 @@ class FakeLoop:
         self.now = 100.0
         self.tasks: list[Any] = []
         self.jobs: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+        self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def time(self) -> float:
         return self.now
@@ -70,7 +75,19 @@ class FakeLoop:
         callback(*args)
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Any:
-        return SimpleNamespace(cancel=lambda: None)
+        timer = (self.now + delay, lambda: callback(*args))
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass and call what becomes due."""
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end]:
+            timer = min(due, key=lambda timer: timer[0])
+            self.timers.remove(timer)
+            self.now = max(self.now, timer[0])
+            timer[1]()
+        self.now = end
 
     def create_task(self, coroutine: Any) -> Any:
         self.tasks.append(coroutine)
@@ -103,8 +120,12 @@ class FakeLoop:
 class FakeKernel:
     """Models: `types` (one optional input of each datatype, echoed), `add_sub`, `batch8`, `multi` (1 and 3), `gen`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_client_shm: bool = True) -> None:
         self.loop = FakeLoop()
+        self.shared_memory = SharedMemory(allow_client_shm)
+        self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
+        self.trace_settings = TraceSettings(self.is_model_ready)
+        self.log_settings = LogSettings()
         self.live = True
         self.is_healthy = True
         self.hold = False
@@ -225,6 +246,7 @@ class FakeTransport:
         self.out = bytearray()
         self.paused = self.closing = self.aborted = self.eof = False
         self.buffered = 0
+        self.extra: dict[str, Any] = {}
 
     def write(self, data: bytes) -> None:
         assert not self.closing, "a write after close"
@@ -233,6 +255,12 @@ class FakeTransport:
     def writelines(self, buffers: list[Any]) -> None:
         for buffer in buffers:
             self.write(bytes(buffer))
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.extra.get(name)
+
+    def is_closing(self) -> bool:
+        return self.closing
 
     def pause_reading(self) -> None:
         self.paused = True

@@ -10,7 +10,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from frontends.fakes import Client, parse, request
+from frontends.fakes import Client, FakeKernel, parse, request
 
 from kernel import Code, ServingError
 from kernel_http import add_options, register_frontends
@@ -40,8 +40,9 @@ def test_server_metadata(client: Client) -> None:
     response = client.ask(request("GET", "/v2"))
     assert list(response.json) == ["name", "version", "extensions"] and response.json["name"] == "triton"
     assert response.json["extensions"] == [
-        "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
-        "model_configuration", "binary_tensor_data", "parameters", "statistics",
+        "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+        "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters", "statistics",
+        "trace", "logging",
     ]  # fmt: skip
     assert response.names == ["Content-Type", "Content-Length"]
 
@@ -94,7 +95,7 @@ def test_unknown_models(client: Client, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v2/", "/v2/models", "/v2/health", "/v2/models/m/versions/abc", "/v2/models/a/b", "/v3", "/v2/logging"],
+    ["/", "/v2/", "/v2/models", "/v2/health", "/v2/models/m/versions/abc", "/v2/models/a/b", "/v3", "/v2/logging/"],
 )
 def test_unknown_paths(client: Client, path: str) -> None:
     response = client.ask(request("GET", path))
@@ -241,7 +242,8 @@ def test_bad_options(argument: str, message: str) -> None:
 
 def test_port_in_use_and_address() -> None:
     async def run() -> None:
-        kernel = SimpleNamespace(loop=asyncio.get_running_loop(), model=None)
+        kernel = FakeKernel()
+        kernel.loop = asyncio.get_running_loop()
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()

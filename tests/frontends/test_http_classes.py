@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontends.fakes import Client, Spec, config, infer, tensor
 
-from kernel_http.admin import EXTENSIONS
+from kernel import EXTENSIONS
 
 NAN = float("nan")
 

@@ -419,7 +419,7 @@ JSON = "failed to parse the request JSON buffer: "
         ({}, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
         ({"inputs": 5}, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
         ({"inputs": {}}, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
-        ({"inputs": [5]}, SOURCES + "no field is set"),
+        ({"inputs": [{}]}, SOURCES + "no field is set"),
         ({"id": 5, "inputs": 5}, "Unable to parse 'id': attempt to access JSON non-string as string"),
         ({"parameters": 5}, "failed to get request params.: attempt to get members for non-object"),
         (
@@ -457,7 +457,17 @@ JSON = "failed to parse the request JSON buffer: "
         ({"inputs": [], "outputs": 5}, "Unable to parse 'outputs': attempt to access JSON non-array as array"),
         (
             {"inputs": [], "outputs": [{}]},
-            "Unable to parse 'name': attempt to access non-existing object member 'name'",
+            "Unable to parse 'name': attempt to access non-existing object member 'name' (outputs[0])",
+        ),
+        (
+            {"inputs": [], "outputs": [{"name": "OUT_FP32"}, None]},
+            "Unable to parse 'name': attempt to access non-existing object member 'name' (outputs[1])",
+        ),
+        ({"inputs": [None]}, SOURCES + "no field is set (inputs[0] is no object but null)"),
+        ({"inputs": [*FP32, 5]}, SOURCES + "no field is set (inputs[1] is no object but 5)"),
+        (
+            {"inputs": [["x" * 50]]},
+            SOURCES + f'no field is set (inputs[0] is no object but ["{"x" * 38}...)',
         ),
         (
             {"inputs": [], "outputs": [{"name": "OUT_FP32", "parameters": {"binary_data": 1}}]},
@@ -470,7 +480,7 @@ JSON = "failed to parse the request JSON buffer: "
         ),
         ({"inputs": FP32, "outputs": [{"name": "NOPE"}]}, "unexpected inference output 'NOPE' for model 'types'"),
         (changed(name="NOPE"), "unexpected inference input 'NOPE' for model 'types'"),
-        (changed(name=5), "Unable to parse 'name': attempt to access JSON non-string as string"),
+        (changed(name=5), "Unable to parse 'name': attempt to access JSON non-string as string (inputs[0])"),
         (
             without("datatype"),
             "Unable to parse 'datatype': attempt to access non-existing object member 'datatype' (input 'IN_FP32')",

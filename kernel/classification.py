@@ -1,4 +1,4 @@
-"""The classification extension: an output as the names of its highest values (spec http_protocol 5).
+"""The classification extension: an output as the names of its highest values (contract: http_protocol, section 5).
 
 The labels of a model's outputs are read once, when they are first wanted, and kept as long as the model is loaded.
 """
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel import Code, InferenceResponse, ServingError, Tensor
+from kernel.errors import Code, ServingError
+from kernel.request import InferenceResponse
+from kernel.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernel import Model
+    from kernel.model import Model
 
 __all__ = ["classify"]
 

@@ -1,0 +1,213 @@
+"""Shared memory that clients register: POSIX objects under /dev/shm by name, and parts of them to read from and write to.
+
+Bounds are checked against the region and against the object as it is now. Reads and writes go through the file, not through a
+mapping: a client that shrinks its object gets an error, where a mapping would end the process with SIGBUS. CUDA regions are
+known by name only to be refused. (Contract: http_protocol, section 8.)
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernel.errors import Code, ServingError
+
+__all__ = ["CudaSharedMemory", "Region", "SharedMemory", "Span"]
+
+#: Where the C library keeps the objects of shm_open.
+FOLDER = "/dev/shm"
+
+#: Not through a link to elsewhere, not into a child process, and not for ever where the name is a pipe's.
+FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+#: The bytes of a cudaIpcMemHandle_t.
+CUDA_HANDLE_SIZE = 64
+
+#: Whatever has a buffer: bytes, a memoryview, an array.
+Buffer = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A registered region: `byte_size` bytes from `offset` on of the object that is called `key`."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class _Object:
+    """An open POSIX object; closed when nobody refers to it any more."""
+
+    __slots__ = ("fd", "key")
+
+    def __init__(self, key: str) -> None:
+        self.fd = -1
+        self.key = key
+        name = key.lstrip("/")
+        try:
+            if not name or "/" in name:
+                raise ValueError("not the name of an object")
+            self.fd = os.open(f"{FOLDER}/{name}", FLAGS)
+            if not stat.S_ISREG(os.fstat(self.fd).st_mode):
+                raise ValueError("not an object")
+        except (OSError, ValueError) as error:
+            raise ServingError(Code.INTERNAL, f"Unable to open shared memory region: '{key}'") from error
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class Span:
+    """A part of a region, checked. Whoever holds it may read and write, also after the region was unregistered."""
+
+    __slots__ = ("_object", "_region", "_start", "byte_size")
+
+    def __init__(self, region: str, object: _Object, start: int, byte_size: int) -> None:
+        self.byte_size = byte_size
+        self._region = region
+        self._object = object
+        self._start = start
+
+    def read(self, into: Buffer = None) -> Buffer:
+        """Return a copy of the bytes, a uint8 array that is the caller's own; or fill `into`, a writable buffer of that size.
+
+        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile.
+        """
+        array: Buffer = np.empty(self.byte_size, np.uint8) if into is None else into
+        buffer = memoryview(array).cast("B")
+        done = 0
+        while done < self.byte_size:
+            count = os.preadv(self._object.fd, [buffer[done:]], self._start + done)
+            if not count:
+                raise self._shrunk()
+            done += count
+        return array
+
+    def write(self, data: Buffer) -> None:
+        """Write `data`, which must not be larger than the span, to its beginning.
+
+        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile.
+        """
+        buffer = memoryview(data).cast("B")
+        assert len(buffer) <= self.byte_size
+        if self._start + len(buffer) > self._object.size():
+            raise self._shrunk()
+        done = 0
+        while done < len(buffer):
+            done += os.pwrite(self._object.fd, buffer[done:], self._start + done)
+
+    def _shrunk(self) -> ServingError:
+        return ServingError(
+            Code.INVALID_ARG,
+            f"Invalid offset + byte size for shared memory region: '{self._region}' (the object '{self._object.key}' has only "
+            f"{self._object.size()} bytes now, {self.byte_size} are wanted from {self._start} on)",
+        )
+
+
+class SharedMemory:
+    """The system shared memory regions of one kernel. `allowed`: whether clients may register and unregister."""
+
+    def __init__(self, allowed: bool = True) -> None:
+        self.allowed = allowed
+        self._regions: dict[str, tuple[Region, _Object]] = {}
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Make a part of the object `key` known as `name`. Raises ServingError."""
+        _check_allowed(self.allowed)
+        if name in self._regions:
+            raise ServingError(Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
+        object = _Object(key)
+        if offset + byte_size > object.size():
+            # As observed: the words and the code depend on whether some region already lies in that object.
+            if any(region.key == key for region, _ in self._regions.values()):
+                raise ServingError(Code.INTERNAL, f"Invalid shared memory region: '{key}'")
+            raise ServingError(Code.INVALID_ARG, f"failed to register shared memory region '{name}': invalid args")
+        if byte_size <= 0 or offset < 0:
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"failed to register shared memory region '{name}': {byte_size} bytes from {offset} on are no region",
+            )
+        self._regions[name] = (Region(name, key, offset, byte_size), object)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget the region, or all of them; one that isn't known is no mistake."""
+        _check_allowed(self.allowed)
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, name: str = "") -> list[Region]:
+        """Return the region, or all of them by name. Raises ServingError(NOT_FOUND)."""
+        if not name:
+            return [region for _, (region, _) in sorted(self._regions.items())]
+        if name not in self._regions:
+            raise ServingError(Code.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
+        return [self._regions[name][0]]
+
+    def span(self, region: str, offset: int, byte_size: int) -> Span:
+        """Return `byte_size` bytes from `offset` on of a region, for a request's input or output. Raises ServingError."""
+        known = self._regions.get(region)
+        if known is None:
+            raise ServingError(Code.NOT_FOUND, f"Unable to find shared memory region: '{region}'")
+        record, object = known
+        if not 0 <= offset < record.byte_size:
+            raise ServingError(Code.INVALID_ARG, f"Invalid offset for shared memory region: '{region}'")
+        if byte_size <= 0 or offset + byte_size > record.byte_size:
+            raise ServingError(Code.INVALID_ARG, f"Invalid offset + byte size for shared memory region: '{region}'")
+        span = Span(region, object, record.offset + offset, byte_size)
+        if span._start + byte_size > object.size():
+            raise span._shrunk()
+        return span
+
+    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """Return the same bytes mapped and writable; the mapping lives as long as the view.
+
+        Only for who trusts the client: touching what it has cut off since then ends the process. `span` is safe.
+        """
+        span = self.span(region, offset, byte_size)
+        mapped = mmap.mmap(span._object.fd, span._start + byte_size)
+        return memoryview(mapped)[span._start :]
+
+
+class CudaSharedMemory:
+    """The CUDA shared memory regions: there are none, since no GPU is used. Refuses in the reference's words."""
+
+    def __init__(self, allowed: bool = True) -> None:
+        self.allowed = allowed
+
+    def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Raise ServingError: no handle can be opened here."""
+        _check_allowed(self.allowed)
+        if len(raw_handle) != CUDA_HANDLE_SIZE:
+            raise ServingError(Code.INVALID_ARG, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        raise ServingError(Code.INVALID_ARG, "failed to register shared memory region: invalid args")
+
+    def unregister(self, name: str = "") -> None:
+        """Do nothing: no region is known, and unknown ones are no mistake."""
+        _check_allowed(self.allowed)
+
+    def status(self, name: str = "") -> list[Region]:
+        """Return no region. Raises ServingError(NOT_FOUND) where one is named."""
+        if name:
+            raise ServingError(Code.NOT_FOUND, f"Unable to find cuda shared memory region: '{name}'")
+        return []
+
+
+def _check_allowed(allowed: bool) -> None:
+    if not allowed:
+        raise ServingError(
+            Code.UNSUPPORTED,
+            "clients may not register or unregister shared memory; start the server with --allow-client-shm=true to let them",
+        )

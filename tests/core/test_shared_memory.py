@@ -1,0 +1,236 @@
+"""POSIX shared memory that clients register: words, bounds, and clients that take it away again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernel import Code, CudaSharedMemory, Region, ServingError, SharedMemory
+
+FOLDER = Path("/dev/shm")
+
+MakeKey = Callable[..., str]
+
+
+@pytest.fixture
+def make_key() -> Iterator[MakeKey]:
+    """Make objects of a size, each with a name of its own, and take them away at the end."""
+    made: list[Path] = []
+
+    def make(size: int = 64) -> str:
+        path = FOLDER / f"kernel_test_{uuid.uuid4().hex}"
+        path.write_bytes(bytes(range(256)) * (size // 256) + bytes(range(size % 256)))
+        made.append(path)
+        return f"/{path.name}"
+
+    yield make
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+def path_of(key: str) -> Path:
+    return FOLDER / key.lstrip("/")
+
+
+def refusal(action: Callable[..., object], *args: object) -> tuple[Code, str]:
+    with pytest.raises(ServingError) as caught:
+        action(*args)
+    return caught.value.code, caught.value.message
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+# --- registering
+
+
+def test_regions_are_listed_by_name(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("b", key, 0, 64)
+    memory.register("a", key, 16, 8)
+    assert memory.status() == [Region("a", key, 16, 8), Region("b", key, 0, 64)]
+    assert memory.status("b") == [Region("b", key, 0, 64)]
+
+
+def test_a_key_needs_no_slash(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("r", key[1:], 0, 64)
+    assert memory.status("r")[0].key == key[1:]
+    assert memory.span("r", 3, 2).read().tolist() == [3, 4]
+
+
+def test_a_name_is_registered_once(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("r", key, 0, 64)
+    assert refusal(memory.register, "r", key, 0, 8) == (
+        Code.ALREADY_EXISTS,
+        "shared memory region 'r' already in manager",
+    )
+    assert memory.status() == [Region("r", key, 0, 64)]
+
+
+@pytest.mark.parametrize("key", ["", "/", "nothing_of_this_name", ".", "..", "../etc/passwd", "/a/b", "a\0b", "x" * 300])
+def test_keys_that_name_no_object(key: str) -> None:
+    memory = SharedMemory()
+    assert refusal(memory.register, "r", key, 0, 8) == (Code.INTERNAL, f"Unable to open shared memory region: '{key}'")
+    assert memory.status() == []
+
+
+def test_what_is_no_object_is_not_opened(tmp_path: Path) -> None:
+    memory, name = SharedMemory(), f"kernel_test_{uuid.uuid4().hex}"
+    path = FOLDER / name
+    (tmp_path / "elsewhere").write_bytes(b"secret..")
+    for make in (path.mkdir, lambda: path.symlink_to(tmp_path / "elsewhere"), lambda: os.mkfifo(path)):
+        make()
+        try:
+            code, text = refusal(memory.register, "r", name, 0, 8)
+        finally:
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        assert (code, text) == (Code.INTERNAL, f"Unable to open shared memory region: '{name}'")
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 65), (1, 64), (64, 1), (2**63, 8), (0, 2**64 - 1)])
+def test_a_region_beyond_its_object(make_key: MakeKey, offset: int, size: int) -> None:
+    memory, key = SharedMemory(), make_key()
+    assert refusal(memory.register, "r", key, offset, size) == (
+        Code.INVALID_ARG,
+        "failed to register shared memory region 'r': invalid args",
+    )
+    memory.register("first", key, 0, 8)
+    assert refusal(memory.register, "r", key, offset, size) == (Code.INTERNAL, f"Invalid shared memory region: '{key}'")
+    assert [region.name for region in memory.status()] == ["first"]
+
+
+def test_a_region_of_no_bytes(make_key: MakeKey) -> None:
+    assert refusal(SharedMemory().register, "r", make_key(), 4, 0) == (
+        Code.INVALID_ARG,
+        "failed to register shared memory region 'r': 0 bytes from 4 on are no region",
+    )
+
+
+def test_unregistering(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    for name in "abc":
+        memory.register(name, key, 0, 8)
+    memory.unregister("b")
+    memory.unregister("nobody")
+    assert [region.name for region in memory.status()] == ["a", "c"]
+    assert refusal(memory.status, "b") == (Code.NOT_FOUND, "Unable to find system shared memory region: 'b'")
+    memory.unregister()
+    assert memory.status() == []
+
+
+def test_nothing_stays_open(make_key: MakeKey) -> None:
+    memory, key, before = SharedMemory(), make_key(), open_files()
+    memory.register("r", key, 0, 64)
+    for _ in range(5):
+        refusal(memory.register, "s", key, 0, 65)
+        refusal(memory.register, "s", "nothing_of_this_name", 0, 65)
+    memory.span("r", 0, 8).read()
+    memory.view("r", 0, 8).release()
+    memory.unregister("r")
+    assert open_files() == before
+
+
+def test_switched_off(make_key: MakeKey) -> None:
+    for memory in (SharedMemory(allowed=False), CudaSharedMemory(allowed=False)):
+        words = "clients may not register or unregister shared memory; start the server with --allow-client-shm=true to let them"
+        args = ("r", make_key(), 0, 8) if isinstance(memory, SharedMemory) else ("r", b"", 0, 8)
+        assert refusal(memory.register, *args) == (Code.UNSUPPORTED, words)
+        assert refusal(memory.unregister, "r") == (Code.UNSUPPORTED, words)
+        assert memory.status() == []
+
+
+# --- reading and writing
+
+
+def test_reads_are_copies_and_writes_are_seen(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("r", key, 16, 32)
+    span = memory.span("r", 4, 4)
+    array = span.read()
+    assert array.tolist() == [20, 21, 22, 23]
+    array[0] = 99
+    assert path_of(key).read_bytes()[20] == 20
+    span.write(b"ab")
+    span.write(np.array([[1, 2]], np.uint8))
+    assert path_of(key).read_bytes()[18:24] == bytes([18, 19, 1, 2, 22, 23])
+    mine = bytearray(4)
+    assert span.read(mine) is mine
+    assert mine == bytes([1, 2, 22, 23])
+
+
+def test_bounds_of_a_region(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key(128)
+    memory.register("r", key, 64, 32)
+    assert memory.span("r", 31, 1).read().tolist() == [95]
+    assert memory.span("r", 0, 32).byte_size == 32
+    beyond = (Code.INVALID_ARG, "Invalid offset for shared memory region: 'r'")
+    assert refusal(memory.span, "r", 32, 1) == refusal(memory.span, "r", 2**64 - 1, 8) == beyond
+    too_much = (Code.INVALID_ARG, "Invalid offset + byte size for shared memory region: 'r'")
+    assert refusal(memory.span, "r", 0, 33) == refusal(memory.span, "r", 31, 2) == refusal(memory.span, "r", 0, 0) == too_much
+    assert refusal(memory.span, "r", 8, 2**64 - 4) == too_much
+    assert refusal(memory.span, "s", 0, 1) == (Code.NOT_FOUND, "Unable to find shared memory region: 's'")
+
+
+def test_a_span_outlives_its_region_and_the_object_s_name(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("r", key, 0, 64)
+    span, view = memory.span("r", 8, 8), memory.view("r", 8, 8)
+    memory.unregister("r")
+    path_of(key).unlink()
+    span.write(b"written!")
+    assert bytes(view) == b"written!" == bytes(span.read())
+
+
+def test_an_object_that_shrinks_is_an_error_and_not_the_end(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key(8192)
+    memory.register("r", key, 4096, 4096)
+    span = memory.span("r", 0, 4096)
+    os.truncate(path_of(key), 4100)
+    wanted = (
+        Code.INVALID_ARG,
+        f"Invalid offset + byte size for shared memory region: 'r' (the object '{key}' has only 4100 bytes now, "
+        "4096 are wanted from 4096 on)",
+    )
+    assert refusal(span.read) == refusal(span.write, b"x" * 4096) == wanted
+    assert refusal(memory.span, "r", 0, 4096) == refusal(memory.view, "r", 0, 4096) == wanted
+    assert path_of(key).stat().st_size == 4100
+    assert memory.span("r", 0, 4).read().tolist() == [0, 1, 2, 3]
+
+
+def test_views_are_writable_and_where_the_span_is(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    memory.register("r", key, 3, 32)
+    view = memory.view("r", 2, 4)
+    assert len(view) == 4
+    assert bytes(view) == bytes([5, 6, 7, 8])
+    view[:2] = b"ab"
+    assert path_of(key).read_bytes()[4:8] == b"\x04ab\x07"
+
+
+# --- CUDA
+
+
+def test_cuda_regions_are_refused() -> None:
+    memory = CudaSharedMemory()
+    assert refusal(memory.register, "r", bytes(64), 0, 4) == (
+        Code.INVALID_ARG,
+        "failed to register shared memory region: invalid args",
+    )
+    assert refusal(memory.register, "r", bytes(3), 0, 4) == (
+        Code.INVALID_ARG,
+        "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+    )
+    memory.unregister("r")
+    memory.unregister()
+    assert memory.status() == []
+    assert refusal(memory.status, "r") == (Code.NOT_FOUND, "Unable to find cuda shared memory region: 'r'")

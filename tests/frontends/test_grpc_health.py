@@ -1,0 +1,154 @@
+"""The standard health service: what it says, when it says more, and how a watch ends. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frontends.grpc_calls import Caller, FakeCall
+from virtual import BASE, TestBackend, run, write_repository
+
+from kernel import Code, Kernel
+from kernel_grpc import health
+from kernel_grpc import health_pb2 as pb
+
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+
+SERVING = b"\x08\x01"
+NOT_SERVING = b"\x08\x02"
+
+Test = Callable[[Caller, Kernel, list[bool]], Awaitable[None]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[[Test], None]:
+    """Return what runs a test on a kernel whose readiness is what the test's list holds."""
+    write_repository(tmp_path, {"m": BASE})
+
+    def serve(test: Test) -> None:
+        async def main() -> None:
+            async with Kernel(tmp_path, plugins=[TestBackend({})], control_mode="explicit") as kernel:
+                ready = [True]
+                really = kernel.is_ready
+                kernel.is_ready = lambda: ready[0] and really()  # type: ignore[method-assign]
+                await test(Caller(health.methods(kernel)), kernel, ready)
+
+        run(main())
+
+    return serve
+
+
+def watch(client: Caller, service: str = "") -> tuple[FakeCall, Any]:
+    call, stream = client.open(WATCH)
+    stream.message(pb.HealthCheckRequest(service=service).SerializeToString())
+    stream.half_closed()
+    return call, stream
+
+
+def error_of(call: FakeCall) -> tuple[Code, str]:
+    assert call.error is not None and call.finished
+    return call.error.code, call.error.message
+
+
+def test_check(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        for name in ("", "inference.GRPCInferenceService", "nobody"):
+            request = pb.HealthCheckRequest(service=name)
+            ready[0] = True
+            assert client.ask(CHECK, request).status == pb.HealthCheckResponse.SERVING
+            ready[0] = False
+            assert client.ask(CHECK, request).status == pb.HealthCheckResponse.NOT_SERVING
+        code, message = error_of(client.start(CHECK, b"\xff"))
+        assert code is Code.INVALID_ARG
+        assert message.startswith("Unable to parse request as grpc.health.v1.HealthCheckRequest: ")
+        await kernel.stop()
+        assert client.ask(CHECK).status == pb.HealthCheckResponse.NOT_SERVING
+
+    serve(test)
+
+
+def test_watch_tells_at_once_and_at_every_change(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        first, _ = watch(client)
+        assert first.take() == [SERVING]
+        await asyncio.sleep(10)
+        assert first.take() == []
+        ready[0] = False
+        second, _ = watch(client, "nobody")
+        assert second.take() == [NOT_SERVING]
+        await asyncio.sleep(0.1)
+        assert (first.take(), second.take()) == ([NOT_SERVING], [])
+        ready[0] = True
+        await asyncio.sleep(0.1)
+        assert (first.take(), second.take()) == ([SERVING], [SERVING])
+        assert not first.finished
+        first.cancel()
+        second.cancel()
+
+    serve(test)
+
+
+def test_nobody_looks_when_nobody_watches(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        looks: list[None] = []
+        kernel.is_ready = lambda: looks.append(None) or True  # type: ignore[method-assign, func-returns-value]
+        calls = [watch(client)[0] for _ in range(50)]
+        looks.clear()
+        await asyncio.sleep(0.95)
+        assert len(looks) == 9  # one for all
+        for call in calls:
+            call.cancel()
+            call.cancel()
+        await asyncio.sleep(10)
+        assert len(looks) == 9
+        watch(client)[0].cancel()
+
+    serve(test)
+
+
+def test_a_client_that_does_not_read_gets_the_newest_state(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        call, _ = watch(client)
+        call.writable = False
+        for _ in range(5):
+            ready[0] = not ready[0]
+            await asyncio.sleep(0.2)
+        assert call.take() == [SERVING]
+        call.writable = True
+        await asyncio.sleep(0.2)
+        assert call.take() == [NOT_SERVING]
+        call.cancel()
+
+    serve(test)
+
+
+def test_a_stopping_server_says_so_and_ends_the_watch(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        call, _ = watch(client)
+        await kernel.stop()
+        await asyncio.sleep(0.2)
+        assert call.take() == [SERVING, NOT_SERVING]
+        assert error_of(call) == (Code.UNAVAILABLE, "Server exiting")
+
+    serve(test)
+
+
+def test_watch_takes_one_request(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        wanted = (Code.UNSUPPORTED, "grpc.health.v1.Health/Watch takes exactly one request")
+        call, stream = watch(client)
+        stream.message(b"")
+        assert error_of(call) == wanted
+        call, stream = client.open(WATCH)
+        stream.half_closed()
+        assert error_of(call) == wanted
+        call, stream = client.open(WATCH)
+        stream.message(b"\xff")
+        assert error_of(call)[0] is Code.INVALID_ARG and not call.sent
+        await asyncio.sleep(1)  # and no timer is left that would fail the test
+
+    serve(test)
