@@ -557,9 +557,14 @@ class Scheduler:
             now = self.clock() if self._is_ensemble else batch.ended  # its batch holds sums, not moments
             statistics.succeeded(request.batch_size, request.enqueued, batch, now)
         else:  # answered by a sender before execute has returned
-            batch.ended = now = self.clock()
+            now = self.clock()
+            times = batch.input_ended, batch.output_started
+            batch.ended = now
+            batch.input_ended = times[0] or batch.started
+            batch.output_started = times[1] or now
             statistics.succeeded(request.batch_size, request.enqueued, batch, now)
-            batch.ended = 0.0
+            batch.ended = 0.0  # it goes on
+            batch.input_ended, batch.output_started = times
         request.counted = True
 
     def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:

@@ -795,6 +795,19 @@ def test_stream_yields_responses_as_they_come(tmp_path: Path) -> None:
     run(main())
 
 
+def test_times_of_a_request_that_a_sender_has_answered_before_execute_returns(tmp_path: Path) -> None:
+    async def main() -> None:
+        models = {"m": BASE + "model_transaction_policy { decoupled: true }"}
+        async with serving(tmp_path, models, {"m": decoupled(3)}) as (client, _):
+            async for _ in client.kernel.stream("m", {"X": np.zeros(1, np.float32)}):
+                pass
+            one = client.kernel.statistics("m")[0]
+            times = [one.success, one.queue, one.compute_input, one.compute_infer, one.compute_output]
+            assert [round(duration.ns / 1e6) for duration in times] == [300, 0, 0, 300, 0]
+
+    run(main())
+
+
 def test_leaving_a_stream_cancels_it(tmp_path: Path) -> None:
     async def main() -> None:
         models = {"m": BASE + "model_transaction_policy { decoupled: true }"}
