@@ -11,10 +11,13 @@ from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelCon
 from kernel.contents import size_mismatch, stand_in, strings_of, unpacked
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
-from kernel.interfaces import Backend, Executor, Frontend, InstanceContext, Placement, Result
+from kernel.instance import SKIPPED
+from kernel.interfaces import Backend, Executor, Frontend, InstanceContext, Placement, RemoteExecutor, Result
+from kernel.listening import Listener, Place
 from kernel.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.model import Model, ModelState
 from kernel.registry import ModelIndex
+from kernel.remote import RemoteInstance
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.restriction import CATEGORIES, parse_restrictions
 from kernel.server import Kernel
@@ -31,6 +34,7 @@ __all__ = [
     "DATATYPES",
     "EXTENSIONS",
     "LOG_FORMATS",
+    "SKIPPED",
     "Backend",
     "Batch",
     "Code",
@@ -46,6 +50,7 @@ __all__ = [
     "InstanceContext",
     "Kernel",
     "Key",
+    "Listener",
     "LogSettings",
     "Model",
     "ModelConfig",
@@ -53,9 +58,12 @@ __all__ = [
     "ModelMetadata",
     "ModelState",
     "ModelStatistics",
+    "Place",
     "Placement",
     "Reason",
     "Region",
+    "RemoteExecutor",
+    "RemoteInstance",
     "RequestState",
     "Respond",
     "Result",

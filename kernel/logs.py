@@ -48,9 +48,10 @@ class Formatter(logging.Formatter):
             micros = int(record.created % 1 * 1_000_000)
             head = f"{letter}{strftime('%m%d %H:%M:%S', when)}.{micros:06}"
         line = f"{head} {self._pid} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
-        if record.exc_info:
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if trace:
             # Indented, so that nothing an exception says can pass for a line of the log.
-            line += "".join(f"\n    {part}" for part in self.formatException(record.exc_info).splitlines())
+            line += "".join(f"\n    {part}" for part in trace.splitlines())
         table = getattr(record, "table", None)
         return f"{line}\n{table}" if table else line
 

@@ -10,15 +10,17 @@ import enum
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import Code, ServingError
 from kernel.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
-from kernel.interfaces import Backend, InstanceContext, Placement
+from kernel.interfaces import Backend, InstanceContext, Placement, RemoteExecutor
+from kernel.remote import RemoteInstance
 from kernel.request import InferenceRequest, InferenceResponse
 from kernel.scheduler import Scheduler
 from kernel.statistics import ModelStatistics
+from kernel.strict import OutputWatch
 from kernel.thread import InstanceThread
 from kernel.worker import ThreadInstance, ThreadTaskInstance
 
@@ -117,10 +119,15 @@ class Model:
             for instance in instances:
                 await self._close_instance(instance)
             raise problems[0]
-        self.scheduler = Scheduler(
+        scheduler = self.scheduler = Scheduler(
             self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn
         )
+        scheduler.watch = OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output)
         self.enqueue = self._enqueue_reshaped if self._reshaped_in or self._reshaped_out else self.scheduler.enqueue
+
+    def accept_any_output(self) -> None:
+        """Look at no answer any more."""
+        self.scheduler.watch = None
 
     async def _make_instance(self, backend: Backend, context: InstanceContext) -> ModelInstance:
         kernel, name = self.kernel, context.instance_name
@@ -145,12 +152,19 @@ class Model:
             return TaskInstance(name, executor, kernel.clock, kernel.loop)
         if placement is Placement.LOOP:
             return LoopInstance(name, executor, kernel.clock, kernel.turn)
+        if placement is Placement.REMOTE:
+            return RemoteInstance(name, cast("RemoteExecutor", executor), kernel.clock)
         return CallbackInstance(name, executor, kernel.clock)
 
     def stop(self) -> None:
         """Accept nothing more."""
         self.state = ModelState.UNLOADING
         self.scheduler.stop()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all instances can be counted on."""
+        return all(instance.healthy for instance in self.scheduler.instances)
 
     @property
     def closed(self) -> bool:
@@ -184,7 +198,7 @@ class Model:
         self.attachments.clear()
 
     async def _close_instance(self, instance: ModelInstance) -> None:
-        if instance.outstanding and not instance.inline:
+        if instance.outstanding and not instance.inline and not instance.may_be_killed:
             log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self.name)
             return
         try:

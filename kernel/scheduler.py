@@ -24,6 +24,7 @@ from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.statistics import StatisticsCounter
+from kernel.strict import OutputWatch
 from kernel.tensor import Tensor
 from kernel.turn import NESTED, STREAK, Turn
 
@@ -81,6 +82,8 @@ class Scheduler:
             else RequestQueue()
         )
         self.decoupled = config.decoupled
+        #: Looks at the answers before they are counted and given out, as long as somebody is to (strict.py).
+        self.watch: OutputWatch | None = None
         self._is_ensemble = config.is_ensemble
         self._loop = loop
         self._mailbox = mailbox
@@ -101,6 +104,7 @@ class Scheduler:
         self._order = 0
         self.in_flight = 0
         self.stopping = False  # only calls of accepted requests are accepted
+        self.refusing: ServingError | None = None  # why there is no use in waiting, where no instance can be counted on
         self.closed = False  # nothing is
         self._drained: asyncio.Future[None] | None = None
         self._gathered = 0  # turns of the loop that the burst on its way has been waited for
@@ -133,6 +137,9 @@ class Scheduler:
                     f"{request.log_id}Server is stopping, scheduler for model has stopped accepting new inference requests",
                 ),
             )
+            return
+        if self.refusing is not None:
+            self._refuse(request, _for(request, self.refusing))
             return
         instance = self._single
         if instance is None:
@@ -339,21 +346,40 @@ class Scheduler:
             return
         current = next(iter(instance.running))
         if current is oldest:
-            batches = instance.take_back()
-            for batch in batches:
-                del instance.running[batch]
-                instance.outstanding -= 1
-            back = [request for batch in batches for request in batch.requests if request.state is EXECUTING]
-            for request in back:
-                request.state = PENDING
-                request.batch = None
-            self.queue.push_back(back)
+            self.put_back(instance, instance.take_back())
             # Between the last look and the taking the worker may have finished one, seen that more was to do, and not woken us.
             self._mailbox.drain()
             self._dispatch()
         else:
             self._guarded.add(instance)
             self._loop.call_later(RUN_PATIENCE, self._look_after, instance, current)
+
+    def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
+        """Let what was handed to an instance, but not begun, wait again, in front of all others."""
+        for batch in batches:
+            del instance.running[batch]
+            instance.outstanding -= 1
+        back = [request for batch in batches for request in batch.requests if request.state is EXECUTING]
+        for request in back:
+            request.state = PENDING
+            request.batch = None
+        if self._ordered is not None:
+            self._ordered = deque(request for request in self._ordered if request.state is not PENDING)
+        self.queue.push_back(back)
+        if self.stopping:
+            self._tell_drained()
+
+    def refuse_all(self, error: ServingError | None) -> None:
+        """Refuse what waits and what comes, until this is called with None."""
+        self.refusing = error
+        if error is not None:
+            for request in list(self.queue):
+                self.cancel(request, _for(request, error))
+
+    def look_again(self) -> None:
+        """Something has changed besides what the scheduler has done itself: perhaps what waits can be executed now."""
+        if self.queue.size:
+            self._schedule(self.clock())
 
     def finished(self, instance: ModelInstance, batch: Batch, result: Any) -> None:
         """An instance has ended an execution; `result` is what the executor returned or the exception it raised."""
@@ -365,6 +391,8 @@ class Scheduler:
             batch.output_started = batch.ended
         requests = batch.requests
         try:
+            if self.watch is not None and isinstance(result, (list, tuple)):
+                self.watch(requests, result)
             if (
                 type(result) is list
                 and self._simple
@@ -485,6 +513,8 @@ class Scheduler:
         """Pass on a response that a running execution gives before, or instead of, its return."""
         if request.state is RELEASED:
             return
+        if self.watch is not None and response is not None:
+            self.watch((request,), (response,))
         if final:
             if response is not None and self._ordered is not None:
                 self._answer(request, response)
@@ -582,10 +612,13 @@ class Scheduler:
             return
         if error is None:
             error = ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
+        batch = request.batch
         if request.state is not EXECUTING:
             self.queue.remove(request)
         request.error = error
         self.release(request, InferenceResponse([], error=error))
+        if batch is not None:
+            batch.instance.cancelled(batch, request)
 
     def _cancel_children(self, batch: Batch) -> None:
         """The calls of an execution that nobody waits for any more are of no use either."""
@@ -668,6 +701,11 @@ class Scheduler:
                 alive.extend(batch.requests)
         for request in alive:
             self.cancel(request, error)
+
+
+def _for(request: InferenceRequest, error: ServingError) -> ServingError:
+    """The same error, told about one request."""
+    return ServingError(error.code, f"{request.log_id}{error.message}", Reason.REJECTED)
 
 
 def _by_backend(error: ServingError) -> ServingError:

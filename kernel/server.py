@@ -26,6 +26,7 @@ from kernel.mailbox import Mailbox
 from kernel.model import Model
 from kernel.plugins import Plugins
 from kernel.registry import ModelIndex, Registry
+from kernel.repository import FileRepository
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.settings import LogSettings, TraceOptions, TraceSettings
 from kernel.shared_memory import CudaSharedMemory, SharedMemory
@@ -46,7 +47,8 @@ class Kernel:
     `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "explicit" only
     `load_models` (`["*"]` for all) and allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
     to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
-    completed from the model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
+    completed from the model. `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on,
+    with one warning a model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
     plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `allow_client_shm`: whether
     clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an app's own.
     `trace`: the trace settings at start.
@@ -57,12 +59,13 @@ class Kernel:
 
     def __init__(
         self,
-        *repositories: str | os.PathLike[str],
+        *repositories: str | os.PathLike[str] | FileRepository,
         control_mode: str = "none",
         load_models: Sequence[str] = (),
         exit_on_error: bool = True,
         strict_readiness: bool = True,
         auto_complete: bool = True,
+        strict_outputs: bool = False,
         config_name: str = "",
         plugins: Sequence[object] = (),
         load_threads: int = 4,
@@ -81,6 +84,7 @@ class Kernel:
             )
         self.control_mode = control_mode
         self.drain_seconds = drain_seconds
+        self.strict_outputs = strict_outputs  # read when a model is loaded
         self.plugins = Plugins(plugins)
         self.loop: asyncio.AbstractEventLoop
         self.clock: Callable[[], float] = time.monotonic
@@ -102,7 +106,7 @@ class Kernel:
         self._backends = self.plugins.backends(self)
         self._registry = Registry(
             self,
-            [os.fspath(path) for path in repositories],
+            [path if isinstance(path, FileRepository) else os.fspath(path) for path in repositories],
             backends=self._backends,
             explicit=control_mode == "explicit",
             load_models=load_models,

@@ -7,7 +7,6 @@ known by name only to be refused. (Contract: http_protocol, section 8.)
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from dataclasses import dataclass
@@ -97,15 +96,20 @@ class Span:
     def write(self, data: Buffer) -> None:
         """Write `data`, which must not be larger than the span, to its beginning.
 
-        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile.
+        Raises ServingError where the client has shrunk the object meanwhile, or there is no memory for it.
         """
         buffer = memoryview(data).cast("B")
         assert len(buffer) <= self.byte_size
         if self._start + len(buffer) > self._object.size():
             raise self._shrunk()
         done = 0
-        while done < len(buffer):
-            done += os.pwrite(self._object.fd, buffer[done:], self._start + done)
+        try:
+            while done < len(buffer):
+                done += os.pwrite(self._object.fd, buffer[done:], self._start + done)
+        except OSError as error:  # a sparse object, and no memory is left
+            raise ServingError(
+                Code.INTERNAL, f"shared memory region '{self._region}' can't be written: {error.strerror}"
+            ) from error
 
     def _shrunk(self) -> ServingError:
         return ServingError(
@@ -166,19 +170,7 @@ class SharedMemory:
             raise ServingError(Code.INVALID_ARG, f"Invalid offset for shared memory region: '{region}'")
         if byte_size <= 0 or offset + byte_size > record.byte_size:
             raise ServingError(Code.INVALID_ARG, f"Invalid offset + byte size for shared memory region: '{region}'")
-        span = Span(region, object, record.offset + offset, byte_size)
-        if span._start + byte_size > object.size():
-            raise span._shrunk()
-        return span
-
-    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Return the same bytes mapped and writable; the mapping lives as long as the view.
-
-        Only for who trusts the client: touching what it has cut off since then ends the process. `span` is safe.
-        """
-        span = self.span(region, offset, byte_size)
-        mapped = mmap.mmap(span._object.fd, span._start + byte_size)
-        return memoryview(mapped)[span._start :]
+        return Span(region, object, record.offset + offset, byte_size)
 
 
 class CudaSharedMemory:

@@ -96,7 +96,10 @@ class ThreadInstance(ModelInstance):
         # An error goes through the books first: they say whether it was the model's own.
         if response is not None and response.error is None and request.state is not RequestState.RELEASED:
             scheduler.sign(request, response)
-            call(response, True)
+            if scheduler.watch is not None and scheduler.watch.strict:
+                scheduler.watch((request,), (response,))
+            if response.error is None:
+                call(response, True)
 
     async def close(self) -> None:
         try:

@@ -12,7 +12,7 @@ from kernel import __version__
 __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
-COMMANDS = ("serve", "check", "models", "infer")
+COMMANDS = ("serve", "check", "models", "infer", "new")
 
 HELP = """\
 usage: kernel COMMAND …
@@ -24,6 +24,7 @@ commands:
   check    tell all mistakes of all models of a repository, without loading any
   models   show what is in a repository: versions, backends, inputs, outputs
   infer    run one inference in this process, without a port
+  new      write a new model to start from, with a test
 
   kernel COMMAND --help   what a command takes, with examples
   kernel --version        the version

@@ -20,6 +20,7 @@ __all__ = [
     "add_other_flags",
     "add_repository_flags",
     "add_serve_flags",
+    "add_strict_flag",
     "auto_complete",
     "log_options",
     "repositories",
@@ -121,6 +122,12 @@ def add_config_flags(parser: Parser) -> None:
     )
 
 
+def add_strict_flag(parser: Parser, default: bool) -> None:
+    parser.add_switch(
+        "--strict-outputs", default, "outputs that differ from a model's config are errors, not just worth a warning"
+    )
+
+
 def auto_complete(options: argparse.Namespace) -> bool:
     """Whether configs may be completed; `--strict-model-config` is the old name of the opposite."""
     return not (options.disable_auto_complete_config or options.strict_model_config)
@@ -165,6 +172,7 @@ def add_serve_flags(parser: Parser) -> None:
         "--model-load-thread-count", type=positive, default=4, metavar="N", help="models that load at a time (default: 4)"
     )
     add_config_flags(parser)
+    add_strict_flag(parser, False)
     parser.add_switch("--exit-on-error", True, "exit when a model fails to load at start")
     parser.add_switch("--strict-readiness", True, "not ready while a model has failed")
     parser.add_argument(

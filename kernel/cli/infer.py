@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from kernel.cli.flags import add_config_flags, add_log_flags, auto_complete, log_options
+from kernel.cli.flags import add_config_flags, add_log_flags, add_strict_flag, auto_complete, log_options
 from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.cli.values import as_json, read_tensor
@@ -65,6 +65,7 @@ def infer(arguments: Sequence[str]) -> int:
         "--load-model", action="append", default=[], metavar="NAME", help="load only MODEL and these (default: all models)"
     )
     add_config_flags(parser)
+    add_strict_flag(parser, True)
     add_log_flags(parser, info=False)
     options = parser.read(arguments)
     options.inputs = _pairs(parser, "--input", options.input)
@@ -107,6 +108,7 @@ async def _infer(options: argparse.Namespace) -> None:
         load_models=only,
         exit_on_error=False,
         auto_complete=auto_complete(options),
+        strict_outputs=options.strict_outputs,
         config_name=options.model_config_name,
     )
     async with kernel:

@@ -141,6 +141,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
             exit_on_error=options.exit_on_error,
             strict_readiness=options.strict_readiness,
             auto_complete=auto_complete(options),
+            strict_outputs=options.strict_outputs,
             config_name=options.model_config_name,
             load_threads=options.model_load_thread_count,
             drain_seconds=options.exit_timeout_secs,

@@ -160,4 +160,5 @@ class Answers(asyncio.BufferedProtocol):
 
     def _close(self) -> None:
         self._closing = True
+        self.server.outbox.flush()  # what was answered in this turn still goes out
         self._transport.close()

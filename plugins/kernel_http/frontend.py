@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kernel import __version__
+from kernel import Listener, Place, __version__
 from kernel_http.admin import Admin
 from kernel_http.generate import Generate
 from kernel_http.infer import Inference
-from kernel_http.listening import Listener, Place
 from kernel_http.options import MAX_INPUT_SIZE, tls_context
 from kernel_http.protocol import Connection
 from kernel_http.routes import Router
@@ -59,7 +58,7 @@ class HttpFrontend:
         self._place = Place(options.http_address, options.http_port)
         tls = tls_context(options)
         self._scheme = "http" if tls is None else "https"
-        self._listener = Listener(self._place, reuse_port=options.reuse_http_port, tls=tls)
+        self._listener = Listener(self._place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         self.server = make_server(
             kernel,
             server_name=getattr(options, "id", None) or "triton",

@@ -1,4 +1,4 @@
-"""Inference: a complete message becomes a request of the kernel, its response the bytes of an answer.
+"""Inference: a complete message becomes a request of the kernel, whose answer is infer_answers.py's.
 
 The JSON part of a binary request that passed the model's check is remembered as a Template: a byte-identical one later
 only needs views on its own tail. Each request owns its tail's memory, so models may write to their inputs.
@@ -6,25 +6,23 @@ only needs views on its own tail. Each request owns its tail's memory, so models
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor, classify, strings_of, unpacked
+from kernel import Code, InferenceRequest, ServingError, Tensor, strings_of, unpacked
 from kernel_http import replies
 from kernel_http.answers import Exchange
-from kernel_http.compression import CODINGS, OFFER, compressed, decompressed
-from kernel_http.encode import Replies, encode, encode_placed
+from kernel_http.compression import CODINGS, OFFER, decompressed
+from kernel_http.encode import Replies
 from kernel_http.heads import CHUNKED, Head
+from kernel_http.infer_answers import InferExchange, WorkedExchange
 from kernel_http.protocol import Connection
 from kernel_http.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kernel import Kernel, Model, Span
+    from kernel import Kernel, Model
 
 __all__ = ["Inference"]
 
@@ -33,9 +31,6 @@ log = logging.getLogger(__name__)
 #: Bounds of a model's templates: how many, and how long a JSON part may be.
 TEMPLATES = 256
 TEMPLATE_SIZE = 4096
-
-#: A larger answer is compressed on another thread: the loop has others to serve.
-COMPRESSED_ON_LOOP = 256 * 1024
 
 #: The longest request that is recognised by its bytes alone, head included.
 PREFIX_SIZE = 64 * 1024
@@ -49,91 +44,6 @@ class Memory:
     def __init__(self, model: Model) -> None:
         self.templates: dict[bytes, Template] = {}
         self.replies = Replies(model.name, str(model.version))
-
-
-class InferExchange(Exchange):
-    """An inference request's exchange. `binary`: True, or the names of the outputs that are wanted in binary."""
-
-    __slots__ = ("binary", "replies")
-
-    def __init__(self, connection: Connection, head: Head, binary: bool | frozenset[str], replies: Replies) -> None:
-        self.connection = connection
-        self.head = head
-        self.payload = None
-        self.request = None
-        self.binary = binary
-        self.replies = replies
-
-    def respond(self, response: InferenceResponse | None, final: bool) -> None:
-        """Receive the request's answer from the kernel: the request's one completion."""
-        if self.connection is None or not final:
-            return
-        if response is None:
-            error = ServingError(Code.INTERNAL, "the model ended the request without a response")
-            self.answer(replies.error_of(error, json=False))
-        elif response.error is not None:
-            self.answer(replies.error_of(response.error, json=False))
-        else:
-            self.answer(encoded(response, self.binary, self.replies))
-
-
-class WorkedExchange(InferExchange):
-    """The exchange of a request whose answer takes more work: classes of outputs, shared memory, compression."""
-
-    __slots__ = ("classes", "model", "spans")
-
-    def __init__(self, connection: Connection, head: Head, reader: Reader, replies: Replies) -> None:
-        super().__init__(connection, head, reader.binary, replies)
-        self.classes = reader.classes
-        self.spans = reader.spans
-        self.model = reader.model
-
-    def respond(self, response: InferenceResponse | None, final: bool) -> None:
-        if self.connection is None or not final or response is None or response.error is not None:
-            super().respond(response, final)
-            return
-        payload: replies.Payload
-        try:
-            if self.classes:
-                classify(response, self.classes, self.model)
-        except ServingError as error:
-            payload = replies.error_of(error, json=False)
-        except Exception as error:
-            log.exception("the response of model '%s' can't be classified", response.model_name)
-            payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
-        else:
-            payload = encoded(response, self.binary, self.replies, self.spans)
-        coding = self.head.accept
-        if not coding:
-            self.answer(payload)
-        elif (len(payload) if isinstance(payload, bytes) else sum(map(len, payload))) <= COMPRESSED_ON_LOOP:
-            self.answer(compressed(payload, coding))
-        else:
-            loop = self.connection.server.kernel.loop
-            loop.run_in_executor(None, compressed, payload, coding).add_done_callback(self._compressed)
-
-    def _compressed(self, done: asyncio.Future[bytes]) -> None:
-        if done.cancelled():  # the loop is closing, and with it the connection
-            return
-        error = done.exception()
-        if error is None:
-            self.answer(done.result())
-        else:
-            message = f"the response can't be compressed: {type(error).__name__}: {error}"
-            self.answer(replies.error(500, message, json=False))
-
-
-def encoded(
-    response: InferenceResponse, binary: bool | frozenset[str], known: Replies, spans: Mapping[str, Span] | None = None
-) -> replies.Payload:
-    """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory."""
-    try:
-        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
-    except ServingError as error:
-        return replies.error_of(error, json=False)
-    except Exception as error:
-        log.exception("the response of model '%s' can't be encoded", response.model_name)
-        return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)
 
 
 class Template:

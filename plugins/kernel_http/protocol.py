@@ -94,6 +94,7 @@ class Connection(Answers):
         TLS knows no such half of a connection: without the client's end of it, nothing can be sent.
         """
         if not self.exchanges or self._transport.get_extra_info("sslcontext") is not None:
+            self.server.outbox.flush()
             return False  # closes; connection_lost cancels what runs
         if type(self._transport) is not EndedTransport:
             self._closing = True

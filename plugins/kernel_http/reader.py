@@ -27,9 +27,7 @@ from kernel_http.bodies import Memory
 from kernel_http.body_json import (
     Parameters,
     decode,
-    read_outputs,
     read_parameters,
-    read_region,
     read_shape,
     source_of,
     text_of,
@@ -38,6 +36,7 @@ from kernel_http.body_json import (
 from kernel_http.heads import Head
 from kernel_http.json_data import array_of
 from kernel_http.json_errors import ABSENT, NON_ARRAY, malformed
+from kernel_http.outputs_json import read_outputs, read_region
 from kernel_http.raw import raw_inputs
 
 if TYPE_CHECKING:

@@ -58,14 +58,16 @@ def test_a_table_stands_below_its_line() -> None:
 @pytest.fixture
 def own_logging() -> Iterator[None]:
     """Give the test a `logging` of its own."""
-    root, kernel = logging.getLogger(), logging.getLogger("kernel")
-    before = root.handlers[:], root.level, kernel.level
+    root = logging.getLogger()
+    known = [logger for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)]
+    before = root.handlers[:], root.level, [logger.level for logger in known]
     yield
     for handler in set(root.handlers) - set(before[0]):
         handler.close()
     root.handlers[:], _, _ = before
     root.setLevel(before[1])
-    kernel.setLevel(before[2])
+    for logger, level in zip(known, before[2], strict=True):
+        logger.setLevel(level)
     logging.captureWarnings(False)
 
 
@@ -88,6 +90,32 @@ def test_levels(options: LogOptions, wanted: str, own_logging: None, monkeypatch
     for write, letter in ((log.debug, "D"), (log.info, "I"), (log.warning, "W"), (log.error, "E")):
         write(letter)
     assert "".join(re.findall(r'"(.)"', console.getvalue())) == wanted
+
+
+def test_options_that_change(own_logging: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the loggers of plugins, but not for what other libraries say when they are debugged."""
+    console = io.StringIO()
+    monkeypatch.setattr("sys.stderr", console)
+    loggers = [logging.getLogger(name) for name in ("kernel.test", "kernel_test.models", "somebody.else")]
+    process_log = set_up(LogOptions())
+
+    def logged() -> str:
+        console.seek(0)
+        console.truncate()
+        for letter, log in zip("abc", loggers):
+            log.info(letter)
+            log.debug(letter.upper())
+        return "".join(re.findall(r'"(.)"', console.getvalue()))
+
+    assert logged() == "abc"
+    process_log.apply(LogOptions(verbose=1))
+    assert logged() == "aAbBc"
+    process_log.apply(LogOptions(info=False, format="ISO8601"))
+    assert logged() == ""
+    loggers[0].warning("x")
+    assert re.match(r"\d{4}-\d\d-\d\dT", console.getvalue())
+    process_log.apply(LogOptions())
+    assert logged() == "abc"
 
 
 def test_file(tmp_path: Path, own_logging: None) -> None:

@@ -105,7 +105,7 @@ def test_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["--http-prot=1"], "Error: unexpected argument '--http-prot=1'"),
-        (["--strict-readines"], "Error: unexpected argument '--strict-readines'; did you mean --strict-readiness?"),
+        (["--strict-readines"], "Error: unexpected argument '--strict-readines'; did you mean --strict-readiness"),
         (["--exit-timeout-secs=-1"], "Error: argument --exit-timeout-secs: '-1' is no integer of at least 0"),
         (["--exit-timeout-secs=soon"], "Error: argument --exit-timeout-secs: 'soon' is no integer of at least 0"),
         (["--model-load-thread-count=0"], "Error: argument --model-load-thread-count: '0' is no integer greater than 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import uuid
@@ -135,7 +136,6 @@ def test_nothing_stays_open(make_key: MakeKey) -> None:
         refusal(memory.register, "s", key, 0, 65)
         refusal(memory.register, "s", "nothing_of_this_name", 0, 65)
     memory.span("r", 0, 8).read()
-    memory.view("r", 0, 8).release()
     memory.unregister("r")
     assert open_files() == before
 
@@ -184,11 +184,11 @@ def test_bounds_of_a_region(make_key: MakeKey) -> None:
 def test_a_span_outlives_its_region_and_the_object_s_name(make_key: MakeKey) -> None:
     memory, key = SharedMemory(), make_key()
     memory.register("r", key, 0, 64)
-    span, view = memory.span("r", 8, 8), memory.view("r", 8, 8)
+    span, other = memory.span("r", 8, 8), memory.span("r", 8, 8)
     memory.unregister("r")
     path_of(key).unlink()
     span.write(b"written!")
-    assert bytes(view) == b"written!" == bytes(span.read())
+    assert bytes(other.read()) == b"written!"
 
 
 def test_an_object_that_shrinks_is_an_error_and_not_the_end(make_key: MakeKey) -> None:
@@ -202,19 +202,23 @@ def test_an_object_that_shrinks_is_an_error_and_not_the_end(make_key: MakeKey) -
         "4096 are wanted from 4096 on)",
     )
     assert refusal(span.read) == refusal(span.write, b"x" * 4096) == wanted
-    assert refusal(memory.span, "r", 0, 4096) == refusal(memory.view, "r", 0, 4096) == wanted
+    assert refusal(memory.span("r", 0, 4096).read) == wanted
     assert path_of(key).stat().st_size == 4100
     assert memory.span("r", 0, 4).read().tolist() == [0, 1, 2, 3]
 
 
-def test_views_are_writable_and_where_the_span_is(make_key: MakeKey) -> None:
-    memory, key = SharedMemory(), make_key()
-    memory.register("r", key, 3, 32)
-    view = memory.view("r", 2, 4)
-    assert len(view) == 4
-    assert bytes(view) == bytes([5, 6, 7, 8])
-    view[:2] = b"ab"
-    assert path_of(key).read_bytes()[4:8] == b"\x04ab\x07"
+def test_memory_that_is_not_there_is_an_error(make_key: MakeKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory()
+    memory.register("r", make_key(), 0, 64)
+
+    def full(*args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", full)
+    assert refusal(memory.span("r", 0, 8).write, b"x") == (
+        Code.INTERNAL,
+        "shared memory region 'r' can't be written: No space left on device",
+    )
 
 
 # --- CUDA

@@ -21,6 +21,9 @@ REPOSITORY = Path(__file__).parents[2] / "repository"
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 
+#: What keeps a server from the ports that another may have.
+FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0")
+
 MODEL = """\
 import time
 from pathlib import Path
@@ -94,14 +97,14 @@ def run(*arguments: object, cwd: Path | None = None, stdin: str | None = None) -
 
 
 class Server:
-    """`kernel serve` on a port that the system has chosen."""
+    """`kernel serve` on ports that the system has chosen."""
 
     def __init__(self, log: Path, arguments: Sequence[object]) -> None:
         self.log = log
         self.port = 0
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                command("serve", "--http-address=127.0.0.1", "--http-port=0", *arguments),
+                command("serve", *FREE_PORTS, *arguments),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=log.parent,

@@ -228,7 +228,7 @@ class Repo:
             async with Kernel(self.folder, control_mode=mode, load_models=load, exit_on_error=False) as kernel:
                 parser = argparse.ArgumentParser()
                 kernel.plugins.add_options(parser)
-                options = parser.parse_args(["--http-address=127.0.0.1", "--http-port=0", *flags])
+                options = parser.parse_args(["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", *flags])
                 (frontend,) = kernel.plugins.frontends(kernel, options)
                 await frontend.start()
                 try:

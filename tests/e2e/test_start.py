@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from .serving import BROKEN, SLOW_TO_LOAD, Server, run, serving, wait_until, write_model
+from .serving import BROKEN, FREE_PORTS, SLOW_TO_LOAD, Server, run, serving, wait_until, write_model
+
+#: An address at which no server can listen, so that a start ends where the ports would open.
+NOWHERE = (*FREE_PORTS, "--http-address=256.0.0.1")
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def test_table_and_log(models: Path, tmp_path: Path) -> None:
 
 def test_log_format_and_file(models: Path, tmp_path: Path) -> None:
     log = tmp_path / "kernel.log"
-    result = run("serve", models, "--log-format=ISO8601", "--log-file", log, "--http-port", 0, "--http-address=256.0.0.1")
+    result = run("serve", models, "--log-format=ISO8601", "--log-file", log, *NOWHERE)
     assert result.returncode == 1
     assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ \w+\.py:\d+\] "failed to start HTTP service', log.read_text(), re.M)
     assert result.stderr == ""
@@ -46,14 +49,14 @@ def test_log_format_and_file(models: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--log-info=false", "--log-info=0", "--log-info=FALSE"])
 def test_log_levels(models: Path, flag: str) -> None:
-    result = run("serve", models, flag, "--http-port", 0, "--http-address=256.0.0.1")
+    result = run("serve", models, flag, *NOWHERE)
     assert "READY" not in result.stderr
     assert "failed to start HTTP service" in result.stderr
 
 
 def test_failed_model_ends_the_start(models: Path) -> None:
     write_model(models, "broken", BROKEN)
-    result = run("serve", models, "--http-port=0")
+    result = run("serve", models, *FREE_PORTS)
     assert result.returncode == 1
     assert "error: creating server: Internal - failed to load all models" in result.stderr.splitlines()
     assert "ValueError: no weights today" in result.stderr
@@ -83,7 +86,7 @@ def test_failed_model_without_strict_readiness(models: Path, tmp_path: Path) -> 
 
 def test_unreadable_config_ends_the_start(models: Path) -> None:
     (models / "echo/config.pbtxt").write_text('backend: "python"\nmax_batchsize: 3\n')
-    result = run("serve", models, "--http-port=0")
+    result = run("serve", models, *FREE_PORTS)
     assert result.returncode == 1
     assert "error: creating server: Internal - failed to load all models" in result.stderr
     assert f"{models}/echo/config.pbtxt:2:1: " in result.stderr
@@ -104,7 +107,7 @@ def test_unreadable_config_ends_the_start(models: Path) -> None:
         ),
         (["MODELS", "--model-control-mode=explicit", "--load-model=ech"], "failed to load all models"),
         (["MODELS", "--http-prot=1"], "usage: kernel serve"),
-        (["MODELS", "--grpc-port=8001"], "tritonserver's --grpc-port is not implemented in this version"),
+        (["MODELS", "--model-namespacing"], "tritonserver's --model-namespacing is not implemented in this version"),
         (["MODELS", "--strict-readiness=perhaps"], "'perhaps' is neither true, 1, false nor 0"),
     ],
 )
@@ -135,7 +138,7 @@ def test_port_in_use(models: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = run("serve", models, "--http-address=127.0.0.1", "--http-port", port)
+        result = run("serve", models, *FREE_PORTS, "--http-port", port)
     assert result.returncode == 1
     assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use " in result.stderr
 
@@ -170,7 +173,7 @@ def test_model_config_name(models: Path, tmp_path: Path) -> None:
 
 
 def test_flags_without_effect_are_named(models: Path) -> None:
-    flags = ["--pinned-memory-pool-byte-size=0", "--backend-directory", "/opt", "--allow-grpc=false", "--allow-metrics", "false"]
-    result = run("serve", models, *flags, "--http-port", 0, "--http-address=256.0.0.1")
+    flags = ["--pinned-memory-pool-byte-size=0", "--backend-directory", "/opt", "--model-namespacing=false", "--allow-grpc=false"]
+    result = run("serve", models, *flags, *NOWHERE)
     assert json.dumps("--backend-directory has no effect: there is nothing here that it could act on") in result.stderr
-    assert "--allow-grpc" not in result.stderr
+    assert "--model-namespacing" not in result.stderr and "--allow-grpc" not in result.stderr

@@ -163,7 +163,7 @@ def test_a_hanging_finalize_does_not_hold_up_a_failed_start(tmp_path: Path) -> N
     write_model(tmp_path / "models", "hangs", HANGS_AT_THE_END)
     write_model(tmp_path / "models", "broken", BROKEN)
     done = subprocess.run(
-        [sys.executable, "-m", "kernel", "serve", str(tmp_path / "models"), "--http-port", "0"],
+        [sys.executable, "-m", "kernel", "serve", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"],
         capture_output=True,
         text=True,
         timeout=25,

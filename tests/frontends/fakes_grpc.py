@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from frontends.fakes import FakeKernel, Spec, config
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError, SharedMemory
+from kernel import Code, InferenceRequest, InferenceResponse, Model, ServingError, SharedMemory
 from kernel_grpc import grpc_service_pb2 as pb
 from kernel_grpc.service import inference_methods
 
@@ -115,6 +115,11 @@ class GrpcKernel(FakeKernel):
 
     def clock(self) -> float:
         return self.loop.now
+
+    def model(self, name: str, version: str = "") -> Model:
+        if version and not (version.isascii() and version.isdigit()):
+            raise ServingError(Code.INVALID_ARG, f"no version: {version!r}")
+        return super().model(name, version)
 
     def finish(self, request: InferenceRequest) -> None:
         request.counted = True

@@ -1,16 +1,14 @@
-"""Calls for the tests of the gRPC services: what a transport would hand to a method, and what the method did with it.
-
-Messages in, messages out; the transport has tests of its own.
-"""
+"""Calls methods of the gRPC services as a transport would, without one: messages in, messages out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from frontends.fakes_grpc import FakeCall
 from google.protobuf.message import Message
 
-from kernel import Code, ServingError
+from kernel import Code
 from kernel_grpc import grpc_service_pb2, health_pb2, reflection_pb2
 from kernel_grpc.calls import Method
 
@@ -24,52 +22,6 @@ class Failed(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
-
-
-class FakeCall:
-    """A call that keeps what is sent. `error`: with what it failed; `finished`: it ended, well or not."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.error: ServingError | None = None
-        self.finished = self.done = self.held = False
-        self.writable = True
-        self.on_cancel: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
-
-    def reply(self, message: Any) -> None:
-        if not self.done:
-            self.send(message)
-            self.finish()
-
-    def send(self, message: Any) -> None:
-        if not self.done:
-            self.sent.append(bytes(message))
-
-    def finish(self) -> None:
-        if not self.done:
-            self.finished = self.done = True
-
-    def fail(self, error: ServingError) -> None:
-        if not self.done:
-            self.error = error
-            self.finish()
-
-    def hold(self) -> None:
-        self.held = True
-
-    def unhold(self) -> None:
-        self.held = False
-
-    def cancel(self) -> None:
-        """The client cancels, or is gone."""
-        self.done = True
-        if self.on_cancel is not None:
-            self.on_cancel()
-
-    def take(self) -> list[bytes]:
-        sent, self.sent = self.sent, []
-        return sent
 
 
 class Caller:
@@ -106,11 +58,10 @@ def path_of(name: str) -> str:
 
 def answer_of(call: FakeCall, name: str) -> Any:
     """Return the response of a unary call that has ended. Raises Failed."""
-    assert call.finished
-    if call.error is not None:
-        assert not call.sent
-        raise Failed(call.error.code, call.error.message)
-    (data,) = call.sent
+    assert call.done
+    if call.status != 0:
+        raise Failed(*call.failure)
+    (data,) = call.take()
     return response_type(name).FromString(data)
 
 

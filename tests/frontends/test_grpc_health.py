@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontends.grpc_calls import Caller, FakeCall
+from frontends.fakes_grpc import FakeCall
+from frontends.grpc_calls import Caller
 from virtual import BASE, TestBackend, run, write_repository
 
 from kernel import Code, Kernel
@@ -49,11 +50,6 @@ def watch(client: Caller, service: str = "") -> tuple[FakeCall, Any]:
     return call, stream
 
 
-def error_of(call: FakeCall) -> tuple[Code, str]:
-    assert call.error is not None and call.finished
-    return call.error.code, call.error.message
-
-
 def test_check(serve: Callable[[Test], None]) -> None:
     async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
         for name in ("", "inference.GRPCInferenceService", "nobody"):
@@ -62,7 +58,7 @@ def test_check(serve: Callable[[Test], None]) -> None:
             assert client.ask(CHECK, request).status == pb.HealthCheckResponse.SERVING
             ready[0] = False
             assert client.ask(CHECK, request).status == pb.HealthCheckResponse.NOT_SERVING
-        code, message = error_of(client.start(CHECK, b"\xff"))
+        code, message = client.start(CHECK, b"\xff").failure
         assert code is Code.INVALID_ARG
         assert message.startswith("Unable to parse request as grpc.health.v1.HealthCheckRequest: ")
         await kernel.stop()
@@ -85,7 +81,7 @@ def test_watch_tells_at_once_and_at_every_change(serve: Callable[[Test], None]) 
         ready[0] = True
         await asyncio.sleep(0.1)
         assert (first.take(), second.take()) == ([SERVING], [SERVING])
-        assert not first.finished
+        assert not first.done
         first.cancel()
         second.cancel()
 
@@ -132,7 +128,7 @@ def test_a_stopping_server_says_so_and_ends_the_watch(serve: Callable[[Test], No
         await kernel.stop()
         await asyncio.sleep(0.2)
         assert call.take() == [SERVING, NOT_SERVING]
-        assert error_of(call) == (Code.UNAVAILABLE, "Server exiting")
+        assert call.failure == (Code.UNAVAILABLE, "Server exiting")
 
     serve(test)
 
@@ -141,14 +137,15 @@ def test_watch_takes_one_request(serve: Callable[[Test], None]) -> None:
     async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
         wanted = (Code.UNSUPPORTED, "grpc.health.v1.Health/Watch takes exactly one request")
         call, stream = watch(client)
+        assert call.take() == [SERVING]
         stream.message(b"")
-        assert error_of(call) == wanted
+        assert call.failure == wanted
         call, stream = client.open(WATCH)
         stream.half_closed()
-        assert error_of(call) == wanted
+        assert call.failure == wanted
         call, stream = client.open(WATCH)
         stream.message(b"\xff")
-        assert error_of(call)[0] is Code.INVALID_ARG and not call.sent
+        assert call.failure[0] is Code.INVALID_ARG
         await asyncio.sleep(1)  # and no timer is left that would fail the test
 
     serve(test)

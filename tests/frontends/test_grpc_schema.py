@@ -72,15 +72,17 @@ def test_messages_of_both_are_the_same_on_the_wire() -> None:
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_lives_beside_the_real_client_and_the_kernels_schema(ours_first: bool) -> None:
     pytest.importorskip("tritonclient.grpc", exc_type=ImportError)
-    lines = ["import kernel.model_config_pb2, kernel_grpc.grpc_service_pb2 as ours", "import tritonclient.grpc.service_pb2 as theirs"]
-    code = "\n".join(lines if ours_first else lines[::-1]) + "\nassert ours.ModelInferRequest is not theirs.ModelInferRequest"
+    both = "kernel.model_config_pb2, kernel_grpc.grpc_service_pb2 as ours", "tritonclient.grpc.service_pb2 as theirs"
+    lines = [f"import {names}" for names in (both if ours_first else both[::-1])]
+    code = "\n".join([*lines, "assert ours.ModelInferRequest is not theirs.ModelInferRequest"])
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=PATHS)
 
 
 def test_is_not_in_the_process_wide_pool() -> None:
     pool = ours.DESCRIPTOR.pool
     assert pool is not descriptor_pool.Default()
-    assert pool.FindMessageTypeByName("inference.ModelConfig") is ours.ModelConfigResponse.DESCRIPTOR.fields_by_name["config"].message_type
+    config = ours.ModelConfigResponse.DESCRIPTOR.fields_by_name["config"].message_type
+    assert pool.FindMessageTypeByName("inference.ModelConfig") is config
 
 
 def test_generated_files_are_up_to_date_and_told_apart_when_not(tmp_path: Path) -> None:

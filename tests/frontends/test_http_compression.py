@@ -137,7 +137,7 @@ def test_huge_answers_of_who_has_gone_or_that_fail(client: Client, monkeypatch: 
     client.kernel.loop.run_jobs()
     assert client.take() == b""
     other = Client()
-    monkeypatch.setattr("kernel_http.infer.compressed", lambda payload, coding: 1 / 0)
+    monkeypatch.setattr("kernel_http.infer_answers.compressed", lambda payload, coding: 1 / 0)
     huge(other)
     other.kernel.loop.run_jobs()
     (response,) = parse(other.take())

@@ -163,3 +163,18 @@ def test_is_gone(pair: tuple[socket.socket, socket.socket]) -> None:
     assert not is_gone(ours)
     theirs.close()
     assert is_gone(ours)
+
+
+@pytest.mark.parametrize("how", ["ends its side", "drain"])
+def test_what_was_answered_in_this_turn_goes_out_before_the_end(how: str) -> None:
+    client = Client()
+    later: list[object] = []
+    client.kernel.loop.call_soon = lambda callback, *args: later.append(callback)  # type: ignore[method-assign]
+    client.send(request("GET", "/v2/health/live") * 3)
+    assert len(parse(bytes(client.transport.out))) == 1
+    if how == "drain":
+        client.connection.drain()
+        assert client.transport.closing
+    else:
+        assert client.connection.eof_received() is False
+    assert len(parse(client.take())) == 3

@@ -79,7 +79,8 @@ def test_the_header() -> None:
         return client.ask(request("GET", "/v2/health/live", b"", *headers)).status
 
     assert status("Admin-Key: s3cret=é") == status("admin-KEY:   s3cret=é  ") == 200
-    assert status("Admin-Key: S3cret=é") == status("Admin-Key: s3cret") == status("Admin-Key:") == status("Other: s3cret=é") == 403
+    for header in ("Admin-Key: S3cret=é", "Admin-Key: s3cret", "Admin-Key:", "Other: s3cret=é"):
+        assert status(header) == 403
     assert status("Admin-Key: no", "Admin-Key: s3cret=é") == 403
     assert status("Admin-Key: s3cret=é", "Admin-Key: no") == 200
 

@@ -254,8 +254,8 @@ def test_strings(client: Client, memory: Object) -> None:
     for shape, size, message in (
         ([2], len(data), "unexpected number of string elements 3 for inference input 'IN_BYTES' for model 'types', expecting 2"),
         ([4], len(data), "expected 4 string elements for inference input 'IN_BYTES' for model 'types', got 3"),
-        ([3], 8, "incomplete string length indicator for inference input 'IN_BYTES' for model 'types', expecting 4 bytes but only "
-                 "2 bytes available. Please make sure the string length indicator is in one buffer."),
+        ([3], 8, "incomplete string length indicator for inference input 'IN_BYTES' for model 'types', expecting 4 bytes but "
+                 "only 2 bytes available. Please make sure the string length indicator is in one buffer."),
     ):  # fmt: skip
         response = client.ask(infer("types", {"inputs": [in_region("IN_BYTES", "BYTES", shape, size)]}))
         assert (response.status, response.error) == (400, UNKNOWN + message)

@@ -234,6 +234,8 @@ BODIES = [
     post("inputs is an object", infer_path("types"), {"inputs": {"name": "X"}}),
     post("inputs is null", infer_path("types"), {"inputs": None}),
     post("an input is a number", infer_path("types"), {"inputs": [5]}),
+    post("an input is null", infer_path("batch8"), {"inputs": [X, None]}),
+    post("an output is null", infer_path("batch8"), {"inputs": [X], "outputs": [None]}),
     post("outputs is an object", infer_path("types"), {"inputs": [], "outputs": {}}),
     post("unknown keys", infer_path("batch8"), {"what": 1, "inputs": [{**X, "more": None}]}),
     post("doubled key", infer_path("batch8"), b'{"id":"a","id":"b","inputs":[' + encode(X) + b"]}"),

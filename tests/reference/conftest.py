@@ -15,6 +15,7 @@ import pytest
 
 from . import servers
 from .cases import EXPLICIT, PLAIN
+from .cases_rest import RESTRICTED, RESTRICTIONS, SETTINGS, SHARED_MEMORY
 from .wire import Answer, Case, exchange
 
 Pair = tuple[servers.Server, servers.Server]
@@ -66,8 +67,25 @@ def explicit(reference_installed: None, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
+def restricted(reference_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both servers with restricted APIs, on models/explicit with `echo` loaded."""
+    flags = ["--model-control-mode=explicit", "--load-model=echo", *RESTRICTIONS]
+    yield from start(MODELS / "explicit", tmp_path_factory.mktemp("restricted"), flags)
+
+
+@pytest.fixture(scope="session")
 def plain_answers(plain: Pair) -> Answers:
     return ask(plain, PLAIN)
+
+
+@pytest.fixture(scope="session")
+def rest_answers(plain: Pair) -> Answers:
+    return ask(plain, [*SHARED_MEMORY, *SETTINGS])
+
+
+@pytest.fixture(scope="session")
+def restricted_answers(restricted: Pair) -> Answers:
+    return ask(restricted, RESTRICTED)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +103,7 @@ def ask(pair: Pair, cases: Sequence[Case]) -> Answers:
 def answer(server: servers.Server, case: Case) -> Answer:
     time.sleep(case.wait_s)
     try:
-        result = exchange(server.port, case)
+        result = exchange(server.port, case, server.memory.key)
         if case.settle:
             settle(server)
     except OSError as error:
@@ -110,7 +128,7 @@ def logs_on_failure(request: pytest.FixtureRequest) -> Iterator[None]:
     report = getattr(request.node, "reference_report", None)
     if report is None or not report.failed:
         return
-    for name in ("plain", "explicit"):
+    for name in ("plain", "explicit", "restricted"):
         if name in request.fixturenames:
             for server in request.getfixturevalue(name):
                 report.sections.append((f"log of {server.name}", server.tail()))

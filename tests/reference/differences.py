@@ -191,13 +191,6 @@ def counts(**changes: tuple[int, int]) -> dict[str, str]:
     return lines
 
 
-#: What the reference lists; ours lists those of them that are there.
-EXTENSIONS = (
-    'extensions = ["classification", "sequence", "model_repository", "model_repository(unload_dependents)", '
-    '"schedule_policy", "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", '
-    '"parameters", "statistics", "trace", "logging"]'
-)
-
 #: The line with what the model `curious` tells of a request that has one parameter, i.
 BIG = (
     r'outputs[0].data = ["{{\"request_id\": \"\", \"correlation_id\": 0, \"flags\": 0, \"timeout\": 0, '
@@ -268,6 +261,26 @@ def both(name: str, difference: Difference) -> dict[str, Difference]:
     return {f"generate, {name}": difference, f"generate_stream, {name}": difference}
 
 
+def of_field(field: str) -> Difference:
+    """A member of a wrong type where the reference doesn't name it: `malformed`, and ours does."""
+    return malformed(f"'{field}'", rf"Unable to parse '{field}': {{reference}}")
+
+
+def not_a_number(setting: str, detail: str) -> Difference:
+    return Difference(
+        "a number that is out of range, or has something behind it, is refused; the reference makes of it what it can",
+        status=400,
+        message=rf"Unable to parse '{setting}'{re.escape(detail)}",
+    )
+
+
+UNKNOWN_SETTING = Difference(
+    "a setting that isn't there is a mistake that should be told",
+    status=400,
+    message=r"there is no trace setting '(nope|trace_mode)' that can be updated; there are .+",
+)
+
+
 # --- the table -----------------------------------------------------------------------------------------------------------
 
 DIFFERENCES: dict[str, Difference] = {
@@ -301,6 +314,9 @@ DIFFERENCES: dict[str, Difference] = {
     "inputs is a number": malformed("inputs"),
     "inputs is an object": malformed("inputs"),
     "inputs is null": malformed("inputs"),
+    "an input is a number": malformed("inputs[0]"),
+    "an input is null": malformed("inputs[1]"),
+    "an output is null": malformed("outputs[0]"),
     "outputs is an object": malformed("outputs"),
     "id is a number": malformed("id"),
     "id is null": malformed("id"),
@@ -345,11 +361,8 @@ DIFFERENCES: dict[str, Difference] = {
         body=('error = "Method Not Allowed"',),
     ),
     "server metadata": Difference(
-        "our own version, and the extensions that are there",
-        lines={
-            'version = "2.51.0"': r'~version = "\d+\.\d+\.\d+.*"',
-            EXTENSIONS: "~" + r'extensions = \["(\w|", "|\(|\))+"\]',
-        },
+        "our own version",
+        lines={'version = "2.51.0"': r'~version = "\d+\.\d+\.\d+.*"'},
     ),
     # Checks.
     "batches differ": Difference(
@@ -532,4 +545,60 @@ DIFFERENCES: dict[str, Difference] = {
         status=400,
         message=r".*'unload_dependents'.*attempt to access JSON non-boolean as boolean.*",
     ),
+    # Shared memory.
+    "register: no body": UNPARSABLE,
+    "register: not JSON": UNPARSABLE,
+    "register: key is a number": of_field("key"),
+    "register: size is a string": of_field("byte_size"),
+    "register: size is negative": of_field("byte_size"),
+    "register: size is a float": of_field("byte_size"),
+    "register: offset is null": of_field("offset"),
+    "register: no bytes": Difference(
+        "the error tells what is wrong, not what mmap said",
+        message=r"failed to register shared memory region 'mine': 0 bytes from 0 on are no region",
+    ),
+    "register: an offset within a page": Difference(
+        "a region may begin anywhere in its object, not only at a page", status=200, body=()
+    ),
+    "register: a second region, larger than the first": Difference(
+        "several regions may lie in one object; the reference refuses all but the first", status=200, body=()
+    ),
+    "input from a region, size is a string": malformed("'X'"),
+    "input from a region, offset is negative": malformed("'X'"),
+    "input from a region, name is a number": malformed("'X'"),
+    "output to a region, size is a string": malformed("'Y'"),
+    "output to a region, name is a number": malformed("'Y'"),
+    "output to a region and what is no bool": malformed(
+        "'Y'", r"Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean \(output 'Y'\)"
+    ),
+    "CUDA register: no body": UNPARSABLE,
+    "CUDA register: handle is a number": of_field("b64"),
+    "CUDA register: handle isn't text": of_field("b64"),
+    "CUDA register: no size": of_field("byte_size"),
+    "CUDA register: no device": of_field("device_id"),
+    "CUDA register: device is a string": of_field("device_id"),
+    # Settings.
+    "trace settings: no body": UNPARSABLE,
+    "trace settings: not JSON": UNPARSABLE,
+    "trace settings: level is a string": of_field("trace_level"),
+    "trace settings: level of numbers": of_field("trace_level"),
+    "trace settings: rate is a number": of_field("trace_rate"),
+    "trace settings: rate is a list": of_field("trace_rate"),
+    "trace settings: rate and a word": not_a_number("trace_rate", ", got: 5x"),
+    "trace settings: rate is negative": not_a_number("trace_rate", ", value is out of range [ 0, 4294967295 ], got: -1"),
+    "trace settings: frequency is negative": not_a_number(
+        "log_frequency", ", value is out of range [ 0, 4294967295 ], got: -1"
+    ),
+    "trace settings: an unknown setting": UNKNOWN_SETTING,
+    "trace settings: mode": UNKNOWN_SETTING,
+    "log settings: no body": UNPARSABLE,
+    "log settings: not JSON": UNPARSABLE,
+    "log settings: info is a number": of_field("log_info"),
+    "log settings: info is a string": of_field("log_info"),
+    "log settings: error is a list": of_field("log_error"),
+    "log settings: verbose is negative": of_field("log_verbose_level"),
+    "log settings: verbose is a bool": of_field("log_verbose_level"),
+    "log settings: verbose is a string": of_field("log_verbose_level"),
+    "log settings: verbose is a float": of_field("log_verbose_level"),
+    "log settings: format is a number": of_field("log_format"),
 }

@@ -9,26 +9,47 @@ import http.client
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Server", "ours", "reference", "reference_script"]
+__all__ = ["Memory", "Server", "ours", "reference", "reference_script"]
 
 PROJECT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 40.0
 
 
+class Memory:
+    """Two shared memory objects for a server's clients, called `key`, and `key` and a 2; contents as cases_rest.py wants them."""
+
+    def __init__(self, server: str) -> None:
+        name = f"kernel_test_{server}_{uuid.uuid4().hex}"
+        self.key = f"/{name}"
+        self._paths = (Path(f"/dev/shm/{name}"), Path(f"/dev/shm/{name}2"))
+        content = bytearray(4096)
+        content[:8] = struct.pack("<2f", 1, 2)
+        content[1024:1035] = struct.pack("<I2sI1s", 2, b"ab", 1, b"c")
+        for path in self._paths:
+            path.write_bytes(content)
+
+    def remove(self) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
 class Server:
-    """A running server. `log` is the file with all that it printed."""
+    """A running server. `log` is the file with all that it printed, `memory` shared memory for its clients."""
 
     def __init__(self, name: str, command: Sequence[str], port: int, log: Path) -> None:
         self.name = name
         self.port = port
         self.log = log
+        self.memory = Memory(name)
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent, start_new_session=True
@@ -41,7 +62,7 @@ class Server:
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.process.returncode} at start:\n{self.tail()}")
             try:
-                if self.get("/v2/health/live") == 200:
+                if self.get("/v2/health/live") in (200, 403):  # perhaps health is restricted
                     return
             except OSError:
                 pass
@@ -73,6 +94,7 @@ class Server:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self.memory.remove()
 
 
 def free_ports(count: int) -> list[int]:
@@ -104,6 +126,7 @@ def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     """Start ours. The caller stops it. With KERNEL_REFERENCE_SELF set, the reference stands in: the suite tests itself."""
     if os.environ.get("KERNEL_REFERENCE_SELF"):
         return reference(repository, log, flags)
-    (http_port,) = free_ports(1)
-    command = [sys.executable, "-m", "kernel", "serve", repository, "--http-port", http_port, *flags]
+    http_port, grpc_port = free_ports(2)
+    ports = ["--http-port", http_port, "--grpc-port", grpc_port]
+    command = [sys.executable, "-m", "kernel", "serve", repository, *ports, *flags]
     return Server("ours", [str(part) for part in command], http_port, log)

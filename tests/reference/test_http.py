@@ -7,6 +7,7 @@ import os
 import pytest
 
 from .cases import EXPLICIT, PLAIN
+from .cases_rest import RESTRICTED, SETTINGS, SHARED_MEMORY
 from .conftest import Answers
 from .differences import DIFFERENCES
 from .wire import Answer, Case
@@ -14,6 +15,9 @@ from .wire import Answer, Case
 pytestmark = pytest.mark.reference
 
 SELF = bool(os.environ.get("KERNEL_REFERENCE_SELF"))
+
+
+REST = [*SHARED_MEMORY, *SETTINGS]
 
 
 def names(cases: list[Case]) -> list[str]:
@@ -28,6 +32,16 @@ def test_plain(name: str, plain_answers: Answers) -> None:
 @pytest.mark.parametrize("name", names(EXPLICIT))
 def test_explicit(name: str, explicit_answers: Answers) -> None:
     compare(name, *explicit_answers[name])
+
+
+@pytest.mark.parametrize("name", names(REST))
+def test_rest(name: str, rest_answers: Answers) -> None:
+    compare(name, *rest_answers[name])
+
+
+@pytest.mark.parametrize("name", names(RESTRICTED))
+def test_restricted(name: str, restricted_answers: Answers) -> None:
+    compare(name, *restricted_answers[name])
 
 
 def compare(name: str, theirs: Answer, ours: Answer) -> None:
@@ -46,9 +60,9 @@ def told(answer: Answer) -> list[str]:
 
 
 def test_names_are_unique() -> None:
-    every = names(PLAIN) + names(EXPLICIT)
+    every = names([*PLAIN, *EXPLICIT, *REST, *RESTRICTED])
     assert len(every) == len(set(every)), sorted({name for name in every if every.count(name) > 1})
 
 
 def test_differences_name_cases() -> None:
-    assert set(DIFFERENCES) <= set(names(PLAIN) + names(EXPLICIT))
+    assert set(DIFFERENCES) <= set(names([*PLAIN, *EXPLICIT, *REST, *RESTRICTED]))

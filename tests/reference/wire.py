@@ -14,10 +14,10 @@ import re
 import socket
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Answer", "Case", "exchange"]
+__all__ = ["KEY", "Answer", "Case", "exchange"]
 
 #: The headers that clients act upon.
 HEADERS = (
@@ -29,6 +29,9 @@ HEADERS = (
     "Allow",
 )
 LIMIT_S = 30.0
+
+#: Stands in a body, and in what is told of an answer, for the name of the server's own shared memory object.
+KEY = "/@KEY@"
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,12 @@ class Answer:
         return None
 
 
-def exchange(port: int, case: Case) -> Answer:
-    """Send `case` to the server on `port` of this machine and return its answer. Raises OSError when nothing comes in time."""
+def exchange(port: int, case: Case, key: str = KEY) -> Answer:
+    """Send `case` to the server on `port` of this machine and return its answer. Raises OSError when nothing comes in time.
+
+    `key`: the name of its shared memory object.
+    """
+    case = replace(case, body=case.body.replace(KEY[1:].encode(), key[1:].encode()))
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
         connection.settimeout(LIMIT_S)
         connection.sendall(case.request())
@@ -97,6 +104,7 @@ def exchange(port: int, case: Case) -> Answer:
             body = zlib.decompress(body, 47)  # either
         length = response.headers.get("Inference-Header-Content-Length")
         lines = tuple(told(body, None if length is None or not length.isdigit() else int(length)))
+        lines = tuple(line.replace(key[1:], KEY[1:]) for line in lines)
         for pattern in case.mask:
             lines = tuple(re.sub(rf"^({pattern}) = .*$", r"\1 = <masked>", line) for line in lines)
         if case.unordered:

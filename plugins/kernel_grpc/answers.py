@@ -1,0 +1,251 @@
+"""What goes out on a call: head, messages and status, in that order and once.
+
+The plain answer of a unary call, by far the most frequent, is one piece of bytes of fixed layout. Everything else goes the long
+way: large messages without being joined, compressed ones in order although some of them are packed on another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from kernel import ServingError
+from kernel_grpc import status
+from kernel_grpc.assembly import MAX_MESSAGE, PREFIX
+from kernel_grpc.compression import ON_LOOP
+from kernel_grpc.http2 import Data, Stream
+from kernel_grpc.status import HEAD, STATUS_OF, TRAILERS, Status
+
+if TYPE_CHECKING:
+    from kernel_grpc.heads import Meaning
+    from kernel_grpc.server import Server
+
+__all__ = ["MAX_WAITING", "Answer", "Payload"]
+
+log = logging.getLogger(__name__)
+
+#: A message without its prefix. The memory of pieces must not change any more; they are contiguous, of any format.
+Payload = bytes | Sequence[Data]
+
+#: The most bytes of one call that may wait for its client when a further message is sent.
+MAX_WAITING = 64 * 1024 * 1024
+
+#: A message of up to this many bytes goes out in one frame and as one piece.
+SMALL = 16384 - PREFIX.size
+
+#: HEADERS with the head, then the beginning of DATA with the prefix of the message; and HEADERS with the trailers.
+_BEGIN = Struct(f">5sI{len(HEAD)}sIBIBI").pack
+_MESSAGE = Struct(">IBIBI").pack
+_END = Struct(f">5sI{len(TRAILERS)}s").pack
+_HEAD_FRAME = len(HEAD).to_bytes(3, "big") + b"\x01\x04"
+_TRAILERS_FRAME = len(TRAILERS).to_bytes(3, "big") + b"\x01\x05"
+
+
+class Answer(Stream):
+    """The outgoing half of a call."""
+
+    __slots__ = ("_backlog", "begun", "deadline", "meaning", "moment", "on_cancel", "on_writable", "request", "server")
+
+    server: Server
+    meaning: Meaning
+    begun: bool  # the head is out
+    deadline: float | None  # on the kernel's clock
+    moment: float  # when the deadline will be enforced
+    request: Any  # what to cancel when nobody waits for the answer any more
+    on_cancel: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+    _backlog: deque[Any] | None  # what has to wait for a message that is being packed
+
+    # --- what methods call
+
+    def reply(self, message: Payload) -> None:
+        """Answer a unary call: head, message and status 0 in one write. The bytes are the message's, without a prefix."""
+        connection = self.connection
+        if type(message) is bytes:
+            size = len(message)
+            if (
+                size + 5 <= connection.send_window
+                and size + 5 <= self.send_window
+                and size <= SMALL
+                and self.ended
+                and not (self.done or self.begun or connection.roundabout or self.meaning.compression is not None)
+            ):
+                connection.send_window -= size + 5
+                connection.sent += 1
+                id = self.id
+                del connection.streams[id]
+                begin = _BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size)
+                connection.out.append(begin + message + _END(_TRAILERS_FRAME, id, TRAILERS))
+                self.done = True
+                self.request = self.on_cancel = None
+                if self.deadline is not None:
+                    self.leave()
+                if not connection.corked:
+                    connection.on_output()
+                return
+        if self.done:
+            return
+        corked, connection.corked = connection.corked, True  # so that all of it goes out together
+        try:
+            self.send(message)
+            self.finish()
+        finally:
+            connection.corked = corked
+        if not corked:
+            connection.on_output()
+
+    def send(self, message: Payload) -> None:
+        """Send one message of an answer that has several."""
+        if self.done:
+            return
+        connection = self.connection
+        if not isinstance(message, bytes):
+            pieces: list[Data] = [piece if type(piece) is bytes else memoryview(piece).cast("B") for piece in message]
+            size = sum(map(len, pieces))
+            if size <= SMALL:
+                message = b"".join(pieces)
+        else:
+            size = len(message)
+            pieces = [message]
+        if self.meaning.compression is not None or self._backlog is not None:
+            self._pack(pieces, size)
+        elif (
+            type(message) is bytes
+            and size <= SMALL
+            and size + 5 <= connection.send_window
+            and size + 5 <= self.send_window
+            and not (self.queue or connection.roundabout)
+        ):
+            connection.send_window -= size + 5
+            self.send_window -= size + 5
+            connection.sent += 1
+            id = self.id
+            if self.begun:
+                connection.out.append(_MESSAGE((size + 5) << 8, 0, id, 0, size) + message)
+            else:
+                self.begun = True
+                connection.out.append(_BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size) + message)
+            if not connection.corked:
+                connection.on_output()
+        else:
+            self._send(pieces, size, compressed=False)
+
+    def finish(self, code: int = Status.OK, text: str = "") -> None:
+        """End the call with a status; the first one counts."""
+        if self.done:
+            return
+        if self._backlog is not None:
+            self._backlog.append((code, text))
+            return
+        self.leave()
+        if text:
+            text = status.shortened(text, self.connection.header_list_limit)
+        self.end(status.trailers(code, text) if self.begun else status.trailers_only(code, text))
+
+    def fail(self, error: ServingError) -> None:
+        """End the call with an error of the kernel's."""
+        self.finish(STATUS_OF[error.code], error.message)
+
+    # --- the long way
+
+    def _send(self, pieces: Sequence[Data], size: int, *, compressed: bool) -> None:
+        """Send a message of any size."""
+        if size > MAX_MESSAGE:
+            self.give_up(Status.RESOURCE_EXHAUSTED, f"the answer's message of {size} bytes is larger than {MAX_MESSAGE}")
+            return
+        if self.queued > MAX_WAITING:
+            text = f"the client lets {self.queued} bytes wait, more than the {MAX_WAITING} that are kept for it"
+            self.give_up(Status.RESOURCE_EXHAUSTED, text)
+            return
+        if not self.begun:
+            self.begun = True
+            compression = self.meaning.compression
+            self.send_headers(HEAD if compression is None else status.head(compression.coding))
+        self.send_data([PREFIX.pack(compressed, size), *pieces], size + 5)
+
+    def _pack(self, pieces: list[Data], size: int) -> None:
+        """Send a message compressed, in its turn."""
+        compression = self.meaning.compression
+        assert compression is not None
+        if self._backlog is not None:
+            self._backlog.append(pieces)
+        elif size <= ON_LOOP:
+            self._send_packed(pieces, size, compression.packed(pieces))
+        else:
+            self._backlog = deque()
+            job = self.server.kernel.loop.run_in_executor(None, compression.packed, pieces)
+            job.add_done_callback(lambda done: self._packed(pieces, size, done))
+
+    def _packed(self, pieces: list[Data], size: int, done: asyncio.Future[bytes]) -> None:
+        if done.cancelled() or self.done:  # the loop is closing; or nobody waits any more
+            return
+        if (error := done.exception()) is not None:
+            log.error("an answer can't be compressed", exc_info=error)
+            self._send(pieces, size, compressed=False)
+        else:
+            self._send_packed(pieces, size, done.result())
+        backlog, self._backlog = self._backlog, None
+        self._go_on(backlog or deque())
+
+    def _go_on(self, backlog: deque[Any]) -> None:
+        """Send what had to wait, up to the next message that is packed on another thread."""
+        while backlog and not self.done:
+            item = backlog.popleft()
+            if isinstance(item, tuple):
+                self.finish(*item)
+            else:
+                self._pack(item, sum(map(len, item)))
+            if self._backlog is not None:
+                self._backlog = backlog
+                return
+
+    def _send_packed(self, pieces: list[Data], size: int, packed: bytes) -> None:
+        if len(packed) < size:
+            self._send([packed], len(packed), compressed=True)
+        else:
+            self._send(pieces, size, compressed=False)
+
+    # --- the end
+
+    def give_up(self, code: int, text: str) -> None:
+        """End the call although its method has not: the method is told that nobody waits any more."""
+        if self.done:
+            return
+        request, on_cancel = self.request, self.on_cancel
+        self._backlog = None
+        self.connection.drop(self)  # the status goes out now, what waits does not
+        self.finish(code, text)
+        self.cancel(request, on_cancel)
+
+    def expired(self) -> None:
+        """The deadline has passed."""
+        self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def aborted(self, code: int) -> None:
+        """The client has cancelled the call, or has gone."""
+        request, on_cancel = self.request, self.on_cancel
+        self.leave()
+        self.cancel(request, on_cancel)
+
+    def cancel(self, request: Any, on_cancel: Callable[[], None] | None) -> None:
+        try:
+            if request is not None:
+                self.server.kernel.cancel(request)
+            if on_cancel is not None:
+                on_cancel()
+        except Exception:
+            log.exception("a call can't be cancelled")
+
+    def leave(self) -> None:
+        """Let go of what must not outlive the call."""
+        self.request = self.on_cancel = self.on_writable = None
+        if self.deadline is not None:
+            self.server.deadlines.discard(self, self.moment)
+
+    def room_again(self) -> None:
+        if self.on_writable is not None:
+            self.on_writable()

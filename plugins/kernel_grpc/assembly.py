@@ -1,0 +1,160 @@
+"""Messages out of a call's bytes: the five bytes before each, and its memory while it arrives.
+
+A message's memory is its call's own. Small ones are `bytes`; large ones are a `Memory`, writable, and placed so that its end lies
+on a multiple of 64: the last tensor of a request, often the only one, is then aligned for whatever its elements are.
+Memory is reserved untouched, and at most RESERVE of it ahead of what really came.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from kernel_grpc.http2 import Data
+
+__all__ = ["LARGE", "MAX_MESSAGE", "PREFIX", "RESERVE", "Assembly", "Memory", "Message", "MessageError", "aligned"]
+
+#: What stands before each message: whether it is compressed, and its length.
+PREFIX = Struct(">BI")
+
+#: The largest message that is taken, as by the reference.
+MAX_MESSAGE = 2**31 - 1
+
+#: From this size on, a message is a Memory.
+LARGE = 16 * 1024
+
+#: The most memory that is reserved on the strength of a length alone.
+RESERVE = 64 * 1024 * 1024
+
+ALIGNMENT = 64
+
+
+class Memory(np.ndarray[Any, Any]):
+    """The memory of a large message, of type uint8. `Memory(n, np.uint8)` is not filled.
+
+    A type of its own, since numpy has the views of a model refer to the last plain array, past the tensor's own: then nobody
+    could tell whether the model keeps one, or only we hold what the arrays lie in.
+    """
+
+
+Message = bytes | Memory
+
+
+class MessageError(Exception):
+    """Bytes that can't be a message. `status`: whose fault it is, in gRPC's numbers."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Assembly:
+    """What has come of one call's messages. Feed it; take `message` whenever there is one."""
+
+    __slots__ = ("_buffer", "_filled", "_prefix", "_size", "_view", "compressed", "message")
+
+    def __init__(self) -> None:
+        self.message: Message | None = None  # complete, and not fetched yet
+        self.compressed = False
+        self._prefix = b""
+        self._size = -1  # of the message that is arriving, -1 between messages
+        self._filled = 0
+        self._buffer: Memory | bytearray = bytearray()
+        self._view = memoryview(b"")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message has begun to arrive."""
+        return self._size < 0 and not self._prefix
+
+    @property
+    def progress(self) -> str:
+        """Say how much has come of a message that isn't complete."""
+        return f"{len(self._prefix)} of 5 bytes before it" if self._size < 0 else f"{self._filled} of {self._size} bytes"
+
+    def fetch(self) -> Message:
+        message, self.message = self.message, None
+        assert message is not None
+        return message
+
+    def feed(self, data: Data, start: int, stop: int) -> int:
+        """Take from `data[start:stop]` up to the end of the next message; return where that is. Raises MessageError."""
+        size: int
+        if self._size < 0:
+            if not self._prefix and stop - start >= 5:
+                compressed, size = PREFIX.unpack_from(data, start)
+                start += 5
+            else:
+                missing = 5 - len(self._prefix)
+                self._prefix += bytes(data[start : min(stop, start + missing)])
+                if len(self._prefix) < 5:
+                    return stop
+                start += missing
+                compressed, size = PREFIX.unpack(self._prefix)
+                self._prefix = b""
+            if compressed > 1:
+                raise MessageError(13, f"a message with the compression flag {compressed}; it is 0 or 1")
+            if size > MAX_MESSAGE:
+                raise MessageError(8, f"a message of {size} bytes; the largest that is taken has {MAX_MESSAGE}")
+            self.compressed = compressed == 1
+            if size < LARGE and stop - start >= size:
+                self.message = bytes(data[start : start + size])
+                return start + size
+            self._begin(size)
+        count = min(stop - start, self._size - self._filled)
+        if count:
+            if len(self._view) - self._filled < count:
+                self._grow(count)
+            self._view[self._filled : self._filled + count] = memoryview(data)[start : start + count]
+            self._filled += count
+        if self._filled == self._size:
+            self._complete()
+        return start + count
+
+    def space(self) -> memoryview | None:
+        """Return where the bytes that come next may be put, or None where they don't all belong to a message."""
+        if self._size < 0:
+            return None
+        if self._filled == len(self._view):
+            self._grow(1)
+        return self._view[self._filled :]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes have been put into `space()`."""
+        self._filled += count
+        if self._filled == self._size:
+            self._complete()
+
+    def _begin(self, size: int) -> None:
+        self._size = size
+        self._filled = 0
+        if size < LARGE:
+            self._buffer = bytearray(size)
+            self._view = memoryview(self._buffer)
+        else:
+            self._buffer = aligned(min(size, RESERVE), size)
+            self._view = self._buffer.data
+
+    def _grow(self, count: int) -> None:
+        capacity = min(self._size, max(2 * len(self._view), self._filled + count))
+        buffer = aligned(capacity, self._size)
+        buffer.data[: self._filled] = self._view[: self._filled]
+        self._buffer = buffer
+        self._view = buffer.data
+
+    def _complete(self) -> None:
+        buffer = self._buffer
+        self.message = buffer if isinstance(buffer, Memory) else bytes(buffer)
+        self._size = -1
+        self._buffer = bytearray()
+        self._view = memoryview(b"")
+
+
+def aligned(capacity: int, size: int) -> Memory:
+    """Return `capacity` bytes, placed so that the byte behind the first `size` lies on a multiple of ALIGNMENT."""
+    memory = Memory(capacity + ALIGNMENT, np.uint8)
+    offset = -(memory.__array_interface__["data"][0] + size) % ALIGNMENT
+    return memory[offset : offset + capacity].view(Memory)

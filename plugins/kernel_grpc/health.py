@@ -1,0 +1,123 @@
+"""The standard health service: is the server ready? For load balancers and probes that know gRPC but not Triton.
+
+As on the reference, the name of the service that is asked for makes no difference: SERVING while the server is ready, else
+NOT_SERVING. `Watch`, which the reference lacks, tells the state at once and whenever it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from kernel import Code, ServingError
+from kernel_grpc import health_pb2 as pb
+from kernel_grpc.calls import Call, Method
+from kernel_grpc.unary import parsed, unary
+
+if TYPE_CHECKING:
+    from kernel import Kernel
+
+__all__ = ["Health", "Watch", "methods"]
+
+SERVICE = "grpc.health.v1.Health"
+CATEGORY = "health"
+
+#: How often the state is looked at while somebody watches. Readiness follows from the states of all model versions, which nobody
+#: announces; to look costs microseconds, and one timer serves all watchers.
+LOOK_SECONDS = 0.1
+
+SERVING = pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVING)
+NOT_SERVING = pb.HealthCheckResponse(status=pb.HealthCheckResponse.NOT_SERVING)
+
+
+def methods(kernel: Kernel) -> list[Method]:
+    """Return the methods of the health service."""
+    health = Health(kernel)
+    return [
+        unary("Check", CATEGORY, pb.HealthCheckRequest, health.check, service=SERVICE),
+        Method(path=f"/{SERVICE}/Watch", category=CATEGORY, streaming=True, handler=lambda call: Watch(health, call)),
+    ]
+
+
+class Health:
+    """The state of one kernel, and those who watch it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._watches: set[Watch] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
+        return SERVING if self.kernel.is_ready() else NOT_SERVING
+
+    def add(self, watch: Watch) -> None:
+        self._watches.add(watch)
+        if self._timer is None:
+            self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
+        watch.tell(SERVING if self.kernel.is_ready() else NOT_SERVING)
+
+    def remove(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+        if not self._watches and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """Tell all watchers how it is; a stopping server lets them go, or it would wait for them."""
+        self._timer = None
+        state = SERVING if self.kernel.is_ready() else NOT_SERVING
+        for watch in list(self._watches):
+            watch.tell(state)
+            if not self.kernel.accepting:
+                watch.end(ServingError(Code.UNAVAILABLE, "Server exiting"))
+        if self._watches:
+            self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
+
+
+class Watch:
+    """One client that watches: one request, then a message for each new state until the call ends."""
+
+    __slots__ = ("_asked", "_call", "_health", "_told")
+
+    def __init__(self, health: Health, call: Call) -> None:
+        self._health = health
+        self._call = call
+        self._asked = False
+        self._told: pb.HealthCheckResponse | None = None
+
+    def message(self, data: Any) -> None:
+        """Take the request."""
+        if self._asked:
+            self.end(_not_one_request())
+            return
+        self._asked = True
+        try:
+            parsed(pb.HealthCheckRequest, data)
+        except ServingError as error:
+            self.end(error)
+            return
+        self._call.on_cancel = self._gone
+        self._health.add(self)
+
+    def half_closed(self) -> None:
+        """The client has said all it has to say; that is how a watch begins, not how it ends."""
+        if not self._asked:
+            self.end(_not_one_request())
+
+    def tell(self, state: pb.HealthCheckResponse) -> None:
+        """Send the state if it is new. One that comes while the client does not read is sent later, or is history by then."""
+        if state is not self._told and (self._told is None or self._call.writable):
+            self._told = state
+            self._call.send(state.SerializeToString())
+
+    def end(self, error: ServingError) -> None:
+        """End the call."""
+        self._gone()
+        self._call.fail(error)
+
+    def _gone(self) -> None:
+        self._health.remove(self)
+
+
+def _not_one_request() -> ServingError:
+    return ServingError(Code.UNSUPPORTED, f"{SERVICE}/Watch takes exactly one request")

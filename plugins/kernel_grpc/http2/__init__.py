@@ -1,0 +1,16 @@
+"""HTTP/2 for servers (RFC 9113), without I/O: bytes in, streams told and bytes out. Knows nothing of gRPC.
+
+Make a `Connection` with a function that opens streams, call `start`, feed it with `receive`, write what `take` gives, and say
+with `lost` when the client has gone. Subclass `Stream` for what is to happen with requests.
+"""
+
+from __future__ import annotations
+
+from kernel_grpc.http2.blocks import literal, response, status
+from kernel_grpc.http2.connection import Connection
+from kernel_grpc.http2.errors import ErrorCode
+from kernel_grpc.http2.fields import Field, Head
+from kernel_grpc.http2.heads import OpenStream
+from kernel_grpc.http2.stream import Data, Stream
+
+__all__ = ["Connection", "Data", "ErrorCode", "Field", "Head", "OpenStream", "Stream", "literal", "response", "status"]

@@ -1,0 +1,216 @@
+"""What a server's connection sends: frames in order, data as far as the client's windows go (RFC 9113, sections 5.2 and 6.9).
+
+Frames gather in `out` until somebody writes them to the client. What is not allowed to go yet waits in its stream, and
+streams that can send stand in line and take turns. Memory is never copied here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode
+from kernel_grpc.http2.frames import DATA, FRAME, MAX_WINDOW, SMALLEST_FRAME_SIZE, rst_stream
+from kernel_grpc.http2.stream import LOW_WATER, Data, Stream
+
+__all__ = ["Outgoing"]
+
+#: The window of a connection, and of its streams, until the client says otherwise.
+DEFAULT_WINDOW = 65535
+
+#: What one stream sends before it is another one's turn, and the largest frame; and how much data may gather in `out`.
+SHARE = 128 * 1024
+CHUNK = 512 * 1024
+
+#: How many streams that we have reset are remembered: what their clients had sent before they knew is ignored.
+REMEMBERED = 4096
+
+
+def nothing() -> None:
+    """What is called where nobody wants to know."""
+
+
+class Outgoing:
+    """The sending half of a connection, and the streams.
+
+    `out`: what is to be written, in order. Whoever writes takes it all with `take`, and calls `pump` afterwards as long as
+    there is room. `on_output` is called when something was put there, unless `corked`: then whoever has set it will see to
+    that. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`.
+    """
+
+    def __init__(self) -> None:
+        self.on_output: Callable[[], None] = nothing
+        self.streams: dict[int, Stream] = {}
+        self.out: list[Data] = []
+        self.pending = 0  # bytes of data in it
+        self.corked = False
+        self.held_up = False
+        #: The short way of an answer is closed: the transport takes nothing, or the next header block must do something first.
+        self.roundabout = False
+        self.sent = 0  # counts what was sent that the client has asked for
+        self.send_window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW  # of new streams
+        self.peer_frame_size = SMALLEST_FRAME_SIZE
+        self.queued = 0  # bytes that wait in streams
+        self.kept = 0  # bytes that held streams keep back
+        self.forgotten: OrderedDict[int, None] = OrderedDict()  # ids of streams that we have reset, the oldest first
+        self._line: OrderedDict[Stream, None] = OrderedDict()
+        self._pumping = False
+        self._table_update = b""
+
+    # --- frames
+
+    def put(self, frames: bytes) -> None:
+        """Send frames that no window holds up."""
+        self.out.append(frames)
+        if not self.corked:
+            self.on_output()
+
+    def take(self) -> tuple[list[Data], int]:
+        """Return what is to be written, and how much of it is data."""
+        taken = self.out, self.pending
+        self.out = []
+        self.pending = 0
+        return taken
+
+    def hold_up(self, held_up: bool) -> None:
+        """Say whether the transport takes nothing at the moment."""
+        self.held_up = held_up
+        self._choose_way()
+
+    def table_update(self) -> bytes:
+        """Return what the next header block must begin with: "the table is not used" where the client has shrunk it."""
+        update, self._table_update = self._table_update, b""
+        if update:
+            self._choose_way()
+        return update
+
+    def shrink_table(self) -> None:
+        self._table_update = b"\x20"
+        self._choose_way()
+
+    def _choose_way(self) -> None:
+        self.roundabout = self.held_up or bool(self._table_update)
+
+    # --- data
+
+    def line_up(self, stream: Stream) -> None:
+        """Let a stream send that has something to send, when it is its turn."""
+        if stream.send_window > 0:
+            self._line[stream] = None
+            self.pump()
+
+    @property
+    def can_pump(self) -> bool:
+        return bool(self._line) and self.send_window > 0 and not self.held_up
+
+    def pump(self) -> None:
+        """Put into `out` what waits, as far as the windows, the transport and CHUNK allow."""
+        if self._pumping:
+            return
+        line = self._line
+        self._pumping = True
+        try:
+            while line and self.send_window > 0 and self.pending < CHUNK and not self.held_up:
+                stream, _ = line.popitem(last=False)
+                if stream.send_window > 0:  # it may have become smaller
+                    self._send(stream)
+        finally:
+            self._pumping = False
+        if self.out and not self.corked:
+            self.on_output()
+
+    def _send(self, stream: Stream) -> None:
+        """Send a stream's share of what waits."""
+        queue = stream.queue
+        assert queue is not None
+        out, frame_size = self.out, min(SHARE, self.peer_frame_size)
+        room = min(SHARE, stream.send_window, self.send_window)
+        total = min(room, stream.queued)
+        left = total
+        while left:
+            size = min(left, frame_size)
+            left -= size
+            out.append(FRAME.pack(size << 8 | DATA, 0, stream.id))
+            while size:
+                piece = queue[0]
+                length = len(piece)
+                if length <= size:
+                    out.append(queue.popleft())
+                    size -= length
+                else:
+                    view = memoryview(piece)
+                    out.append(view[:size])
+                    queue[0] = view[size:]
+                    size = 0
+        stream.queued -= total
+        self.queued -= total
+        stream.send_window -= total
+        self.send_window -= total
+        self.pending += total
+        self.sent += 1
+        if not queue:
+            if stream.last is not None:
+                self.finish(stream, stream.last)
+        elif stream.send_window > 0:
+            self._line[stream] = None
+        if stream.queued < LOW_WATER <= stream.queued + total and not stream.done:
+            stream.room_again()
+
+    def widen(self, stream: Stream, increment: int) -> None:
+        """Give a stream more of the client's window, or less. Raises OverflowError above the largest."""
+        stream.send_window += increment
+        if stream.send_window > MAX_WINDOW:
+            raise OverflowError
+        if stream.queue:
+            self.line_up(stream)
+
+    def widen_all(self, initial_window: int) -> None:
+        """The client has changed the window of streams, open ones included (section 6.9.2). Raises ConnectionFailure."""
+        increment, self.initial_window = initial_window - self.initial_window, initial_window
+        try:
+            for stream in list(self.streams.values()):
+                self.widen(stream, increment)
+        except OverflowError:
+            text = f"SETTINGS_INITIAL_WINDOW_SIZE of {initial_window} makes a stream's window larger than {MAX_WINDOW}"
+            raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, text) from None
+
+    # --- the end of a stream
+
+    def finish(self, stream: Stream, frames: bytes) -> None:
+        """Send a stream's last frames; it leaves the connection."""
+        self.out.append(frames)
+        self.sent += 1
+        if self.streams.pop(stream.id, None) is not None and not stream.ended:
+            self.out.append(rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self.forget(stream.id)
+        if stream.kept is not None:
+            self.drop(stream)
+        if not self.corked and not self._pumping:
+            self.on_output()
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Reset a stream that we give up. Its owner is not told."""
+        self.out.append(rst_stream(stream_id, code))
+        self.forget(stream_id)
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            stream.done = True
+            self.drop(stream)
+        if not self.corked and not self._pumping:
+            self.on_output()
+
+    def drop(self, stream: Stream) -> None:
+        """Let go of what a stream that has left still holds."""
+        if stream.kept is not None:
+            self.kept -= stream.kept.size
+        self.queued -= stream.queued
+        stream.queued = 0
+        stream.kept = stream.queue = stream.last = None
+        self._line.pop(stream, None)
+
+    def forget(self, stream_id: int) -> None:
+        """Ignore from now on what may still come on a stream."""
+        self.forgotten[stream_id] = None
+        if len(self.forgotten) > REMEMBERED:
+            self.forgotten.popitem(last=False)

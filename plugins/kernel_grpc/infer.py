@@ -1,0 +1,234 @@
+"""ModelInfer, and what ModelStreamInfer shares with it: a message becomes a request of the kernel, its response the answer.
+
+A message that differs from one that passed the model's check only in its data, its id and its parameters needs no parser: what
+comes before its data is known as a Plan. By its size alone it is looked for first, then by its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel_grpc import grpc_service_pb2 as pb
+from kernel_grpc.encode import encode
+from kernel_grpc.outputs import failed, finished_response, no_response
+from kernel_grpc.parameters import NONE, Parameters, invalid, read_parameters
+from kernel_grpc.plan import Layout, Memory, Plan, Raws, nobody
+from kernel_grpc.reader import Reader
+from kernel_grpc.status import Status
+from kernel_grpc.unary import parsed
+from kernel_grpc.wire import ID, Buffer, split
+
+if TYPE_CHECKING:
+    from kernel import Kernel, Model
+    from kernel_grpc.calls import Call
+
+__all__ = ["Inference"]
+
+#: Bounds of a model's plans: how many, and how long the head of a message may be. And how many all models have together.
+PLANS = 256
+HEAD_SIZE = 4096
+ALL_PLANS = 4096
+
+_ndarray = np.ndarray
+
+Forwarded = Sequence[tuple[str, str]]
+
+
+class Inference:
+    """Reads messages for both RPCs, and is the handler of ModelInfer."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        # Plans belong to their models: once these are gone, nothing is to keep them.
+        self._by_head: dict[bytes, ref[Plan]] = {}
+        self._by_size: dict[int, Layout] = {}
+
+    def infer(self, call: Call, message: Any) -> None:
+        """Handle a call of ModelInfer."""
+        try:
+            request, plan, _ = self.read(message, call.forwarded, False)
+        except ServingError as error:
+            call.fail(error)
+            return
+        request.deadline = call.deadline
+        request.respond = (WorkedAnswer if plan.works else Answer)(call, plan)
+        call.request = request
+        plan.model.enqueue(request)
+
+    def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Plan, Parameters]:
+        """Make a request that has passed the model's check; who answers it is still to be said. Raises ServingError.
+
+        `message` belongs to the request from here on. `forwarded`: metadata that go to the model. `streaming`: whether
+        decoupled models are welcome.
+        """
+        kernel = self.kernel
+        if type(message) is bytes:
+            layout = self._by_size.get(len(message))
+            if (
+                layout is not None
+                and (plan := layout.plan()) is not None
+                and (streaming or not plan.decoupled)
+                and plan.is_current(kernel)
+            ):
+                pieces = layout.unpack(message)
+                if pieces[::2] == layout.heads:
+                    try:
+                        id, at = (pieces[1].decode(), 3) if layout.has_id else ("", 1)
+                    except UnicodeDecodeError:  # the parser will say so
+                        return self._first(parsed(pb.ModelInferRequest, message), (), forwarded, streaming, None)
+                    inputs: dict[str, Tensor] = {}
+                    for (name, datatype, dtype, shape), raw in zip(plan.fixed, pieces[at::2]):
+                        inputs[name] = Tensor(name, datatype, _ndarray(shape, dtype, bytearray(raw)))
+                    return plan.request(inputs, id, NONE, dict(forwarded) if forwarded else None), plan, NONE
+            data: Buffer = message
+        else:
+            data = memoryview(message)
+        parts = split(data)
+        if parts is None:
+            record = parsed(pb.ModelInferRequest, data)
+            return self._first(record, record.raw_input_contents, forwarded, streaming, None)
+        names, middle, head, raws = parts
+        key = None
+        if head <= HEAD_SIZE:
+            key = bytes(data[:head]) if names == middle else bytes(data[:names]) + bytes(data[middle:head])
+            known = self._by_head.get(key)
+            plan = known() if known is not None else None
+            if plan is not None and (streaming or not plan.decoupled) and plan.is_current(kernel):
+                id, parameters = ("", NONE) if names == middle else special(bytes(data[names:middle]))
+                made = plan.inputs(kernel, raws, id)
+                if made is not None:
+                    if type(data) is bytes and parameters is NONE and len(raws) == len(plan.fixed) > 0:
+                        self._learn_layout(plan, data, *parts)
+                    return plan.request(made, id, parameters, custom_of(parameters, forwarded)), plan, parameters
+        return self._first(parsed(pb.ModelInferRequest, data[:head]), raws, forwarded, streaming, key)
+
+    def _first(
+        self, record: Any, raws: Raws, forwarded: Forwarded, streaming: bool, key: bytes | None
+    ) -> tuple[InferenceRequest, Plan, Parameters]:
+        """Read a request whose head isn't known, have it checked, and perhaps remember it."""
+        model = self.model(record.model_name, record.model_version)
+        if model.decoupled and not streaming:
+            raise ServingError(
+                Code.UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        parameters = read_parameters(record.parameters)
+        reader = Reader(self.kernel, model, record, raws)
+        reader.read()
+        request = InferenceRequest(
+            record.model_name,
+            reader.inputs,
+            nobody,
+            record.model_version,
+            record.id,
+            reader.requested,
+            custom_of(parameters, forwarded),
+            parameters.priority,
+            parameters.timeout_us,
+            None,
+            parameters.correlation_id,
+            parameters.flags,
+        )
+        model.check(request)
+        if reader.deferred is not None:
+            raise reader.deferred
+        memory = model.attachments.get(Inference)
+        if not isinstance(memory, Memory):
+            memory = model.attachments[Inference] = Memory(model)
+        plan = Plan(reader, request, memory.replies)
+        if key is not None and reader.repeatable:
+            if len(memory.plans) >= PLANS:
+                memory.plans.clear()
+            memory.plans[key] = plan
+            self._remember(key, plan)
+        return request, plan, parameters
+
+    def model(self, name: str, version: str) -> Model:
+        """Return the model of that name. Raises ServingError, also for -1, which the kernel takes for the newest version."""
+        if version == "-1":
+            raise invalid(f"invalid model version specified '{version}' , version should be an integral value > 0")
+        return self.kernel.model(name, version)
+
+    def _remember(self, key: bytes, plan: Plan) -> None:
+        if len(self._by_head) >= ALL_PLANS:
+            self._by_head.clear()
+        self._by_head[key] = ref(plan)
+
+    def _learn_layout(self, plan: Plan, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
+        """Remember how messages of this size divide, if there is nothing but an id in the middle, and none is known yet."""
+        if names != middle and not (message[names] == ID and message[names + 1] == middle - names - 2):
+            return
+        known = self._by_size.get(len(message))
+        other = known.plan() if known is not None else None
+        if other is not None and other.is_current(self.kernel):
+            return  # two kinds of messages have this size; it would cost more to learn them by turns
+        if len(self._by_size) >= ALL_PLANS:
+            self._by_size.clear()
+        self._by_size[len(message)] = Layout(plan, message, names, middle, head, raws)
+
+
+def special(data: bytes) -> tuple[str, Parameters]:
+    """Read id and parameters, which are between the names and the inputs of a message. Raises ServingError(INVALID_ARG)."""
+    if data[0] == ID and data[1] == len(data) - 2:  # and nothing else: a longer id has two bytes for its length
+        try:
+            return data[2:].decode(), NONE
+        except UnicodeDecodeError:
+            pass
+    record = parsed(pb.ModelInferRequest, data)
+    return record.id, read_parameters(record.parameters)
+
+
+def custom_of(parameters: Parameters, forwarded: Forwarded) -> dict[str, Any] | None:
+    """Return what goes to the model: other parameters, and headers, which win."""
+    return {**(parameters.custom or {}), **dict(forwarded)} if forwarded else parameters.custom
+
+
+class Answer:
+    """The continuation of a unary call's request."""
+
+    __slots__ = ("call", "replies")
+
+    def __init__(self, call: Call, plan: Plan) -> None:
+        self.call = call
+        self.replies = plan.replies
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive the request's answer from the kernel: the call's one completion."""
+        if not final:
+            return
+        call = self.call
+        call.request = None  # breaks the cycle request -> respond -> call -> request
+        if response is None:
+            call.fail(no_response(self.replies.model))
+        elif response.error is not None:
+            if call.deadline is not None and self.replies.model.kernel.clock() >= call.deadline:
+                call.finish(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            else:
+                call.fail(response.error)
+        else:
+            try:
+                payload = self.encoded(response)
+            except Exception as error:
+                call.fail(failed(error, self.replies.model))
+            else:
+                call.reply(payload)
+
+    def encoded(self, response: InferenceResponse) -> Any:
+        return encode(response, self.replies)
+
+
+class WorkedAnswer(Answer):
+    """The same where the outputs take more work: classes of them, or shared memory that they go to."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, call: Call, plan: Plan) -> None:
+        super().__init__(call, plan)
+        self.plan = plan
+
+    def encoded(self, response: InferenceResponse) -> Any:
+        return encode(response, self.replies, finished_response(response, self.plan))

@@ -1,0 +1,161 @@
+"""A connection on the loop: bytes between a transport and http2.Connection.
+
+Owns when is written (once for what one read has brought about, once for all other answers of a turn of the loop) and
+back-pressure. What the bytes mean is http2's, what a call is calls.py's, and how a connection ends lifetime.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from kernel_grpc.http2 import Connection
+from kernel_grpc.lifetime import Lifetime
+
+if TYPE_CHECKING:
+    from kernel_grpc.server import Server
+
+__all__ = ["Peer"]
+
+#: What is read is copied out of the shared buffer up to this size: slices of bytes are cheaper than views.
+COPIED = 32 * 1024
+
+#: Data up to this size is written as one piece: joining it costs less than handing over many.
+JOINED = 32 * 1024
+
+#: Data above this does not wait for the end of the turn.
+BULK = 64 * 1024
+
+#: How much the transport may hold before no more data is given to it.
+HIGH_WATER = 1024 * 1024
+
+#: How many frames may wait for a transport that takes nothing before nothing more is read from that client.
+MAX_WAITING = 4096
+
+
+class Peer(Lifetime, asyncio.BufferedProtocol):
+    """The protocol object of one client connection; all on the loop's thread."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.scheduled = False  # it will be flushed at the end of this turn
+        self._direct = False  # the last `get_buffer` gave out a message's memory
+        self._flushing = False
+        self._reading = True
+
+    # --- the transport's calls
+
+    def connection_made(self, transport: Any) -> None:
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        clock = self.server.now
+        http = Connection(self.server.open, clock(), on_output=self.output)
+        self.begin(transport, http, self.server.keepalive, clock)
+        self.server.opened(self)
+        http.start()
+        self.flush()
+        if self.server.draining:
+            self.drain()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        """The client has gone: nobody waits for the answers any more."""
+        self.server.closed(self)
+        http = self.http
+        http.lost()
+        http.on_output, http.on_ping, http.on_pong = nothing, None, None
+        http.out.clear()
+
+    def eof_received(self) -> bool | None:
+        return None  # close; connection_lost cancels what runs
+
+    def get_buffer(self, sizehint: int) -> Any:
+        space = self.http.space()
+        self._direct = space is not None
+        return self.server.view if space is None else space  # a view: asyncio's TLS goes wrong with a bytearray
+
+    def buffer_updated(self, count: int) -> None:
+        http = self.http
+        if self._direct:
+            http.filled(count, self.server.now())
+        else:
+            data = self.server.view[:count]
+            http.receive(bytes(data) if count <= COPIED else data, self.server.now())
+        if http.out:
+            self.flush()
+        if http.closed or http.draining:
+            self.close_if_over()
+
+    def pause_writing(self) -> None:
+        self.http.hold_up(True)
+
+    def resume_writing(self) -> None:
+        self.http.hold_up(False)
+        if not self._flushing:
+            self.flush()
+            self.close_if_over()
+        if not self._reading and not self.http.held_up:
+            self._reading = True
+            self.transport.resume_reading()
+
+    # --- writing
+
+    def output(self) -> None:
+        """There is something to write that did not come about by reading.
+
+        Where other calls are under way on this connection, their answers may come in this turn of the loop too, and one write
+        for all of them is cheaper for both sides. The last one waits for nobody.
+        """
+        http = self.http
+        if not http.streams or http.pending > BULK:
+            if not self._flushing:
+                self.flush()
+                self.close_if_over()
+        elif not self.scheduled:
+            self.scheduled = True
+            self.server.schedule(self)
+
+    def flush(self) -> None:
+        """Write what is there, and what may follow it."""
+        http = self.http
+        self._flushing = True
+        try:
+            while not http.held_up:
+                if http.can_pump:
+                    http.pump()
+                if not http.out:
+                    break
+                out, size = http.take()
+                if len(out) == 1:
+                    self.transport.write(out[0])
+                elif size <= JOINED:
+                    self.transport.write(b"".join(out))
+                else:
+                    self.transport.writelines(out)
+        finally:
+            self._flushing = False
+        if http.held_up and len(http.out) > MAX_WAITING and self._reading:
+            self._reading = False
+            self.transport.pause_reading()
+
+    def end_turn(self) -> None:
+        self.scheduled = False
+        if self.http.out:
+            self.flush()
+            self.close_if_over()
+
+    # --- the end
+
+    def drain(self) -> None:
+        """Finish the calls that run, then close."""
+        call: Any
+        for call in list(self.http.streams.values()):
+            call.drain()
+        self.retire("the server is shutting down")
+
+    def abort(self) -> None:
+        """Close at once: the calls end now, whenever the transport says so."""
+        self.http.lost()
+        self.transport.abort()
+
+
+def nothing() -> None:
+    """What is called when there is nobody left to tell."""

@@ -1,0 +1,40 @@
+"""All the RPCs of a server: inference here, the others collected from their files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from kernel_grpc import admin, health, reflection
+from kernel_grpc.calls import Call, Method
+from kernel_grpc.infer import Inference
+from kernel_grpc.stream import InferStream
+from kernel_grpc.unary import INFERENCE
+
+if TYPE_CHECKING:
+    from kernel import Kernel
+
+__all__ = ["inference_methods", "methods"]
+
+
+def methods(kernel: Kernel, options: argparse.Namespace) -> list[Method]:
+    """Return every method that there is, one a path."""
+    return [
+        *inference_methods(kernel),
+        *admin.methods(kernel, options),
+        *health.methods(kernel),
+        *reflection.methods(),
+    ]
+
+
+def inference_methods(kernel: Kernel) -> list[Method]:
+    """Return ModelInfer and ModelStreamInfer."""
+    inference = Inference(kernel)
+
+    def open_stream(call: Call) -> InferStream:
+        return InferStream(inference, call)
+
+    return [
+        Method(path=f"/{INFERENCE}/ModelInfer", category="inference", streaming=False, handler=inference.infer),
+        Method(path=f"/{INFERENCE}/ModelStreamInfer", category="inference", streaming=True, handler=open_stream),
+    ]

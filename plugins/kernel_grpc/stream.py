@@ -1,0 +1,217 @@
+"""ModelStreamInfer: many requests on one stream, and as many responses as their models give (contract: grpc_protocol, section 4).
+
+A request of a model that answers once has its place in the order of such requests; decoupled ones answer as they please. Errors
+are messages like others, unless the client has asked for them as the stream's status. Half-closed, the stream ends when all is
+answered; cancelled, everything that is in flight is. What is bounded is how many requests are in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError
+from kernel_grpc import grpc_service_pb2 as pb
+from kernel_grpc.encode import Payload, Reply, error_message, nothing_more, streamed
+from kernel_grpc.infer import Inference
+from kernel_grpc.outputs import failed, finished_response, no_response
+from kernel_grpc.plan import Plan
+from kernel_grpc.unary import parsed
+
+if TYPE_CHECKING:
+    from kernel_grpc.calls import Call
+
+__all__ = ["InferStream"]
+
+log = logging.getLogger(__name__)
+
+#: With so many requests of a stream in flight, no more are read until half of them are answered.
+IN_FLIGHT = 1024
+
+#: The metadata by which a client asks for errors as the stream's status.
+STRICT = "triton_grpc_error"
+
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+
+
+class InferStream:
+    """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
+
+    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "strict")
+
+    def __init__(self, inference: Inference, call: Call) -> None:
+        self.inference = inference
+        self.call = call
+        self.answers: dict[StreamAnswer, None] = {}
+        self.order: deque[StreamAnswer] = deque()
+        self.strict = call.metadata.get(STRICT) == "true"
+        self.closing = False  # the client has said all
+        self.held = False  # nothing more is read
+        call.on_cancel = self.cancel
+        call.on_writable = self.balance
+
+    # --- what comes in
+
+    def message(self, data: Any) -> None:
+        """Receive a request."""
+        call = self.call
+        if call.done:
+            return
+        inference = self.inference
+        try:
+            if call.connection.draining:
+                raise ServingError(Code.UNAVAILABLE, SHUTTING_DOWN)
+            request, plan, parameters = inference.read(data, call.forwarded, True)
+        except ServingError as error:
+            self._refuse(data, error)
+            return
+        except Exception as error:  # a mistake of ours must not cost the stream's other requests their answers
+            log.exception("a request on a stream can't be read")
+            self._refuse(data, ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}"))
+            return
+        answer = request.respond = StreamAnswer(self, request, plan, parameters.empty_final)
+        self.answers[answer] = None
+        if not plan.decoupled:
+            self.order.append(answer)
+        plan.model.enqueue(request)
+        if len(self.answers) >= IN_FLIGHT or not call.writable:
+            self.balance()
+
+    def half_closed(self) -> None:
+        """Receive the end of the client's messages."""
+        self.closing = True
+        if not self.answers:
+            self.call.finish()
+
+    def cancel(self) -> None:
+        """Nobody waits for anything here any more."""
+        answers, self.answers = self.answers, {}
+        self.order.clear()
+        kernel = self.inference.kernel
+        for answer in answers:
+            answer.stream = None
+            if answer.request is not None:
+                kernel.cancel(answer.request)
+
+    def balance(self) -> None:
+        """Read on, or don't: a client that is slow to take its answers has to be slow with its requests, too."""
+        call = self.call
+        if self.held:
+            if call.writable and len(self.answers) <= IN_FLIGHT // 2:
+                self.held = False
+                call.unhold()
+        elif len(self.answers) >= IN_FLIGHT or not call.writable:
+            self.held = True
+            call.hold()
+
+    def _refuse(self, data: Any, error: ServingError) -> None:
+        """Answer a message that has become no request; in turn, unless it was for a decoupled model."""
+        id, decoupled = "", False
+        try:
+            record = parsed(pb.ModelInferRequest, data)
+            id = record.id
+            decoupled = self.inference.model(record.model_name, record.model_version).decoupled
+        except ServingError:
+            pass
+        if self.strict:
+            self.fail(error)
+        elif decoupled or not self.order:
+            self.call.send(error_message(error.message, "", "", id, None))
+        else:
+            answer = StreamAnswer(self, None, None, False)
+            answer.payload = error_message(error.message, "", "", id, None)
+            self.answers[answer] = None
+            self.order.append(answer)
+
+    # --- what goes out
+
+    def fail(self, error: ServingError) -> None:
+        """End the stream with an error, and everything that is in flight on it."""
+        self.cancel()
+        self.call.fail(error)
+
+    def answered(self, answer: StreamAnswer) -> None:
+        """`answer` is complete: send it if it is its turn, and those that had to wait for it."""
+        answers, order, send = self.answers, self.order, self.call.send
+        if answer.in_order:
+            while order and (payload := order[0].payload) is not None:
+                send(payload)
+                if order:  # not cancelled by that
+                    answers.pop(order.popleft(), None)
+        else:
+            answers.pop(answer, None)
+        if self.held:
+            self.balance()
+        if self.closing and not answers and not self.call.done:
+            self.call.finish()
+
+
+class StreamAnswer:
+    """The continuation of one request on a stream. `stream`: None once nobody waits for it any more.
+
+    `payload`: the whole answer where it has to wait for its turn. `prefixes`: what its responses have in common.
+    """
+
+    __slots__ = ("empty_final", "in_order", "payload", "plan", "prefixes", "request", "stream")
+
+    def __init__(
+        self, stream: InferStream, request: InferenceRequest | None, plan: Plan | None, empty_final: bool
+    ) -> None:
+        self.stream: InferStream | None = stream
+        self.request = request
+        self.plan = plan
+        self.empty_final = empty_final
+        self.in_order = plan is None or not plan.decoupled
+        self.payload: Any = None
+        self.prefixes: dict[Reply, bytes] | None = None if self.in_order else {}
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive a response from the kernel."""
+        stream = self.stream
+        if stream is None:
+            return
+        payload: Payload
+        if response is None:
+            payload = self._ended()
+        elif response.error is None:
+            plan = self.plan
+            assert plan is not None
+            try:
+                sunk = finished_response(response, plan) if plan.works else ()
+                payload = streamed(response, plan.replies, final, self.prefixes, sunk)
+            except Exception as error:
+                payload = self._error(failed(error, plan.model), final)
+        else:
+            payload = self._error(response.error, final)
+        if self.stream is None:  # the error has ended the stream
+            return
+        if not self.in_order:
+            if payload:
+                stream.call.send(payload)
+            if final:
+                self.request = None
+                stream.answered(self)
+        elif final:
+            self.request = None
+            self.payload = payload
+            if stream.order[0] is self:
+                stream.answered(self)
+
+    def _ended(self) -> bytes:
+        """Return what to send for a final flag without a response."""
+        plan, request = self.plan, self.request
+        assert plan is not None and request is not None
+        if self.in_order:
+            return self._error(no_response(plan.model), True)
+        return nothing_more(plan.name, plan.version, request.id) if self.empty_final else b""
+
+    def _error(self, error: ServingError, final: bool) -> bytes:
+        """Return the message that carries an error, if errors are messages; else end the stream."""
+        stream, plan, request = self.stream, self.plan, self.request
+        assert stream is not None and plan is not None and request is not None
+        if stream.strict:
+            stream.fail(error)
+            return b""
+        refused = final and not request.counted  # never accepted by the model's scheduler, as the statistics tell
+        return error_message(error.message, plan.name, plan.version, request.id, None if refused else final)

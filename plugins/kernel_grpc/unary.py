@@ -1,0 +1,55 @@
+"""An RPC with one request and one response: bytes are parsed, an operation answers, its message goes out.
+
+The operations know requests, responses and the kernel; this file knows the calls they came by. What an operation raises as a
+ServingError becomes the call's status; anything else is left to the transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from kernel import Code, ServingError
+from kernel_grpc.calls import Call, Method
+
+__all__ = ["INFERENCE", "parsed", "unary"]
+
+#: The service that all of Triton's RPCs belong to.
+INFERENCE = "inference.GRPCInferenceService"
+
+Request = TypeVar("Request", bound=Message)
+
+
+def unary(
+    name: str,
+    category: str,
+    request_type: type[Request],
+    operation: Callable[[Request], Message],
+    *,
+    service: str = INFERENCE,
+) -> Method:
+    """Return the method `name` of `service`, whose response `operation` makes at once.
+
+    `category`: what it counts as for restricted protocols, "" where it can't be restricted.
+    """
+
+    def handler(call: Call, message: Any) -> None:
+        try:
+            response = operation(parsed(request_type, message))
+        except ServingError as error:
+            call.fail(error)
+        else:
+            call.reply(response.SerializeToString())
+
+    return Method(path=f"/{service}/{name}", category=category, streaming=False, handler=handler)
+
+
+def parsed(request_type: type[Request], data: Any) -> Request:
+    """Return the request that `data` holds. Raises ServingError(INVALID_ARG), with the reference's words in front."""
+    try:
+        return request_type.FromString(bytes(data))
+    except DecodeError as error:
+        name = request_type.DESCRIPTOR.full_name
+        raise ServingError(Code.INVALID_ARG, f"Unable to parse request as {name}: {error}") from None

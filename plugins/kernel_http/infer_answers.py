@@ -1,0 +1,116 @@
+"""The answer of an inference request: the kernel's response becomes the bytes of one, sent in its place on the connection.
+
+Most responses are only encoded. Classes, outputs in shared memory and compression are more work, with an exchange of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kernel import Code, InferenceResponse, ServingError, classify
+from kernel_http import replies
+from kernel_http.answers import Exchange
+from kernel_http.compression import compressed
+from kernel_http.encode import Replies, encode, encode_placed
+from kernel_http.heads import Head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kernel import Span
+    from kernel_http.protocol import Connection
+    from kernel_http.reader import Reader
+
+__all__ = ["InferExchange", "WorkedExchange"]
+
+log = logging.getLogger(__name__)
+
+#: A larger answer is compressed on another thread: the loop has others to serve.
+COMPRESSED_ON_LOOP = 256 * 1024
+
+
+class InferExchange(Exchange):
+    """An inference request's exchange. `binary`: True, or the names of the outputs that are wanted in binary."""
+
+    __slots__ = ("binary", "replies")
+
+    def __init__(self, connection: Connection, head: Head, binary: bool | frozenset[str], replies: Replies) -> None:
+        self.connection = connection
+        self.head = head
+        self.payload = None
+        self.request = None
+        self.binary = binary
+        self.replies = replies
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        """Receive the request's answer from the kernel: the request's one completion."""
+        if self.connection is None or not final:
+            return
+        if response is None:
+            error = ServingError(Code.INTERNAL, "the model ended the request without a response")
+            self.answer(replies.error_of(error, json=False))
+        elif response.error is not None:
+            self.answer(replies.error_of(response.error, json=False))
+        else:
+            self.answer(encoded(response, self.binary, self.replies))
+
+
+class WorkedExchange(InferExchange):
+    """The exchange of a request whose answer takes more work: classes of outputs, shared memory, compression."""
+
+    __slots__ = ("classes", "model", "spans")
+
+    def __init__(self, connection: Connection, head: Head, reader: Reader, replies: Replies) -> None:
+        super().__init__(connection, head, reader.binary, replies)
+        self.classes = reader.classes
+        self.spans = reader.spans
+        self.model = reader.model
+
+    def respond(self, response: InferenceResponse | None, final: bool) -> None:
+        if self.connection is None or not final or response is None or response.error is not None:
+            super().respond(response, final)
+            return
+        payload: replies.Payload
+        try:
+            if self.classes:
+                classify(response, self.classes, self.model)
+        except ServingError as error:
+            payload = replies.error_of(error, json=False)
+        except Exception as error:
+            log.exception("the response of model '%s' can't be classified", response.model_name)
+            payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
+        else:
+            payload = encoded(response, self.binary, self.replies, self.spans)
+        coding = self.head.accept
+        if not coding:
+            self.answer(payload)
+        elif (len(payload) if isinstance(payload, bytes) else sum(map(len, payload))) <= COMPRESSED_ON_LOOP:
+            self.answer(compressed(payload, coding))
+        else:
+            loop = self.connection.server.kernel.loop
+            loop.run_in_executor(None, compressed, payload, coding).add_done_callback(self._compressed)
+
+    def _compressed(self, done: asyncio.Future[bytes]) -> None:
+        if done.cancelled():  # the loop is closing, and with it the connection
+            return
+        error = done.exception()
+        if error is None:
+            self.answer(done.result())
+        else:
+            message = f"the response can't be compressed: {type(error).__name__}: {error}"
+            self.answer(replies.error(500, message, json=False))
+
+
+def encoded(
+    response: InferenceResponse, binary: bool | frozenset[str], known: Replies, spans: Mapping[str, Span] | None = None
+) -> replies.Payload:
+    """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory."""
+    try:
+        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
+    except ServingError as error:
+        return replies.error_of(error, json=False)
+    except Exception as error:
+        log.exception("the response of model '%s' can't be encoded", response.model_name)
+        return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)

@@ -1,0 +1,67 @@
+"""What the quick operations have in common: a request's head and body go in, the whole response comes out at once.
+
+Whatever an operation raises becomes an answer. Reading JSON bodies that may be absent, or may not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel import ServingError
+from kernel_http import replies
+from kernel_http.answers import Exchange
+from kernel_http.heads import Head
+from kernel_http.json_errors import read_again
+from kernel_http.protocol import Connection
+
+if TYPE_CHECKING:
+    from kernel_http.routes import Handler
+
+__all__ = ["Operation", "at_once", "read_document", "read_object"]
+
+log = logging.getLogger(__name__)
+
+#: `operation(head, body)` returns the response, or raises ServingError.
+Operation = Callable[[Head, bytes], bytes]
+
+_decode = msgspec.json.Decoder().decode
+
+
+def at_once(operation: Operation) -> Handler:
+    """Return the handler that answers with what `operation` returns or raises."""
+
+    def handler(connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        exchange.answer(_answer_of(operation, head, json if not len(tail) else json + bytes(tail)))
+
+    return handler
+
+
+def _answer_of(operation: Operation, head: Head, body: bytes) -> bytes:
+    assert head.route is not None
+    try:
+        return operation(head, body)
+    except ServingError as error:
+        return replies.error_of(error, json=head.route.json)
+    except Exception as error:
+        log.exception("%s failed", head.path)
+        return replies.error(500, f"{type(error).__name__}: {error}", json=head.route.json)
+
+
+def read_document(body: bytes) -> dict[str, Any]:
+    """Read a body that must be there; what is JSON but no object has no members, as in the reference."""
+    try:
+        value = _decode(body)
+    except (ValueError, RecursionError):
+        value = read_again(body)
+    return value if type(value) is dict else {}
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Read a body that may be absent."""
+    return read_document(body) if body else {}

@@ -1,0 +1,1160 @@
+"""gRPC without a service: calls in and out, statuses, deadlines, compression, back-pressure, PINGs, the end of a connection."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import math
+import os
+import random
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from frontends.callers import Answer, Caller, FakeTransport, binary, close_loops, message
+from frontends.wires import (
+    CALM,
+    DATA,
+    HEADERS,
+    NO_ERROR,
+    PING,
+    PREFACE,
+    PROTOCOL,
+    RST_STREAM,
+    SETTINGS_TIMEOUT,
+    block,
+    data,
+    frame,
+    ping,
+    request,
+    settings,
+    window_update,
+)
+
+from kernel import Code, ServingError
+from kernel_grpc import assembly, compression, lifetime, options, protocol
+from kernel_grpc.answers import MAX_WAITING
+from kernel_grpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
+from kernel_grpc.compression import ON_LOOP, unpacked
+from kernel_grpc.deadlines import FINENESS, TICK, Deadlines
+from kernel_grpc.heads import Metadata, read_timeout
+from kernel_grpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
+from kernel_grpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
+from kernel_grpc.status import MAX_MESSAGE as MAX_TEXT
+from kernel_grpc.status import STATUS_OF, escaped, shortened
+
+
+@pytest.fixture(autouse=True)
+def loops() -> Iterator[None]:
+    yield
+    close_loops()
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return Caller()
+
+
+def outcome(answer: Answer) -> tuple[int | None, str, list[bytes]]:
+    assert answer.ended
+    return answer.status, answer.text, [payload for _, payload in answer.messages]
+
+
+# --- unary calls
+
+
+def test_unary(caller: Caller) -> None:
+    answer = caller.call(payload=b"hello")
+    assert outcome(answer) == (0, "", [b"hello"])
+    assert answer.head == {":status": "200", "content-type": "application/grpc"}
+    assert answer.trailers == {"grpc-status": "0"} and answer.frames == [HEADERS, DATA, HEADERS]
+    assert type(caller.service.messages[0]) is bytes and not caller.peer.http.streams
+    assert caller.service.calls[0].done and caller.service.calls[0].request is None
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, 65_000])
+def test_unary_of_any_size(caller: Caller, size: int) -> None:
+    payload = os.urandom(size)
+    assert outcome(caller.call(payload=payload)) == (0, "", [payload])
+    assert type(caller.service.messages[0]) is (bytes if size < LARGE else Memory)
+
+
+def test_unary_in_pieces() -> None:
+    body = message(b"a" * 1000)
+    whole = request(1) + data(1, body[:3]) + data(1, body[3:700]) + data(1, body[700:]) + data(1, end=True)
+    chance = random.Random(3)
+    for _ in range(50):
+        caller = Caller()
+        caller.answers[1] = Answer()
+        cuts = sorted(chance.sample(range(len(whole)), 8))
+        for a, b in zip([0, *cuts], [*cuts, len(whole)]):
+            caller.send(whole[a:b])
+        assert outcome(caller.answers[1]) == (0, "", [b"a" * 1000])
+
+
+def test_one_write_for_what_one_read_has_brought_about(caller: Caller) -> None:
+    before = caller.transport.writes
+    caller.answers.update({1: Answer(), 3: Answer()})
+    caller.send(request(1) + data(1, message(b"a"), end=True) + request(3) + data(3, message(b"b"), end=True))
+    assert caller.transport.writes == before + 1
+    assert [answer.status for answer in caller.answers.values()] == [0, 0]
+
+
+def test_one_write_for_the_answers_of_a_turn(caller: Caller) -> None:
+    for _ in range(4):
+        caller.call("Keep")
+    before = caller.transport.writes
+    for call in caller.service.calls[:3]:
+        call.reply(b"x")
+    assert caller.transport.writes == before
+    caller.wait()
+    assert caller.transport.writes == before + 1
+    caller.service.calls[3].reply(b"x")  # the last one waits for nobody
+    assert caller.transport.writes == before + 2
+
+
+def test_errors_have_their_status_and_words(caller: Caller) -> None:
+    for code, status in STATUS_OF.items():
+        answer = caller.call("Keep")
+        caller.service.calls[-1].fail(ServingError(code, "so und ähnlich: 100 %\n"))
+        caller.read()
+        assert answer.status == status and answer.frames == [HEADERS]
+        assert answer.head["grpc-message"] == "so und %C3%A4hnlich: 100 %25%0A"
+    assert STATUS_OF[Code.UNSUPPORTED] == 12 and set(STATUS_OF) == set(Code)
+
+
+def test_a_call_is_answered_once(caller: Caller) -> None:
+    answer = caller.call("Keep")
+    call = caller.service.calls[0]
+    call.reply(b"first")
+    call.reply(b"second")
+    call.send(b"third")
+    call.finish(5, "no")
+    call.fail(ServingError(Code.INTERNAL, "no"))
+    caller.wait()
+    assert outcome(answer) == (0, "", [b"first"]) and not caller.kernel.cancelled
+
+
+def test_what_a_handler_raises_is_internal(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    answer = caller.call("Fail")
+    assert outcome(answer) == (13, "the method '/pkg.Svc/Fail' has failed: ValueError: oops", [])
+    assert "has failed" in caplog.text and "Traceback" in caplog.text
+    assert len(caller.kernel.cancelled) == 1  # the request that it had begun
+
+
+def test_answer_in_pieces(caller: Caller) -> None:
+    answer = caller.call("Keep")
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    caller.service.calls[0].reply([b"head", memoryview(array)])
+    caller.read()
+    assert outcome(answer) == (0, "", [b"head" + array.tobytes()])
+
+
+def test_large_answer_is_not_joined(caller: Caller) -> None:
+    caller.send(settings((4, 2**30)) + window_update(0, 2**30))
+    answer = caller.call("Keep")
+    before = caller.transport.writes
+    payload = os.urandom(3_000_000)
+    caller.service.calls[0].reply([b"abc", memoryview(payload)])
+    caller.read()
+    assert outcome(answer) == (0, "", [b"abc" + payload])
+    assert caller.transport.writes - before == math.ceil(3_000_003 / (512 * 1024))
+
+
+def test_early_answer_stops_the_client(caller: Caller) -> None:
+    id = caller.begin("Nope")
+    answer = caller.answers[id]
+    assert (answer.status, answer.reset) == (12, NO_ERROR)
+    caller.send(data(id, b"x" * 100, end=True))
+    assert caller.goaway() is None
+
+
+def test_window_of_the_client_holds_up_one_call_only(caller: Caller) -> None:
+    caller.send(settings((4, 3)))
+    answer = caller.call(payload=b"hello")
+    assert answer.body == message(b"hello")[:3] and not answer.ended
+    caller.send(settings((4, 100)))
+    assert outcome(answer) == (0, "", [b"hello"])
+    assert outcome(caller.call(payload=b"other")) == (0, "", [b"other"])
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "http", "status", "words"),
+    [
+        ({":method": "GET"}, "405", 13, "the method is GET, not POST"),
+        ({"content-type": "application/json"}, "415", 13, "the content-type is 'application/json', not application/grpc"),
+        ({"content-type": "application/grpc-web"}, "415", 13, "the content-type is 'application/grpc-web', not application/grpc"),
+        ({":path": "/pkg.Svc/Nope"}, "200", 12, "unknown method '/pkg.Svc/Nope'"),
+        ({"grpc-encoding": "br"}, "200", 12, "grpc-encoding is 'br'; there are gzip, deflate and identity"),
+        ({"grpc-timeout": "1s"}, "200", 13, "grpc-timeout is '1s', not up to 8 digits and one of HMSmun"),
+        ({"grpc-timeout": "123456789S"}, "200", 13, "grpc-timeout is '123456789S', not up to 8 digits and one of HMSmun"),
+        ({"x-bin": "?"}, "200", 13, "the metadata 'x-bin' is no base64: Only base64 data is allowed"),
+        ({"x": "a" * 20_000}, "431", 8, "a header list of 20"),
+    ],
+)
+def test_refused_requests(caller: Caller, fields: dict[str, str], http: str, status: int, words: str) -> None:
+    answer = caller.call(**fields)
+    assert (answer.head[":status"], answer.status) == (http, status) and answer.text.startswith(words)
+    assert answer.frames[0] == HEADERS and answer.ended and answer.head["content-type"] == "application/grpc"
+    assert not caller.service.calls and outcome(caller.call(payload=b"next")) == (0, "", [b"next"])
+    if http == "405":
+        assert answer.head["allow"] == "POST"
+    if "grpc-encoding" in fields:
+        assert answer.head["grpc-accept-encoding"] == "identity,deflate,gzip"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content-type": "application/grpc+proto"},
+        {"content-type": "application/grpc;charset=utf-8"},
+        {"content-type": "Application/gRPC"},
+        {"content-type": ""},
+        {"te": ""},
+        {"grpc-encoding": "identity"},
+        {"grpc-timeout": "99999999H"},
+    ],
+)
+def test_requests_that_are_let_pass(caller: Caller, fields: dict[str, str]) -> None:
+    assert outcome(caller.call(payload=b"x", **fields)) == (0, "", [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "words"),
+    [
+        (b"", 12, "no message; '/pkg.Svc/Method' takes one"),
+        (message(b"a") + message(b"b"), 12, "more than one message, which '/pkg.Svc/Method' does not take"),
+        (b"\0\0\0", 13, "the request is cut off within a message, behind 3 of 5 bytes before it"),
+        (b"\0\0\0\0\5ab", 13, "the request is cut off within a message, behind 2 of 5 bytes"),
+        (message(b"a") + b"\0", 13, "the request is cut off within a message, behind 1 of 5 bytes before it"),
+        (b"\2\0\0\0\0", 13, "a message with the compression flag 2; it is 0 or 1"),
+        (b"\0\x80\0\0\0", 8, f"a message of 2147483648 bytes; the largest that is taken has {MAX_MESSAGE}"),
+        (b"\1\0\0\0\1a", 13, "a compressed message, but no grpc-encoding that says how"),
+    ],
+)
+def test_wrong_messages(caller: Caller, raw: bytes, status: int, words: str) -> None:
+    assert outcome(caller.call(raw=raw)) == (status, words, []) and not caller.service.calls
+    assert not caller.peer.http.streams and caller.goaway() is None
+
+
+def test_call_without_data(caller: Caller) -> None:
+    caller.answers[1] = Answer()
+    caller.send(request(1, end=True))
+    assert caller.answers[1].status == 12 and "no message" in caller.answers[1].text
+
+
+def test_malformed_request_resets_its_stream(caller: Caller) -> None:
+    id = caller.begin(connection="close")
+    assert caller.answers[id].reset == PROTOCOL and caller.answers[id].frames == [RST_STREAM]
+
+
+def test_restricted_methods() -> None:
+    caller = Caller(restrictions={"inference": ("Admin", "secret")})
+    refused = (14, "This protocol is restricted, expecting header 'triton-grpc-protocol-admin'", [])
+    assert outcome(caller.call()) == refused
+    assert outcome(caller.call(**{"triton-grpc-protocol-admin": "wrong"})) == refused
+    assert outcome(caller.call(payload=b"x", **{"triton-grpc-protocol-admin": "secret"})) == (0, "", [b"x"])
+    assert caller.call("Chat").text == refused[1] and not caller.service.chats
+    assert not caller.call("Keep").ended and len(caller.service.calls) == 2
+
+
+# --- metadata
+
+
+def test_metadata(caller: Caller) -> None:
+    caller.call(**{"x-a": "1", "x-bin": binary(b"\0\xff\x01") + "," + binary(b"two"), "user-agent": "me", "grpc-timeout": "1S"})
+    metadata = caller.service.calls[0].metadata
+    assert list(metadata) == [("x-a", "1"), ("x-bin", b"\0\xff\x01"), ("x-bin", b"two"), ("user-agent", "me")]
+    assert (metadata.get("x-bin"), metadata.get("nope"), metadata.get("nope", "-")) == (b"\0\xff\x01", None, "-")
+    assert caller.service.calls[0].forwarded == ()
+
+
+def test_metadata_is_shared_between_calls_that_repeat_it(caller: Caller) -> None:
+    for timeout in ("1S", "2S", "2S"):
+        caller.call(**{"x-a": "1", "grpc-timeout": timeout})
+    first, second, third = caller.service.calls
+    assert first.metadata is second.metadata is third.metadata and second.meaning is third.meaning
+
+
+@pytest.mark.parametrize(("value", "text"), [("a", "a"), ("\xc3\xa4", "ä"), ("\xe4", "ä"), ("", "")])
+def test_metadata_of_any_bytes(caller: Caller, value: str, text: str) -> None:
+    caller.answers[1] = Answer()
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/pkg.Svc/Method"), ("x", value)]
+    caller.send(frame(HEADERS, 4, 1, block(fields)) + data(1, message(b""), end=True))
+    assert caller.service.calls[0].metadata == Metadata([("x", text)])
+
+
+def test_forwarded_metadata() -> None:
+    caller = Caller(forward_pattern="^x-|agent")
+    caller.call(**{"x-a": "1", "y": "2", "user-agent": "me", "x-bin": binary(b"ab\0c"), "priority": "7"})
+    assert caller.service.calls[0].forwarded == (("x-a", "1"), ("user-agent", "me"), ("x-bin", "ab"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "forwarded"), [("oo", ("foo", "xfoo")), ("FO", ("foo", "xfoo")), ("(?-i)FO", ()), ("^f", ("foo",))]
+)
+def test_forward_pattern(pattern: str, forwarded: tuple[str, ...]) -> None:
+    """As the reference answers to these."""
+    caller = Caller(forward_pattern=pattern)
+    caller.call(foo="1", xfoo="2", bar="3")
+    assert tuple(name for name, _ in caller.service.calls[0].forwarded) == forwarded
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1H", 3600), ("2M", 120), ("3S", 3), ("4m", 0.004), ("5u", 5e-6), ("6n", 6e-9), ("0S", 0), ("99999999S", 99999999)],
+)
+def test_timeouts(text: str, seconds: float) -> None:
+    assert read_timeout(text.encode()) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "S", "1s", "-1S", "1.5S", "123456789S", "1S ", "١S"])
+def test_timeouts_that_are_none(text: str) -> None:
+    assert read_timeout(text.encode()) is None
+
+
+# --- deadlines and cancellation
+
+
+def test_deadline_ends_a_call_and_its_request(caller: Caller) -> None:
+    answer = caller.call("Keep", **{"grpc-timeout": "100m"})
+    call = caller.service.calls[0]
+    assert call.deadline == pytest.approx(1000.1)
+    wanted = call.request
+    caller.wait(0.09)
+    assert not answer.ended
+    caller.wait(0.02)
+    assert outcome(answer) == (4, "Deadline Exceeded", []) and caller.kernel.cancelled == [wanted] and call.done
+    call.reply(b"late")
+    caller.wait()
+    assert answer.messages == []
+
+
+def test_deadline_of_a_request_that_is_still_coming(caller: Caller) -> None:
+    id = caller.begin(**{"grpc-timeout": "1S"})
+    caller.send(data(id, message(b"hello")[:7]))
+    caller.wait(1.01)
+    assert caller.answers[id].status == 4 and caller.answers[id].reset == NO_ERROR and not caller.service.calls
+
+
+def test_deadline_that_was_met_leaves_nothing_behind(caller: Caller) -> None:
+    assert outcome(caller.call(payload=b"x", **{"grpc-timeout": "1S"})) == (0, "", [b"x"])
+    assert not any(caller.server.deadlines._calls.values())
+    caller.wait(2)
+
+
+def test_deadline_of_a_stream(caller: Caller) -> None:
+    id = caller.begin("Chat", **{"grpc-timeout": "1S"})
+    caller.service.chats[0].call.send(b"one")
+    caller.wait(1.02)
+    answer = caller.answers[id]
+    assert answer.status == 4 and answer.messages == [(0, b"one")] and caller.service.chats[0].cancelled == 1
+
+
+def test_client_cancels(caller: Caller) -> None:
+    id = caller.begin("Keep")
+    caller.send(data(id, message(b""), end=True))
+    call = caller.service.calls[0]
+    wanted = call.request
+    caller.cancel(id)
+    assert caller.kernel.cancelled == [wanted] and call.done and call.request is None
+    call.reply(b"late")
+    caller.wait()
+    assert caller.answers[id].frames == [] and not caller.peer.http.streams
+
+
+def test_an_answer_to_cancelling_goes_nowhere(caller: Caller) -> None:
+    """The kernel answers a cancelled request at once, through the same call."""
+    id = caller.begin("Keep", **{"grpc-timeout": "1S"})
+    caller.send(data(id, message(b""), end=True))
+    call = caller.service.calls[0]
+    caller.kernel.on_cancel = lambda request: call.fail(ServingError(Code.CANCELLED, "cancelled"))
+    caller.cancel(id)
+    caller.call("Keep", **{"grpc-timeout": "1S"})
+    call = caller.service.calls[1]
+    caller.wait(1.1)
+    assert caller.answers[id].frames == [] and caller.answers[id + 2].status == 4
+    assert not any(caller.server.deadlines._calls.values())
+
+
+def test_lost_connection_cancels_everything(caller: Caller) -> None:
+    caller.call("Keep")
+    caller.begin("Chat")
+    caller.begin()
+    caller.peer.connection_lost(None)
+    assert len(caller.kernel.cancelled) == 1 and caller.service.chats[0].cancelled == 1
+    assert not caller.server.peers and all(call.done for call in caller.service.calls)
+    caller.service.calls[0].reply(b"late")
+    caller.service.chats[0].call.send(b"late")
+    caller.wait()
+
+
+def test_failure_of_the_connection_cancels_everything(caller: Caller) -> None:
+    caller.call("Keep")
+    caller.send(frame(PING, 0, 1, bytes(8)))
+    assert len(caller.kernel.cancelled) == 1 and caller.goaway() == (1, PROTOCOL, "PING on stream 1; it belongs on stream 0")
+    assert caller.transport.eof and not caller.transport.closed
+
+
+def test_a_canceller_that_fails_harms_nobody(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    caller.call("Keep")
+    caller.begin("Chat")
+
+    def fail(request: Any) -> None:
+        raise ValueError("oops")
+
+    caller.kernel.on_cancel = fail
+    caller.peer.connection_lost(None)
+    assert caller.service.chats[0].cancelled == 1 and "can't be cancelled" in caplog.text
+
+
+# --- the timer of deadlines
+
+
+def test_deadlines_are_told_in_time_and_never_before() -> None:
+    armed: list[float] = []
+    deadlines = Deadlines(armed.append)
+    now = 1000.0
+    told: list[float] = []
+
+    class Waiting:
+        def __init__(self, deadline: float) -> None:
+            self.deadline = deadline
+
+        def expired(self) -> None:
+            assert self.deadline <= now
+            told.append(self.deadline)
+
+    chance = random.Random(1)
+    due = sorted(now + 10 ** chance.uniform(-4, 5) for _ in range(2000))
+    for deadline in due:
+        moment = deadlines.add(Waiting(deadline), deadline, now)
+        assert deadline < moment <= deadline + max(TICK, (deadline - now) * 2 / FINENESS)
+    gone = Waiting(1000.5)
+    deadlines.discard(gone, deadlines.add(gone, 1000.5, now))
+    deadlines.discard(gone, 5.0)
+    while len(told) < len(due):
+        now += armed[-1] + 1e-9
+        deadlines.expire(now)
+    assert sorted(told) == due and len(armed) < 5000
+
+
+def test_deadlines_take_no_memory_for_calls_that_were_in_time() -> None:
+    deadlines = Deadlines(lambda delay: None)
+    now = 1000.0
+    for _ in range(200_000):
+        now += 0.001
+        deadlines.discard(deadlines, deadlines.add(deadlines, now + 60, now))
+        if int(now * 1000) % 100 == 0:
+            deadlines.expire(now)
+    assert len(deadlines._moments) == len(deadlines._calls) < 2 * FINENESS + 2
+
+
+# --- streaming calls
+
+
+def test_stream(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    chat, answer = caller.service.chats[0], caller.answers[id]
+    caller.send(data(id, message(b"a") + message(b"b" * 20_000)[:100]))
+    chat.call.send(b"one")
+    chat.call.send(b"two")
+    caller.wait()
+    assert chat.messages == [b"a"] and answer.messages == [(0, b"one"), (0, b"two")]
+    caller.send(data(id, message(b"b" * 20_000)[100:] + message(b""), end=True))
+    assert [bytes(got) for got in chat.messages] == [b"a", b"b" * 20_000, b""] and chat.closed == 1
+    assert outcome(answer) == (0, "", [b"one", b"two"]) and answer.frames == [HEADERS, DATA, DATA, HEADERS]
+
+
+def test_stream_without_messages(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    caller.send(data(id, end=True))
+    assert outcome(caller.answers[id]) == (0, "", []) and caller.answers[id].frames == [HEADERS]
+
+
+def test_stream_that_fails(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    id = caller.begin("Chat")
+    caller.send(data(id, message(b"a") + message(b"boom") + message(b"c")))
+    chat, answer = caller.service.chats[0], caller.answers[id]
+    assert chat.messages == [b"a", b"boom"] and chat.cancelled == 1 and answer.reset == NO_ERROR
+    assert outcome(answer) == (13, "the method '/pkg.Svc/Chat' has failed: ValueError: boom", [])
+
+
+def test_stream_that_is_cut_off(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    caller.send(data(id, message(b"abc")[:6], end=True))
+    assert caller.answers[id].status == 13 and caller.service.chats[0].cancelled == 1 and not caller.service.chats[0].closed
+
+
+def test_held_stream(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    chat = caller.service.chats[0]
+    chat.hold_after = 2
+    caller.send(data(id, b"".join(message(b"%d" % k) for k in range(5))) + data(id, message(b"5"), end=True))
+    assert chat.messages == [b"0", b"1"] and not chat.closed
+    chat.hold_after = 3
+    chat.call.unhold()
+    assert chat.messages == [b"0", b"1", b"2"]
+    chat.call.unhold()
+    assert chat.messages == [b"%d" % k for k in range(6)] and chat.closed == 1
+
+
+def test_hold_and_unhold_within_a_message(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    chat = caller.service.chats[0]
+    take = chat.message
+
+    def message_(data: Any) -> None:
+        take(data)
+        chat.call.hold()
+        chat.call.unhold()
+
+    chat.message = message_  # type: ignore[method-assign]
+    chat.hold_after = 1
+    caller.send(data(id, message(b"0") + message(b"1")))
+    chat.call.hold()
+    caller.send(data(id, message(b"2") + message(b"3")) + data(id, message(b"4"), end=True))
+    chat.call.unhold()
+    assert chat.messages == [b"%d" % k for k in range(5)] and chat.closed == 1
+
+
+def test_slow_client_is_noticed(caller: Caller) -> None:
+    caller.begin("Chat")
+    call = caller.service.chats[0].call
+    rooms: list[int] = []
+    call.on_writable = lambda: rooms.append(call.queued)
+    count = 0
+    while call.writable:
+        call.send(bytes(100_000))
+        count += 1
+    assert 8 < count < 15 and not rooms
+    caller.send(window_update(0, 2**24) + window_update(1, 2**24))
+    assert call.writable and rooms and rooms[0] < 2**19
+    caller.wait()
+    assert len(caller.answers[1].messages) == count
+
+
+def test_client_that_lets_too_much_wait_is_cut_off(caller: Caller) -> None:
+    caller.begin("Chat")
+    chat = caller.service.chats[0]
+    payload = memoryview(bytes(2**24))
+    for _ in range(MAX_WAITING // 2**24 + 2):
+        chat.call.send([payload])
+    caller.wait()
+    assert caller.answers[1].status == 8 and "bytes wait" in caller.answers[1].text
+    assert chat.cancelled == 1 and caller.peer.http.queued == 0
+
+
+def test_too_much_for_one_client_refuses_its_new_calls(caller: Caller) -> None:
+    caller.peer.http.queued = 2**31 + 1
+    assert caller.call().status == 8
+
+
+def test_answer_that_is_too_large(caller: Caller) -> None:
+    answer = caller.call("Keep")
+    piece = memoryview(bytes(2**20))
+    caller.service.calls[0].reply([piece] * 2048)
+    caller.wait()
+    assert answer.status == 8 and answer.text == f"the answer's message of {2**31} bytes is larger than {MAX_MESSAGE}"
+
+
+# --- messages out of bytes
+
+
+def assembled(pieces: list[bytes]) -> list[bytes]:
+    assembling, result = Assembly(), []
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            at = assembling.feed(piece, at, len(piece))
+            if assembling.message is not None:
+                result.append(bytes(assembling.fetch()))
+    assert assembling.is_empty
+    return result
+
+
+def test_assembly_of_any_split() -> None:
+    chance = random.Random(5)
+    sizes = [0, 1, 5, 6, LARGE - 1, LARGE, LARGE + 1, 100_000, 0]
+    payloads = [chance.randbytes(size) for size in sizes]
+    whole = b"".join(map(message, payloads))
+    assert assembled([whole]) == payloads
+    for _ in range(100):
+        cuts = sorted([1, 3, 5, 7, *chance.sample(range(len(whole)), 10)])
+        assert assembled([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)])]) == payloads
+
+
+def test_large_message_ends_on_a_boundary_and_belongs_to_nobody_else() -> None:
+    for size in (LARGE, LARGE + 3, 1_000_003):
+        assembling = Assembly()
+        buffer = bytearray(message(bytes(size)))
+        assert assembling.feed(memoryview(buffer), 0, len(buffer)) == len(buffer)
+        memory = assembling.fetch()
+        assert isinstance(memory, Memory) and memory.shape == (size,) and memory.flags.writeable
+        assert (memory.ctypes.data + size) % ALIGNMENT == 0
+        buffer[5] = 1
+        memory[-1] = 2
+        assert memory[0] == 0 and buffer[-1] == 0
+
+
+def test_memory_is_reserved_within_bounds_only() -> None:
+    assembling = Assembly()
+    size = 5 * RESERVE // 2
+    head = struct.pack(">BI", 0, size)
+    assembling.feed(head, 0, 5)
+    sizes = {len(assembling._view)}
+    piece, at = memoryview(np.ones(RESERVE // 4, np.uint8)), 0
+    while assembling.message is None:
+        part = piece[: size - at]
+        assert assembling.feed(part, 0, len(part)) == len(part)
+        at += len(part)
+        sizes.add(len(assembling._view))
+    assert sizes - {0} == {RESERVE, 2 * RESERVE, size}
+    memory = assembling.fetch()
+    assert isinstance(memory, Memory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
+
+
+def test_no_memory_for_a_message(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> Memory:
+        raise MemoryError
+
+    monkeypatch.setattr(assembly, "aligned", fail)
+    answer = caller.call(payload=bytes(50_000))
+    assert outcome(answer) == (8, "there is no memory for the request, of which 0 of 50000 bytes have come", [])
+    assert outcome(caller.call(payload=b"x")) == (0, "", [b"x"])
+
+
+def test_assembly_that_is_filled_directly() -> None:
+    assembling = Assembly()
+    assert assembling.space() is None
+    assembling.feed(message(b"x" * 50_000)[:1000], 0, 1000)
+    space = assembling.space()
+    assert space is not None and len(space) == 50_005 - 1000
+    space[:] = b"x" * len(space)
+    assembling.filled(len(space) - 1)
+    assert assembling.message is None and assembling.progress == "49999 of 50000 bytes"
+    assembling.filled(1)
+    assert bytes(assembling.fetch()) == b"x" * 50_000 and assembling.space() is None
+
+
+def test_large_message_is_received_into_its_memory(caller: Caller) -> None:
+    payload = os.urandom(900_000)
+    id = caller.begin("Keep")
+    frames = data(id, message(payload), end=True)
+    caller.send(frames[:100])
+    space = caller.peer.get_buffer(-1)
+    assert len(space) == len(payload) - (100 - 9 - 5)
+    caller.send(frames[100:])
+    assert bytes(caller.service.messages[0]) == payload
+
+
+# --- compression
+
+
+def test_compressed_requests(caller: Caller) -> None:
+    payload = b"hello" * 100
+    for coding, packed in (("gzip", gzip.compress(payload)), ("deflate", zlib.compress(payload))):
+        fields = {"grpc-encoding": coding}
+        assert outcome(caller.call(raw=message(packed, compressed=True), **fields)) == (0, "", [payload])
+        assert outcome(caller.call(payload=b"plain", **fields)) == (0, "", [b"plain"])
+
+
+def test_large_compressed_request_is_unpacked_elsewhere(caller: Caller) -> None:
+    payload = os.urandom(ON_LOOP + 1)
+    caller.send(settings((4, 2**20)) + window_update(0, 2**20))
+    answer = caller.call(raw=message(gzip.compress(payload), compressed=True), **{"grpc-encoding": "gzip"})
+    assert not answer.ended
+    caller.wait(0.01)
+    assert outcome(answer) == (0, "", [payload]) and isinstance(caller.service.messages[0], Memory)
+
+
+def test_order_of_a_stream_with_large_compressed_messages(caller: Caller) -> None:
+    id = caller.begin("Chat", **{"grpc-encoding": "gzip"})
+    large = os.urandom(ON_LOOP + 1)
+    packed = message(gzip.compress(large), compressed=True)
+    caller.send(data(id, packed + message(b"a") + packed + message(b"b"), end=True))
+    chat = caller.service.chats[0]
+    assert chat.messages == []
+    caller.wait(0.01)
+    assert [bytes(got) for got in chat.messages] == [large, b"a", large, b"b"] and chat.closed == 1
+
+
+def test_held_stream_with_a_message_that_is_being_unpacked(caller: Caller) -> None:
+    id = caller.begin("Chat", **{"grpc-encoding": "gzip"})
+    chat = caller.service.chats[0]
+    large = os.urandom(ON_LOOP + 1)
+    caller.send(data(id, message(gzip.compress(large), compressed=True) + message(b"a")))
+    chat.call.hold()
+    chat.call.unhold()
+    assert chat.messages == []
+    chat.hold_after = 1
+    caller.wait(0.01)
+    assert len(chat.messages) == 1
+    chat.call.unhold()
+    assert chat.messages[1:] == [b"a"]
+
+
+def test_cancelled_while_a_message_is_being_unpacked(caller: Caller) -> None:
+    id = caller.begin(**{"grpc-encoding": "gzip"})
+    caller.send(data(id, message(gzip.compress(os.urandom(ON_LOOP + 1)), compressed=True), end=True))
+    caller.cancel(id)
+    caller.wait(0.01)
+    assert not caller.service.calls and caller.peer.http.kept == 0
+
+
+@pytest.mark.parametrize("size", [10, ON_LOOP + 1])
+def test_compressed_request_that_cannot_be_read(caller: Caller, size: int) -> None:
+    answer = caller.call(raw=message(b"x" * size, compressed=True), **{"grpc-encoding": "gzip"})
+    caller.wait(0.01)
+    assert answer.status == 13 and answer.text.startswith("a message that is no gzip: ")
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (b"", "it is cut off"),
+        (gzip.compress(b"abc")[:-1], "it is cut off"),
+        (gzip.compress(b"abc") + b"x", "there are bytes behind its end"),
+        (zlib.compress(b"abc"), "incorrect header check"),
+    ],
+)
+def test_broken_gzip(packed: bytes, words: str) -> None:
+    with pytest.raises(MessageError, match=words) as error:
+        unpacked(packed, "gzip", 1000)
+    assert error.value.status == 13
+
+
+def test_unpacking_is_bounded() -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    with pytest.raises(MessageError, match="more than 1000000 bytes") as error:
+        unpacked(bomb, "gzip", 1_000_000)
+    assert error.value.status == 8
+    assert len(unpacked(bomb, "gzip", 50_000_000)) == 50_000_000
+    assert bytes(unpacked(gzip.compress(b"a" * 1000), "gzip", 1000)) == b"a" * 1000
+
+
+@pytest.mark.parametrize(
+    ("level", "offer", "coding"),
+    [
+        ("low", "identity,deflate,gzip", "gzip"),
+        ("medium", "identity, deflate, gzip", "deflate"),
+        ("high", "gzip", "gzip"),
+        ("high", "deflate", "deflate"),
+        ("high", "identity", ""),
+        ("high", "", ""),
+        ("none", "gzip", ""),
+    ],
+)
+def test_compressed_answers(level: str, offer: str, coding: str) -> None:
+    caller = Caller(compression=level)
+    answer = caller.call(payload=b"a" * 1000, **{"grpc-accept-encoding": offer})
+    assert answer.head.get("grpc-encoding", "") == coding and answer.status == 0
+    ((flag, packed),) = answer.messages
+    assert flag == bool(coding)
+    if coding:
+        assert zlib.decompress(packed, 47) == b"a" * 1000
+    answer = caller.call(payload=b"abc", **{"grpc-accept-encoding": offer})
+    assert answer.messages == [(0, b"abc")]  # it would only become longer
+
+
+def test_only_inferences_are_compressed() -> None:
+    caller = Caller(compression="high")
+    answer = caller.call("Keep", **{"grpc-accept-encoding": "gzip"})
+    caller.service.calls[0].reply(b"a" * 1000)
+    caller.read()
+    assert answer.messages == [(0, b"a" * 1000)]
+
+
+def test_order_of_compressed_answers() -> None:
+    caller = Caller(compression="low")
+    id = caller.begin("Chat", **{"grpc-accept-encoding": "gzip"})
+    call = caller.service.chats[0].call
+    large = bytes(ON_LOOP + 1)
+    for payload in (large, b"a" * 100, large, b"b" * 100):
+        call.send([memoryview(payload)])
+    call.finish(5, "done")
+    call.send(b"late")
+    caller.wait(0.01)
+    answer = caller.answers[id]
+    assert [zlib.decompress(packed, 47) for _, packed in answer.messages] == [large, b"a" * 100, large, b"b" * 100]
+    assert (answer.status, answer.text) == (5, "done")
+
+
+def test_failed_compression_sends_the_message_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller(compression="low")
+    answer = caller.call("Method", payload=b"a", **{"grpc-accept-encoding": "gzip"})
+
+    def fail(*_: Any) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(compression.Compression, "packed", fail)
+    answer = caller.call(payload=bytes(ON_LOOP + 1), **{"grpc-accept-encoding": "gzip"})
+    caller.send(window_update(0, 2**20) + window_update(3, 2**20))
+    caller.wait(0.01)
+    assert answer.messages == [(0, bytes(ON_LOOP + 1))] and answer.status == 0
+
+
+# --- status messages
+
+
+@pytest.mark.parametrize("text", ["", "plain", "100 %", " edges ", "  ", "ä€😀", "a\nb\tc\r", "\x00\x7f", "\ud800", "~ }|{"])
+def test_status_messages_survive(text: str) -> None:
+    from urllib.parse import unquote
+
+    value = escaped(text)
+    assert unquote(value.decode()) == text.replace("\ud800", "?") and value.strip() == value
+    assert all(0x20 <= byte <= 0x7E for byte in value)
+
+
+def test_long_status_messages_are_cut_off() -> None:
+    assert shortened("x" * MAX_TEXT, None) == "x" * MAX_TEXT
+    cut = shortened("x" * (MAX_TEXT + 1), 2**24)
+    assert cut == "x" * (MAX_TEXT - 3) + "..."
+    cut = shortened("€" * 5000, None)
+    assert cut.endswith("€...") and MAX_TEXT - 9 <= len(escaped(cut)) <= MAX_TEXT
+    assert len(escaped(shortened("ä" * 5000, 2000))) <= 2000 - 512
+    assert shortened("abc", 100) == "..."
+
+
+def test_client_with_a_small_limit_gets_a_shorter_message() -> None:
+    caller = Caller(greet=False)
+    caller.send(PREFACE + settings((6, 1000)) + settings(ack=True))
+    answer = caller.call("Keep")
+    caller.service.calls[0].fail(ServingError(Code.INTERNAL, "y" * 2000))
+    caller.read()
+    assert answer.text == "y" * 485 + "..."
+
+
+# --- the transport's back-pressure
+
+
+def test_transport_that_takes_nothing(caller: Caller) -> None:
+    caller.send(settings((4, 2**30)) + window_update(0, 2**30))
+    caller.transport.limit = 1_000_000
+    answer = caller.call("Keep")
+    payload = memoryview(os.urandom(5_000_000))
+    caller.service.calls[0].reply([payload])
+    assert caller.transport.buffered < 2_000_000 and caller.peer.http.queued > 3_000_000
+    for _ in range(10):
+        caller.transport.drain()
+    caller.read()
+    assert outcome(answer) == (0, "", [bytes(payload)])
+
+
+def test_small_answers_while_the_transport_takes_nothing(caller: Caller) -> None:
+    caller.transport.limit = -1
+    caller.call()
+    answer = caller.call(payload=b"x")
+    assert not answer.ended and not caller.transport.paused
+    caller.transport.limit = None
+    caller.transport.drain()
+    caller.read()
+    assert outcome(answer) == (0, "", [b"x"])
+
+
+def test_client_that_never_reads_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller(keepalive=Keepalive(max_strikes=0))
+    monkeypatch.setattr(protocol, "MAX_WAITING", 50)
+    caller.transport.limit = -1
+    caller.call()
+    for _ in range(60):
+        caller.send(ping())
+    assert caller.transport.paused and len(caller.peer.http.out) <= 60
+    caller.transport.limit = None
+    caller.transport.drain()
+    assert not caller.transport.paused
+    caller.read()
+    assert sum(frame.kind == PING for frame in caller.frames) == 60
+
+
+def test_client_that_takes_nothing_for_too_long(caller: Caller) -> None:
+    caller.transport.limit = -1
+    caller.call("Keep")
+    caller.call()
+    caller.wait(STALLED - 2)
+    caller.transport.buffered -= 1  # it has taken one byte
+    caller.wait(STALLED - 2)
+    assert not caller.transport.aborted
+    caller.wait(4)
+    assert caller.transport.aborted and len(caller.kernel.cancelled) == 1
+
+
+# --- PINGs and age
+
+
+def pulse(**options: Any) -> Pulse:
+    return Pulse(Keepalive(**options), 0.0)
+
+
+def test_pulse_of_a_silent_client() -> None:
+    beat = pulse(time=10, timeout=5).beat
+    assert beat(9, 0, 0, 1) is Action.NOTHING
+    assert beat(10, 0, 0, 1) is Action.PING
+    assert beat(14, 0, 0, 1) is Action.NOTHING
+    assert beat(15, 0, 0, 1) is Action.CLOSE
+
+
+def test_pulse_of_a_client_that_answers() -> None:
+    silent = pulse(time=10, timeout=5)
+    assert silent.beat(10, 0, 0, 1) is Action.PING
+    silent.received_pong()
+    assert silent.beat(19, 10.5, 0, 1) is Action.NOTHING
+    assert silent.beat(20.5, 10.5, 0, 1) is Action.PING
+    assert silent.beat(26, 21, 0, 1) is Action.NOTHING  # something came, which is as good as an answer
+    assert silent.beat(40, 21, 0, 1) is Action.NOTHING  # two PINGs without data are all that is allowed
+    assert silent.beat(50, 21, 1, 1) is Action.PING
+
+
+def test_pulse_without_calls() -> None:
+    assert pulse(time=10).beat(100, 0, 0, 0) is Action.NOTHING
+    assert pulse(time=10, permit_without_calls=True).beat(100, 0, 0, 0) is Action.PING
+
+
+def test_pings_without_end() -> None:
+    silent = pulse(time=10, max_pings_without_data=0)
+    for k in range(1, 20):
+        assert silent.beat(10 * k, 0, 0, 1) is Action.PING
+        silent.received_pong()
+
+
+def test_received_pings() -> None:
+    strict = pulse(min_recv_interval=300)
+    assert [strict.received_ping(now, 0, 1) for now in (0, 1, 2, 3)] == [True, True, True, False]
+    patient = pulse(min_recv_interval=300)
+    assert all(patient.received_ping(now, 0, 1) for now in (0, 300, 600, 900, 1200))
+    fed = pulse(min_recv_interval=300)
+    assert all(fed.received_ping(now, now, 1) for now in range(100))
+    idle = pulse(min_recv_interval=1)
+    assert [idle.received_ping(now, 0, 0) for now in (0, 10, 20, 30)] == [True, True, True, False]
+    assert pulse().received_ping(IDLE_INTERVAL, 0, 0)
+    permitted = pulse(min_recv_interval=1, permit_without_calls=True)
+    assert all(permitted.received_ping(now, 0, 0) for now in range(100))
+    any_number = pulse(max_strikes=0)
+    assert all(any_number.received_ping(0, 0, 1) for _ in range(100))
+
+
+def test_age() -> None:
+    old = Pulse(Keepalive(max_age=100, age_grace=10), 0.0, 0.1)
+    assert old.beat(109, 109, 0, 1) is Action.NOTHING
+    assert old.beat(111, 109, 0, 1) is Action.RETIRE
+    assert old.beat(112, 109, 0, 1) is Action.NOTHING
+    assert old.beat(120.5, 109, 0, 1) is Action.END
+    assert Pulse(Keepalive(max_age=100), 0.0).beat(1e9, 1e9, 0, 1) is Action.RETIRE
+
+
+def test_too_many_pings(caller: Caller) -> None:
+    caller.call("Keep")
+    for _ in range(3):
+        caller.send(ping())
+    assert caller.goaway() is None
+    caller.send(ping())
+    assert caller.goaway() == (1, CALM, "too_many_pings") and caller.transport.eof
+    assert len(caller.kernel.cancelled) == 1
+
+
+def test_dead_client_is_noticed() -> None:
+    caller = Caller(keepalive=Keepalive(time=10, timeout=5))
+    caller.call("Keep")
+    caller.wait(11.5)
+    assert caller.pings() == 1
+    caller.wait(6)
+    assert caller.transport.aborted and len(caller.kernel.cancelled) == 1
+
+
+def test_living_client_is_kept() -> None:
+    caller = Caller(keepalive=Keepalive(time=10, timeout=5, max_pings_without_data=0))
+    caller.call("Keep")
+    for k in range(1, 5):
+        caller.wait(11.3)
+        assert caller.pings() == k
+        caller.send(ping(lifetime.PING, ack=True))
+    caller.wait(5)
+    assert not caller.transport.aborted
+
+
+def test_old_connection_is_retired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime.random, "uniform", lambda low, high: high)
+    caller = Caller(keepalive=Keepalive(max_age=100, age_grace=30))
+    caller.call("Keep")
+    caller.wait(111)
+    assert caller.goaway() == (2**31 - 1, NO_ERROR, "max_age")
+    assert outcome(caller.call(payload=b"x")) == (0, "", [b"x"])
+    caller.wait(GOODBYE + 1.2)
+    assert caller.goaway() == (3, NO_ERROR, "") and not caller.transport.eof
+    caller.wait(30)
+    assert caller.goaway() == (3, NO_ERROR, "max_age") and caller.transport.eof and len(caller.kernel.cancelled) == 1
+
+
+# --- time-outs of the beginning and the end
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE[:10], PREFACE, PREFACE + settings((4, 1))[:12]])
+def test_client_that_does_not_begin(sent: bytes) -> None:
+    caller = Caller(greet=False)
+    caller.send(sent)
+    caller.wait(HANDSHAKE - 1.5)
+    assert caller.goaway() is None
+    caller.wait(3)
+    assert caller.goaway() == (0, PROTOCOL, "no connection preface within 30 seconds")
+    caller.wait(LINGER + 1.2)
+    assert caller.transport.aborted and not caller.server.peers
+
+
+def test_client_that_ignores_settings() -> None:
+    caller = Caller(greet=False)
+    caller.send(PREFACE + settings())
+    caller.call("Keep")
+    caller.wait(HANDSHAKE + 1.2)
+    assert caller.goaway() == (1, SETTINGS_TIMEOUT, "no answer to SETTINGS within 30 seconds")
+
+
+def test_refused_client_is_let_read_why(caller: Caller) -> None:
+    caller.send(data(0, b"x"))
+    assert caller.goaway() is not None and caller.transport.eof and not caller.transport.closed
+    caller.send(b"whatever" * 1000)
+    caller.wait(LINGER + 1.2)
+    assert caller.transport.aborted
+
+
+def test_transport_that_has_no_half_close() -> None:
+    transport = FakeTransport()
+    transport.can_eof = False
+    caller = Caller(transport=transport)
+    caller.send(data(0, b"x"))
+    assert caller.goaway() is not None and transport.closed
+
+
+# --- drain
+
+
+def drained(caller: Caller) -> asyncio.Task[None]:
+    task = caller.kernel.loop.create_task(caller.server.drain())
+    caller.wait()
+    return task
+
+
+def test_drain_of_an_idle_client(caller: Caller) -> None:
+    task = drained(caller)
+    assert caller.goaway() == (2**31 - 1, NO_ERROR, "the server is shutting down") and not caller.transport.eof
+    caller.send(ping(caller.frames[-1].payload, ack=True))
+    assert caller.goaway() == (0, NO_ERROR, "") and caller.transport.eof and not task.done()
+    caller.peer.connection_lost(None)
+    caller.wait()
+    assert task.done()
+
+
+def test_drain_waits_for_calls(caller: Caller) -> None:
+    answer = caller.call("Keep")
+    id = caller.begin("Chat")
+    caller.service.chats[0].ends = False
+    task = drained(caller)
+    assert caller.service.chats[0].closed == 1 and caller.server.draining
+    caller.wait(GOODBYE + 1.2)  # the client does not answer
+    assert caller.goaway() == (3, NO_ERROR, "")
+    caller.service.calls[0].reply(b"done")
+    caller.wait()
+    assert outcome(answer) == (0, "", [b"done"]) and not caller.transport.eof
+    caller.service.chats[0].call.finish(14, "going")
+    caller.wait()
+    assert caller.answers[id].status == 14 and caller.transport.eof
+    caller.wait(LINGER + 1.2)
+    assert caller.transport.aborted and task.done()
+
+
+def test_client_that_comes_during_the_drain(caller: Caller) -> None:
+    drained(caller)
+    other = protocol.Peer(caller.server)
+    transport = FakeTransport()
+    transport.peer = other
+    other.connection_made(transport)
+    assert transport.eof and b"the server" not in b"".join(transport.written)
+
+
+def test_slow_client_gets_its_answer_before_the_connection_ends(caller: Caller) -> None:
+    caller.send(settings((4, 2**20)) + window_update(0, 2**20))
+    answer = caller.call("Keep")
+    drained(caller)
+    caller.wait(GOODBYE + 1.2)
+    caller.transport.limit = 2**20
+    caller.service.calls[0].reply(bytes(500_000))
+    caller.wait()
+    assert outcome(answer)[0] == 0 and caller.transport.eof
+    for _ in range(20):
+        caller.wait(STALLED / 2)
+        caller.transport.buffered -= 1000
+    assert not caller.transport.aborted
+    caller.wait(STALLED + 2)
+    assert caller.transport.aborted
+
+
+def test_abort(caller: Caller) -> None:
+    caller.call("Keep", **{"grpc-timeout": "5S"})
+    caller.server.abort()
+    assert caller.transport.aborted and len(caller.kernel.cancelled) == 1 and not caller.server.peers
+
+
+# --- flags
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    options.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_defaults_of_the_flags() -> None:
+    defaults = parsed()
+    assert (defaults.allow_grpc, defaults.grpc_address, defaults.grpc_port) == (True, "0.0.0.0", 8001)
+    assert options.keepalive(defaults) == Keepalive()
+    assert defaults.grpc_restricted_protocol == {} and options.tls_context(defaults) is None
+
+
+def test_flags() -> None:
+    given = parsed(
+        "--allow-grpc=false", "--grpc-port=0", "--grpc-address=unix:/x", "--grpc-infer-response-compression-level=high",
+        "--grpc-keepalive-time=1500", "--grpc-keepalive-timeout=2147483647", "--grpc-keepalive-permit-without-calls",
+        "--grpc-http2-max-pings-without-data=0", "--grpc-http2-min-recv-ping-interval-without-data=0",
+        "--grpc-http2-max-ping-strikes=7", "--grpc-max-connection-age=60000", "--grpc-max-connection-age-grace=5",
+        "--grpc-restricted-protocol=health,metadata:a=b", "--grpc-restricted-protocol=inference:c=d",
+    )  # fmt: skip
+    assert not given.allow_grpc and given.grpc_infer_response_compression_level == "high"
+    assert options.keepalive(given) == Keepalive(1.5, math.inf, True, 0, 0.0, 7, 60.0, 0.005)
+    assert given.grpc_restricted_protocol == {"health": ("a", "b"), "metadata": ("a", "b"), "inference": ("c", "d")}
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--grpc-port=70000", "'70000' is not a port: 0 to 65535"),
+        ("--grpc-address=unix:", "lacks the path of the socket"),
+        ("--grpc-keepalive-time=0", "'0' is no number of milliseconds"),
+        ("--grpc-keepalive-time=-5", "'-5' is no number of milliseconds"),
+        ("--grpc-http2-max-ping-strikes=x", "'x' is no integer of at least 0"),
+        ("--grpc-header-forward-pattern=(", "'(' is not a regular expression"),
+        ("--grpc-infer-response-compression-level=best", "invalid choice: 'best'"),
+        ("--allow-grpc=maybe", "'maybe' is not a boolean"),
+    ],
+)
+def test_wrong_flags(argument: str, words: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=words.replace("(", r"\(")):
+        parsed(argument)
+
+
+def test_wrong_restriction(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--grpc-restricted-protocol=nothing:a=b")
+    assert "--grpc-restricted-protocol 'nothing:a=b': there is no category 'nothing'" in capsys.readouterr().err
+
+
+def test_tls_without_files() -> None:
+    with pytest.raises(ServingError, match="TLS wants a server certificate"):
+        options.tls_context(parsed("--grpc-use-ssl"))
+    with pytest.raises(ServingError, match="TLS"):
+        options.tls_context(parsed("--grpc-use-ssl-mutual", "--grpc-server-cert=/nowhere"))
