@@ -165,7 +165,7 @@ class Scheduler:
             at_once
             and instance is not None
             and self.rule is None
-            and request.deadline is None
+            and (request.deadline is None or request.deadline > now)
             and not self.queue.size
             and turn.depth < NESTED
         ):
@@ -173,6 +173,7 @@ class Scheduler:
             # of the loop; the call of a model that does nothing but wait for it comes alone.
             self.in_flight += 1
             turn.depth += 1
+            deadline, request.deadline = request.deadline, None  # watched over only where it is not answered at once
             try:
                 if self._inline:
                     # `_start`, in place.
@@ -186,8 +187,12 @@ class Scheduler:
                     self._start(instance, Batch([request], request.batch_size))
             finally:
                 turn.depth -= 1
-            if parent is not None and request.state is not RELEASED:
-                self._adopt(request, parent)
+            if request.state is not RELEASED:
+                if deadline is not None:
+                    request.order = self._order = self._order + 1
+                    self._watch_over(request, deadline)
+                if parent is not None:
+                    self._adopt(request, parent)
             return
         request.order = self._order = self._order + 1
         try:
@@ -200,8 +205,9 @@ class Scheduler:
         if parent is not None:
             self._adopt(request, parent)
         if request.deadline is not None:
-            self._deadlines.add(request)
-            self._arm(request.deadline)
+            self._watch_over(request, request.deadline)
+            if request.deadline <= now:
+                self._pass_deadlines(now)  # not to be executed first
         if request.expires is not None:
             self._arm(request.expires)
         if instance is not None and not self._scheduled:
@@ -227,6 +233,12 @@ class Scheduler:
             )
             return False
         return True
+
+    def _watch_over(self, request: InferenceRequest, deadline: float) -> None:
+        """See to it that the request is answered by its deadline."""
+        request.deadline = deadline
+        self._deadlines.add(request)
+        self._arm(deadline)
 
     def _adopt(self, request: InferenceRequest, parent: Batch) -> None:
         """Enter the call of a model into the tree under its parent, whose end is to be its end too."""

@@ -440,6 +440,29 @@ def test_a_deadline_passes_while_queued_and_while_executing(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_deadline_does_not_cost_a_turn_of_the_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, {"m": BASE}) as (client, _):
+            client.send("m", "at once", deadline=client.kernel.clock() + 1)
+            assert client.outcome("at once") == (0, "ok")
+            client.send("m", "late", deadline=client.kernel.clock() - 1)
+            await asyncio.sleep(0)
+            assert "deadline of the request to model 'm' passed" in client.outcome("late")[1]
+
+    run(main())
+
+
+def test_a_deadline_passes_during_an_execution_that_began_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, {"m": BASE}, {"m": sleeping(1)}) as (client, _):
+            client.send("m", "slow", deadline=client.kernel.clock() + 0.25)
+            await asyncio.sleep(2)
+            when, words = client.outcome("slow")
+            assert when == 0.25 and words.endswith("passed after 0.250 s while it was executing")
+
+    run(main())
+
+
 def test_answered_requests_with_far_deadlines_are_not_kept(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, {"m": BASE}) as (client, _):
