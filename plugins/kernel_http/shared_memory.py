@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMemoryRoutes"]
 
+#: The bytes of a cudaIpcMemHandle_t.
+CUDA_HANDLE_SIZE = 64
+
 
 class SharedMemoryRoutes:
     """The handlers of both kinds, system and CUDA."""
@@ -72,7 +75,9 @@ class SharedMemoryRoutes:
         try:
             raw_handle = base64.b64decode(handle, validate=True)
         except binascii.Error:
-            raw_handle = b""  # which is no handle either
+            raw_handle = b""
+        if len(raw_handle) != CUDA_HANDLE_SIZE:
+            raise ServingError(Code.INVALID_ARG, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
         byte_size, device_id = numbers
         self._cuda.register(head.region, raw_handle, device_id, byte_size)
         return replies.EMPTY_JSON

@@ -226,14 +226,11 @@ def test_memory_that_is_not_there_is_an_error(make_key: MakeKey, monkeypatch: py
 
 def test_cuda_regions_are_refused() -> None:
     memory = CudaSharedMemory()
-    assert refusal(memory.register, "r", bytes(64), 0, 4) == (
-        Code.INVALID_ARG,
-        "failed to register shared memory region: invalid args",
-    )
-    assert refusal(memory.register, "r", bytes(3), 0, 4) == (
-        Code.INVALID_ARG,
-        "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-    )
+    for handle in (bytes(64), bytes(3)):
+        assert refusal(memory.register, "r", handle, 0, 4) == (
+            Code.INVALID_ARG,
+            "failed to register shared memory region: invalid args",
+        )
     memory.unregister("r")
     memory.unregister()
     assert memory.status() == []
