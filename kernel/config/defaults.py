@@ -71,6 +71,8 @@ def fill_defaults(message: Message, model_name: str, gpus: tuple[int, ...] = ())
         message.name = model_name
     if not message.backend:
         message.backend = PLATFORM_BACKENDS.get(message.platform, "")
+    if message.backend == "onnxruntime" and not message.platform:
+        message.platform = _PLATFORMS["onnxruntime"]  # of the backends here, the one whose models have a platform
     is_ensemble = message.platform == "ensemble" or message.HasField("ensemble_scheduling")
     if not message.default_model_filename and not is_ensemble:
         message.default_model_filename = DEFAULT_FILENAMES.get(message.backend, "")

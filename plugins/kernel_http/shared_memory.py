@@ -76,7 +76,7 @@ class SharedMemoryRoutes:
             raw_handle = base64.b64decode(handle, validate=True)
         except binascii.Error:
             raw_handle = b""
-        if len(raw_handle) != CUDA_HANDLE_SIZE:
+        if len(raw_handle) != CUDA_HANDLE_SIZE and self._cuda.allowed:
             raise ServingError(Code.INVALID_ARG, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
         byte_size, device_id = numbers
         self._cuda.register(head.region, raw_handle, device_id, byte_size)
