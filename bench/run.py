@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import http.client
 import json
 import platform
@@ -35,7 +36,8 @@ from servers import Server
 #: Figures of one row: server -> one for each round.
 Figures = dict[str, list[float]]
 
-SERVERS = ("triton", "default", "loop")
+SERVERS = ("triton", "default", "loop", "process")
+PLACEMENTS = ("loop", "process")
 
 #: After a start, before memory is counted: what belonged to the loading alone has gone then.
 SETTLE_S = 1.0
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures: dict[str, Figures] = {row.key: {} for row in rows}
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
         folder = Path(name)
-        running = [row for row in rows if row.kind in ("rate", "latency", "health", "client")]
+        running = [row for row in rows if row.kind in ("rate", "latency", "health", "client", "scaling")]
         if running:
             measure_running(running, options, folder, figures)
         for row in rows:
@@ -85,7 +87,7 @@ def measure_running(rows: list[Row], options: argparse.Namespace, folder: Path, 
     with contextlib.ExitStack() as stack:
         started: list[Server] = []
         for name in options.servers:
-            repository = servers.copy_models(folder / name, on_loop=name == "loop")
+            repository = servers.copy_models(folder / name, placement=name if name in PLACEMENTS else None)
             server = servers.start(name, repository)
             stack.callback(server.stop)
             started.append(server)
@@ -125,6 +127,9 @@ def measure(row: Row, server: Server, seconds: float, folder: Path, *, warm: boo
     if row.kind == "client":
         return by_client(server, row.model, seconds)
     assert row.load is not None
+    if row.kind == "scaling":
+        one, two = row.load, dataclasses.replace(row.load, model=f"{row.load.model}_2")
+        return wrk.run(server.port, two, seconds, folder).per_second / wrk.run(server.port, one, seconds, folder).per_second
     if isinstance(row.load, h2load.GrpcLoad):
         if warm:
             h2load.run(server.grpc_port, row.load, 1, folder)
@@ -191,7 +196,7 @@ def measure_start(row: Row, options: argparse.Namespace, folder: Path, figures: 
     repository = folder / "ten"
     if not repository.exists():
         servers.ten_models(repository)
-    names = [name for name in options.servers if name != "loop"]
+    names = [name for name in options.servers if name not in PLACEMENTS]
     for name in names:  # byte code, page cache
         servers.start(name, repository).stop()
     for number in range(options.rounds):

@@ -1,6 +1,7 @@
 """The servers that are measured: started on a copy of the models, ended.
 
-The real Triton, ours as it is ("default"), and ours with every Python model placed on the loop ("loop").
+The real Triton, ours as it is ("default"), ours with every Python model placed on the loop ("loop"), and ours with each in a
+process of its own ("process"), but for the one that other models call.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ PROJECT = Path(__file__).parents[1]
 MODELS = Path(__file__).parent / "models"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 40.0
-ON_LOOP = '\nparameters { key: "placement" value { string_value: "loop" } }\n'
+PLACED = '\nparameters {{ key: "placement" value {{ string_value: "{}" }} }}\n'
+CALLED = "identity"  # by other models
+TWICE = "work"  # there is a second one of it with two instances, `work_2`
 
 
 class Server:
@@ -83,7 +86,7 @@ class Server:
 
 
 def start(name: str, repository: Path) -> Server:
-    """Start "triton", "default" or "loop" on `repository`, which the caller has made with `copy_models`."""
+    """Start "triton", "default", "loop" or "process" on `repository`, which the caller has made with `copy_models`."""
     log = repository.parent / f"{repository.name}-{name}.log"
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
@@ -100,14 +103,25 @@ def start(name: str, repository: Path) -> Server:
     return Server(name, command, port, grpc_port, log)
 
 
-def copy_models(target: Path, *, on_loop: bool = False, source: Path = MODELS) -> Path:
-    """Copy the models to `target`; with `on_loop`, every Python model is told to run on the loop. Nothing else changes."""
+def copy_models(target: Path, *, placement: str | None = None, source: Path = MODELS) -> Path:
+    """Copy the models to `target`, and have every Python model run where `placement` says. Nothing else changes.
+
+    With `process`, what calls `identity` calls one on the loop, under the name `identity_loop`.
+    """
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    if on_loop:
+    if (target / TWICE).exists():
+        shutil.copytree(target / TWICE, target / f"{TWICE}_2")
+        with (target / f"{TWICE}_2" / "config.pbtxt").open("a") as file:
+            file.write("\ninstance_group { kind: KIND_CPU count: 2 }\n")
+    if placement == "process":
+        shutil.copytree(target / CALLED, target / f"{CALLED}_loop")
+        for model in target.glob("*/1/model.py"):
+            model.write_text(model.read_text().replace(f'model_name="{CALLED}"', f'model_name="{CALLED}_loop"'))
+    if placement is not None:
         for config in target.glob("*/config.pbtxt"):
             if 'backend: "python"' in config.read_text():
                 with config.open("a") as file:
-                    file.write(ON_LOOP)
+                    file.write(PLACED.format("loop" if config.parent.name == f"{CALLED}_loop" else placement))
     return target
 
 

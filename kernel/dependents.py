@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernel.config import ModelConfig
 
-__all__ = ["by_dependency", "ensembles_of"]
+__all__ = ["by_dependency", "related_to"]
 
 
-def ensembles_of(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:
-    """Return the ensembles among `configs` that have the model as a step, directly or through other ensembles."""
-    direct = [
-        other for other, config in configs.items() if any(step.model_name == name for step in config.ensemble or ())
-    ]
-    return [*direct, *(further for other in direct for further in ensembles_of(other, configs))]
+def related_to(
+    names: Iterable[str], configs: Sequence[Mapping[str, ModelConfig]], *, down: bool = True
+) -> set[str]:
+    """Return the names, what ensembles among them consist of, and the ensembles that have one of all these as a step,
+    directly or through other ensembles.
+
+    `configs`: what is known of each model; where several are known, each counts. `down`: without it only the ensembles above.
+    """
+    steps: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
+    for known in configs:
+        for name, config in known.items():
+            for step in config.ensemble or ():
+                steps.setdefault(name, set()).add(step.model_name)
+                users.setdefault(step.model_name, set()).add(name)
+    found = set(names)
+    if down:
+        found = _closure(found, steps)
+    return _closure(found, users)
+
+
+def _closure(names: set[str], further: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending.extend(further.get(name, ()))
+    return found
 
 
 def by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:

@@ -15,7 +15,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernel.batch import Batch
 from kernel.interfaces import Executor
-from kernel.request import RequestState
+from kernel.request import InferenceRequest, RequestState
 from kernel.thread import DaemonThreads
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class ModelInstance:
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
     only_calls = False  # its executions do nothing but wait for their children
     runs = False  # may be handed more than it can begin at once
+    healthy = True  # may be counted on; see remote.py
+    may_be_killed = False  # `close` ends even what is in the middle of an execution
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
         self.name = name
@@ -68,6 +70,9 @@ class ModelInstance:
     def take_back(self) -> list[Batch]:
         """Return started batches that have not begun to execute, in their order; they are the scheduler's again."""
         return []
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        """A request of a started batch was released without the executor's answer; who runs here can see that."""
 
     def warn_held(self, seconds: float) -> None:
         """Name a model that kept everybody else from running."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from kernel.batch import Batch
     from kernel.config import ModelConfig
-    from kernel.request import InferenceResponse
+    from kernel.remote import RemoteInstance
+    from kernel.request import InferenceRequest, InferenceResponse
     from kernel.server import Kernel
 
-__all__ = ["Backend", "Executor", "Frontend", "InstanceContext", "Placement", "Result"]
+__all__ = ["Backend", "Executor", "Frontend", "InstanceContext", "Placement", "RemoteExecutor", "Result"]
 
 #: What `Executor.execute` gives back for its batch: one response per request in order, None where the request is or will be
 #: answered through `Kernel.send`; or None altogether when all of them are.
@@ -31,6 +32,7 @@ class Placement(enum.Enum):
     TASK = "task"  # `execute` returns an awaitable: one asyncio task a batch on the kernel's loop
     THREAD = "thread"  # called on the instance's own thread
     THREAD_TASK = "thread_task"  # `execute` returns an awaitable that runs on an asyncio loop in the instance's own thread
+    REMOTE = "remote"  # as CALLBACK, for work done elsewhere, to which a run may be handed at once; a RemoteExecutor
     CALLBACK = "callback"  # called on the kernel's loop; returns at once and later calls `batch.instance.finished(batch, result)`
 
 
@@ -71,6 +73,29 @@ class Executor(Protocol):
 
     def finalize(self) -> None:
         """Called once when the instance goes, on the thread that made the executor for THREAD and THREAD_TASK."""
+
+
+class RemoteExecutor(Executor, Protocol):
+    """What an executor of placement REMOTE has besides. Everything is called on the loop.
+
+    Its `execute` sets `batch.started` of an execution that begins at once, and later calls `batch.instance.finished(batch,
+    result)` with all of the batch's times set; `finalize` is not called, `close` is.
+    """
+
+    def attach(self, instance: RemoteInstance) -> None:
+        """Called once, before the first execution. From here on `instance` is told when the executor goes down or comes up."""
+
+    def take_back(self) -> list[Batch]:
+        """Return the batches that were handed over and have not begun, in their order; they never will here."""
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        """Nobody waits for the answer of `request` any more, whose execution may go on."""
+
+    async def close(self) -> None:
+        """Finalize, as nothing is running any more, or was told to end at once; return when nothing is left."""
+
+    def kill(self) -> None:
+        """End at once whatever still runs; `close` may follow."""
 
 
 class Backend(Protocol):

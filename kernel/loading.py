@@ -1,37 +1,66 @@
 """From a model's name to a started model: finds its files, reads and checks them, has the backend make its instances.
 
-Knows nothing of what serves; what becomes of a plan or of a model that came up is the registry's business. Files are read on
-load threads.
+Knows nothing of what serves; what becomes of a plan or of a model that came up is the registry's business. Files are looked at
+and read on load threads.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, read_config, require_complete
 from kernel.errors import Code, ServingError
+from kernel.fingerprint import Fingerprint, Stamps
 from kernel.interfaces import Backend
 from kernel.model import Model
-from kernel.repository import (
-    FileRepository,
-    Fingerprint,
-    ModelFolder,
-    OverrideFolder,
-    find_model,
-    missing_versions,
-    select_versions,
-)
+from kernel.overrides import OverrideFolder
+from kernel.places import SourcePlace, place_of
+from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
 
-__all__ = ["LoadPlan", "Loader", "NoVersion", "VersionFailed"]
+__all__ = ["Listing", "LoadFailed", "LoadPlan", "Loader", "NotRead", "Origin", "Problem", "Sighting"]
 
 log = logging.getLogger("kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Where a model's files lay, and in what state, at some moment. Equal as long as nothing has changed.
+
+    `paths`: none where there is no such model, several where it lies in several repositories.
+    """
+
+    paths: tuple[Path, ...] = ()
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The names in the repositories. `incomplete`: a repository could not be read, and there may be more."""
+
+    names: Collection[str]
+    duplicates: Collection[str] = ()
+    incomplete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What one model version is made from. A version of an equal origin need not be made anew.
+
+    `config`: all of it but the instance groups and the version policy, which can change under a running version.
+    """
+
+    folder: Path
+    files: Stamps
+    shared: Stamps
+    config: bytes
 
 
 @dataclass(slots=True)
@@ -43,37 +72,77 @@ class LoadPlan:
     versions: tuple[int, ...]
     fingerprint: Fingerprint
     override: OverrideFolder | None
+    warnings: tuple[str, ...] = ()
 
-
-class NoVersion(ServingError):
-    """The version policy selects nothing: there is no version that could fail."""
-
-
-class VersionFailed(ServingError):
-    """One version can't be loaded; in the reference's words."""
-
-    def __init__(self, name: str, version: int, reason: str) -> None:
-        super().__init__(
-            Code.INVALID_ARG, f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {reason};\n"
+    def origin(self, number: int) -> Origin:
+        message = type(self.config.message)()
+        message.CopyFrom(self.config.message)
+        message.ClearField("instance_group")
+        message.ClearField("version_policy")
+        return Origin(
+            self.folder.path,
+            self.fingerprint.versions[number],
+            self.fingerprint.other,
+            message.SerializeToString(deterministic=True),
         )
-        self.version = version
-        self.why = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a version did not come up: `<Code>: <words>`, and where in the model's own files, if that is known."""
+
+    version: int
+    reason: str
+    place: SourcePlace | None = None
+
+    @classmethod
+    def of(cls, version: int, error: ServingError, folder: Path) -> Problem:
+        return cls(version, f"{error.code.value}: {error.message}", place_of(error, folder))
+
+
+class LoadFailed(ServingError):
+    """Versions of a model did not come up; in the reference's words. Without `problems` there was no version that could.
+
+    `problem`: what the index shows. `why` and `place`: without the words around it, and where in the model's own files.
+    """
+
+    def __init__(
+        self, name: str, problems: Sequence[Problem] = (), reason: str = "", place: SourcePlace | None = None
+    ) -> None:
+        details = "".join(f"version {one.version} is at UNAVAILABLE state: {one.reason};\n" for one in problems)
+        super().__init__(Code.INVALID_ARG, f"load failed for model '{name}': {details or reason}")
+        self.problems = tuple(problems)
+        self.problem = f"{Code.INVALID_ARG.value}: {details or reason}".strip()
+        self.why = "\n".join(one.reason for one in problems) or reason
+        self.place = place or next((one.place for one in problems if one.place is not None), None)
+
+
+class NotRead(ServingError):
+    """A model's files could not be read or make no sense; in the reference's words. The rest as for LoadFailed."""
+
+    def __init__(self, name: str, error: ServingError, folder: Path | None = None) -> None:
+        words = f"failed to load '{name}', failed to poll from model repository"
+        code = Code.NOT_FOUND if error.code is Code.NOT_FOUND else Code.INTERNAL
+        super().__init__(code, f"{words}: {error.message}")
+        self.problem = f"{error.code.value}: {error.message}"
+        self.why = error.message
+        self.place = place_of(error, folder) if folder is not None else None
 
 
 class Loader:
-    """Reads and makes the models of one kernel's repositories."""
+    """Looks at, reads and makes the models of one kernel's repositories."""
 
     def __init__(
         self,
         kernel: Kernel,
-        repositories: Sequence[str],
+        repositories: Sequence[str | FileRepository],
         *,
         backends: Mapping[str, Backend],
         auto_complete: bool,
         config_name: str,
     ) -> None:
         self._kernel = kernel
-        self._repositories = [FileRepository(path) for path in repositories]
+        self._repositories = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
         self._backends = backends
         self._auto_complete = auto_complete
         self._config_name = config_name
@@ -82,25 +151,42 @@ class Loader:
         """Call `function(*args)` on a load thread."""
         return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
 
-    # -- find ----------------------------------------------------------------------------------------------------------
+    # -- look ----------------------------------------------------------------------------------------------------------
 
     def names(self) -> set[str]:
         """Return the names of all models in the repositories. Raises ServingError where one can't be read."""
         return {name for repository in self._repositories for name in repository.scan()}
 
-    def names_found(self) -> set[str]:
-        """Return the names in those repositories that can be read; the log has the others."""
+    def listing(self) -> Listing:
+        """Return what there is in those repositories that can be read; the log has the others."""
         names: set[str] = set()
+        duplicates: set[str] = set()
+        incomplete = False
         for repository in self._repositories:
             try:
-                names.update(repository.scan())
-            except ServingError:
-                log.exception("the repository index is incomplete")
-        return names
+                found = repository.scan()
+            except ServingError as error:
+                log.error("the repository index is incomplete: %s", error.message)
+                incomplete = True
+                continue
+            duplicates |= names & found.keys()
+            names |= found.keys()
+        return Listing(names, duplicates, incomplete)
 
-    def find(self, name: str) -> ModelFolder | None:
-        """Return where the model lies; raises ServingError when it lies in two repositories."""
-        return find_model(self._repositories, name)
+    def scan(self) -> dict[str, Sighting]:
+        """Return the state of all models in the repositories. Raises ServingError where a repository can't be read."""
+        found: dict[str, list[ModelFolder]] = {}
+        for repository in self._repositories:
+            for name, folder in repository.scan().items():
+                found.setdefault(name, []).append(folder)
+        return {name: _sighting(folders) for name, folders in found.items()}
+
+    def sight(self, names: Collection[str]) -> dict[str, Sighting]:
+        """Return the state of some models, also of those that are not there."""
+        return {name: _sighting(self._folders(name)) for name in names}
+
+    def _folders(self, name: str) -> list[ModelFolder]:
+        return [folder for repository in self._repositories if (folder := repository.find(name)) is not None]
 
     def _unknown(self, name: str) -> ServingError:
         names = sorted(self.names())
@@ -110,65 +196,82 @@ class Loader:
 
     # -- read ----------------------------------------------------------------------------------------------------------
 
-    def read(self, name: str, config: str | None, files: Mapping[str, bytes] | None) -> LoadPlan:
-        """Read a model's files. On a load thread."""
-        override = None
+    def read(
+        self, name: str, config: str | None, files: Mapping[str, bytes] | None
+    ) -> tuple[Sighting | None, LoadPlan | ServingError]:
+        """Read a model's files; return in what state they were before that, None for those of a request, and the plan or why
+        there is none.
+        """
         if files:
-            if config is None:
-                raise ServingError(
-                    Code.INVALID_ARG,
-                    f"files were given for model '{name}' without a 'config'; with files the config is mandatory",
-                )
-            override = OverrideFolder(name, files)
-            folder: ModelFolder | None = override.folder
-        else:
-            folder = self.find(name)
-        if folder is None:
-            raise self._unknown(name)
+            return None, self._read_files(name, config, files)
         try:
-            try:
-                read = read_config(
-                    folder.path,
-                    override=config,
-                    auto_complete=self._auto_complete,
-                    config_name=self._config_name,
-                    backends=self._backends,
-                    model_name=name,
-                    partial=self._auto_complete,
-                )
-            except ConfigErrors as errors:
-                if errors.stage == "A" or not folder.versions:
-                    raise
-                raise VersionFailed(name, max(folder.versions), f"{errors.code.value}: {errors}") from errors
-            for warning in (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions)):
-                log.warning("model '%s': %s", name, warning)
-            if read.sequence_batching is not None:
-                raise ServingError(Code.UNSUPPORTED, f"model '{name}' asks for sequence_batching, which is not served yet")
-            if read.message.model_warmup:
-                log.warning("model '%s': model_warmup is not run yet", name)
-            try:
-                versions = select_versions(read, folder.versions)
-            except ConfigError as error:
-                raise NoVersion(Code.INVALID_ARG, f"load failed for model '{name}': {error}\n") from error
-            fingerprint = folder.fingerprint()
-        except BaseException:
-            if override is not None:
-                override.remove()
+            folders = self._folders(name)
+            # Before anything is read: what is changed from here on will be seen to have changed.
+            sighting = _sighting(folders)
+            if not folders:
+                return sighting, NotRead(name, self._unknown(name))
+        except ServingError as error:
+            return None, NotRead(name, error)
+        if len(folders) > 1:
+            return sighting, NotRead(name, not_unique(name, sighting.paths))
+        try:
+            return sighting, self._planned(name, config, folders[0], sighting.fingerprint, None)
+        except ServingError as error:
+            return sighting, error
+
+    def _read_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> LoadPlan | ServingError:
+        if config is None:
+            words = f"files were given for model '{name}' without a 'config'; with files the config is mandatory"
+            return NotRead(name, ServingError(Code.INVALID_ARG, words))
+        try:
+            override = OverrideFolder(name, files)
+        except ServingError as error:
+            return NotRead(name, error)
+        try:
+            return self._planned(name, config, override.folder, override.folder.fingerprint(), override)
+        except BaseException as error:
+            override.remove()
+            if isinstance(error, ServingError):
+                return error
             raise
-        return LoadPlan(folder, read, versions, fingerprint, override)
+
+    def _planned(
+        self, name: str, config: str | None, folder: ModelFolder, fingerprint: Fingerprint, override: OverrideFolder | None
+    ) -> LoadPlan:
+        """Read and check the config and select the versions. Raises LoadFailed and NotRead."""
+        try:
+            read = read_config(
+                folder.path,
+                override=config,
+                auto_complete=self._auto_complete,
+                config_name=self._config_name,
+                backends=self._backends,
+                model_name=name,
+                partial=self._auto_complete,
+            )
+        except ConfigErrors as errors:
+            if errors.stage == "A" or not folder.versions:
+                raise NotRead(name, errors, folder.path) from errors
+            raise LoadFailed(name, [Problem.of(max(folder.versions), errors, folder.path)]) from errors
+        if read.sequence_batching is not None:
+            words = f"model '{name}' asks for sequence_batching, which is not served yet"
+            raise NotRead(name, ServingError(Code.UNSUPPORTED, words))
+        warnings = (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions))
+        if read.message.model_warmup:
+            warnings += ("model_warmup is not run yet",)
+        try:
+            versions = select_versions(read, folder.versions)
+        except ConfigError as error:
+            raise LoadFailed(name, reason=f"{error}\n", place=place_of(error, folder.path)) from error
+        return LoadPlan(folder, read, versions, fingerprint, override, warnings)
 
     # -- make ----------------------------------------------------------------------------------------------------------
 
-    async def make(self, plan: LoadPlan, number: int) -> Model | ServingError:
+    async def make(self, plan: LoadPlan, number: int) -> Model | Problem:
         """Return the started model version, or why there is none."""
         config = plan.config
-        name = "ensemble" if config.is_ensemble else config.backend
-        backend = self._backends.get(name)
-        if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
-            return ServingError(
-                Code.INVALID_ARG, f"no installed plugin serves the backend '{name}'; there are {sorted(self._backends)}"
-            )
         try:
+            backend = self.backend(config)
             if self._auto_complete:
                 config = await self.in_thread(
                     backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
@@ -178,8 +281,23 @@ class Loader:
             model = Model(self._kernel, config, number, plan.folder.path)
             await model.start(backend)
         except ServingError as error:
-            return error
+            return Problem.of(number, error, plan.folder.path)
         except Exception as error:
             log.exception("model '%s' version %d failed to load", config.name, number)
-            return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+            return Problem(number, f"{Code.INTERNAL.value}: {type(error).__name__}: {error}", place_of(error, plan.folder.path))
         return model
+
+    def backend(self, config: ModelConfig) -> Backend:
+        """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""
+        name = "ensemble" if config.is_ensemble else config.backend
+        backend = self._backends.get(name)
+        if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
+            raise ServingError(
+                Code.INVALID_ARG, f"no installed plugin serves the backend '{name}'; there are {sorted(self._backends)}"
+            )
+        return backend
+
+
+def _sighting(folders: Sequence[ModelFolder]) -> Sighting:
+    fingerprint = folders[0].fingerprint() if len(folders) == 1 else Fingerprint()
+    return Sighting(tuple(folder.path for folder in folders), fingerprint)

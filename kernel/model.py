@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +18,7 @@ from kernel.instance import CallbackInstance, LoopInstance, ModelInstance, TaskI
 from kernel.interfaces import Backend, InstanceContext, Placement, RemoteExecutor
 from kernel.remote import RemoteInstance
 from kernel.request import InferenceRequest, InferenceResponse
+from kernel.scaling import Slot, rearranged, slots_of
 from kernel.scheduler import Scheduler
 from kernel.statistics import ModelStatistics
 from kernel.strict import OutputWatch
@@ -66,6 +67,8 @@ class Model:
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
         self._finalizing: asyncio.Future[None] | None = None
+        self._slots: dict[ModelInstance, Slot] = {}
+        self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
         self.scheduler: Scheduler
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
@@ -88,37 +91,8 @@ class Model:
 
     async def start(self, backend: Backend) -> None:
         """Make the instances. Raises ServingError when one of them fails; the others are finalized then."""
-        contexts = [
-            InstanceContext(
-                kernel=self.kernel,
-                config=self.config,
-                version=self.version,
-                instance_name=f"{group.name}_{index}",
-                kind=group.kind,
-                device_id=group.gpus[0] if group.gpus else 0,
-                model_folder=self.model_folder,
-                version_folder=self.version_folder,
-            )
-            for group in self.config.instance_groups
-            if not group.passive
-            for index in range(group.count)
-        ]
-        if self.config.is_ensemble:
-            contexts = [
-                InstanceContext(
-                    self.kernel, self.config, self.version, self.name, "CPU", 0, self.model_folder, self.version_folder
-                )
-            ]
-        results = await asyncio.gather(
-            *(self._make_instance(backend, context) for context in contexts), return_exceptions=True
-        )
-        instances = [result for result in results if isinstance(result, ModelInstance)]
-        problems = [result for result in results if isinstance(result, BaseException)]
         kernel = self.kernel
-        if problems:
-            for instance in instances:
-                await self._close_instance(instance)
-            raise problems[0]
+        instances = await self._make_instances(backend, self.config, slots_of(self.config))
         scheduler = self.scheduler = Scheduler(
             self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn
         )
@@ -128,6 +102,58 @@ class Model:
     def accept_any_output(self) -> None:
         """Look at no answer any more."""
         self.scheduler.watch = None
+
+    async def rearrange(self, backend: Backend, config: ModelConfig) -> None:
+        """Have the instances of another config, which differs from this one in nothing else that counts.
+
+        Instances that it also asks for go on untouched, new ones take requests once all of them are up, the rest finishes what
+        it has. Raises ServingError when a new one fails; nothing has changed then. (Contract: lifecycle, section 4.7.)
+        """
+        running = {instance: self._slots[instance] for instance in self.scheduler.instances}
+        go, missing = rearranged(running, slots_of(config))
+        come = await self._make_instances(backend, config, missing)
+        if self.state is not ModelState.READY:  # it was replaced or unloaded meanwhile
+            for instance in come:
+                await self._close_instance(instance)
+            return
+        self.config = config
+        for instance, gone in zip(go, self.scheduler.rearrange(come, go)):
+            task = asyncio.ensure_future(self._see_off(instance, gone))
+            self._departures.add(task)
+            task.add_done_callback(self._departures.discard)
+
+    async def _see_off(self, instance: ModelInstance, gone: asyncio.Future[None]) -> None:
+        """Finalize an instance that has left the scheduler."""
+        await gone
+        self._slots.pop(instance, None)
+        await self._close_instance(instance)
+
+    async def _make_instances(self, backend: Backend, config: ModelConfig, slots: Sequence[Slot]) -> list[ModelInstance]:
+        """Make an instance for each slot. Raises what one of them raises; the others are finalized then."""
+        contexts = [
+            InstanceContext(
+                kernel=self.kernel,
+                config=config,
+                version=self.version,
+                instance_name=slot.name,
+                kind=slot.kind,
+                device_id=slot.device_id,
+                model_folder=self.model_folder,
+                version_folder=self.version_folder,
+            )
+            for slot in slots
+        ]
+        results = await asyncio.gather(
+            *(self._make_instance(backend, context) for context in contexts), return_exceptions=True
+        )
+        instances = [result for result in results if isinstance(result, ModelInstance)]
+        problems = [result for result in results if isinstance(result, BaseException)]
+        if problems:
+            for instance in instances:
+                await self._close_instance(instance)
+            raise problems[0]
+        self._slots.update(zip(instances, slots))
+        return instances
 
     async def _make_instance(self, backend: Backend, context: InstanceContext) -> ModelInstance:
         kernel, name = self.kernel, context.instance_name
@@ -193,7 +219,9 @@ class Model:
         await asyncio.shield(self._finalizing)
 
     async def _finalize(self) -> None:
-        await asyncio.gather(*(self._close_instance(instance) for instance in self.scheduler.instances))
+        self.scheduler.leave_behind()
+        going = [self._close_instance(instance) for instance in self.scheduler.instances]
+        await asyncio.gather(*going, *self._departures)
         self.state = ModelState.UNAVAILABLE
         self.attachments.clear()
 

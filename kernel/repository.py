@@ -1,5 +1,4 @@
-"""Where models lie: a folder of model folders, their version folders, which of them a policy selects, and what has
-changed.
+"""Where models lie: a folder of model folders, their version folders, and which of them a policy selects.
 
 Looks at names, sizes and times only and keeps nothing in mind: each call reads the disk anew. What the files say is the
 business of `kernel/config.py` and the backends; what is loaded, of the registry.
@@ -7,25 +6,18 @@ business of `kernel/config.py` and the backends; what is loaded, of the registry
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import posixpath
-import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernel.config import ConfigError, ModelConfig
 from kernel.errors import Code, ServingError
+from kernel.fingerprint import Fingerprint, fingerprint_of
 
 __all__ = [
     "FileRepository",
-    "Fingerprint",
     "ModelFolder",
-    "OverrideFolder",
-    "check_model_name",
     "find_model",
     "missing_versions",
     "not_unique",
@@ -35,37 +27,7 @@ __all__ = [
 #: Folders beside the version folders that hold other things.
 _OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
 
-#: Files that come and go without the model having changed: byte code, and what editors leave behind.
-_IGNORED = ("__pycache__", "*.pyc", "*.pyo", ".*", "*~", "*.swp", "*.swo", "#*#", "*.bak", "*.orig", "4913")
-_ignored = re.compile("|".join(fnmatch.translate(pattern) for pattern in _IGNORED)).match
-
 _MAX_VERSION = 2**63 - 1
-
-#: Path within the model folder -> (mtime_ns, size).
-Stamps = Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """The state of a model's files; equal as long as nothing has changed.
-
-    `config`: the config files. `versions`: the files of each version. `other`: all else, such as labels and helper
-    modules.
-    """
-
-    config: Stamps = field(default_factory=dict)
-    versions: Mapping[int, Stamps] = field(default_factory=dict)
-    other: Stamps = field(default_factory=dict)
-
-    def changed_versions(self, before: Fingerprint) -> tuple[int, ...]:
-        """Return the versions whose own files differ, are new or are gone; all of them where a shared file differs."""
-        every = sorted({*self.versions, *before.versions})
-        if self.other != before.other:
-            return tuple(every)
-        return tuple(version for version in every if self.versions.get(version) != before.versions.get(version))
-
-    def only_config_changed(self, before: Fingerprint) -> bool:
-        return self.config != before.config and self.versions == before.versions and self.other == before.other
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,46 +57,8 @@ class ModelFolder:
         return cls(path.name, path, tuple(sorted(versions)), tuple(warnings))
 
     def fingerprint(self) -> Fingerprint:
-        """Return the state of the files now. Files that vanish meanwhile count as not there."""
-        config: dict[str, tuple[int, int]] = {}
-        other: dict[str, tuple[int, int]] = {}
-        versions: dict[int, dict[str, tuple[int, int]]] = {version: {} for version in self.versions}
-        of_version = {str(version): stamps for version, stamps in versions.items()}
-        for name, stamp in _stamps(self.path):
-            top, _, rest = name.partition("/")
-            if rest and top in of_version:
-                of_version[top][rest] = stamp
-            elif name == "config.pbtxt" or (top == "configs" and name.endswith(".pbtxt")):
-                config[name] = stamp
-            else:
-                other[name] = stamp
-        return Fingerprint(config, versions, other)
-
-
-def _stamps(root: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield (path within root, stamp) of each file that counts. Follows links, each folder once."""
-    pending = [""]
-    seen: set[tuple[int, int]] = set()
-    while pending:
-        inner = pending.pop()
-        try:
-            entries = sorted(os.scandir(root / inner), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in entries:
-            if _ignored(entry.name):
-                continue
-            try:
-                status = entry.stat()
-                is_folder = entry.is_dir()
-            except OSError:
-                continue
-            name = f"{inner}{entry.name}"
-            if not is_folder:
-                yield name, (status.st_mtime_ns, status.st_size)
-            elif (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                pending.append(f"{name}/")
+        """Return the state of the files now."""
+        return fingerprint_of(self.path, self.versions)
 
 
 class FileRepository:
@@ -196,15 +120,6 @@ def not_unique(name: str, places: Sequence[Path]) -> ServingError:
     return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(place) for place in places)}")
 
 
-def check_model_name(name: str) -> None:
-    """Refuse a name that could lead out of a repository. Raises ServingError(INVALID_ARG)."""
-    if not name or "/" in name or "\\" in name or ".." in name or "\0" in name or name == ".":
-        shown = name.replace("\0", "\\0")
-        raise ServingError(
-            Code.INVALID_ARG, f"invalid model name '{shown}', model name must not contain path traversal characters"
-        )
-
-
 # -- version policy ----------------------------------------------------------------------------------------------------
 
 
@@ -250,48 +165,3 @@ def _no_version(config: ModelConfig, present: tuple[int, ...]) -> ConfigError:
 
 def _listed(versions: Iterable[int]) -> str:
     return ", ".join(map(str, versions)) or "none"
-
-
-# -- models that come with a load request ------------------------------------------------------------------------------
-
-
-class OverrideFolder:
-    """A temporary model folder made of the files of a load request, and of nothing else. Who made it calls `remove`.
-
-    `files`: path within the model folder (a `file:` in front is dropped) -> content. Raises ServingError(INVALID_ARG)
-    for a path that leads out of the folder.
-    """
-
-    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        check_model_name(name)
-        targets = {_inside(given): data for given, data in files.items()}
-        self._root = Path(tempfile.mkdtemp(prefix="kernel-model-"))
-        self.path = self._root / name
-        try:
-            self.path.mkdir()
-            for inner, data in targets.items():
-                target = self.path / inner
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-            self.folder = ModelFolder.look(self.path)
-        except (OSError, ValueError) as error:
-            self.remove()
-            raise ServingError(
-                Code.INVALID_ARG, f"failed to write the files given for model '{name}': {error}"
-            ) from None
-
-    def remove(self) -> None:
-        """Delete the folder; again is no error."""
-        shutil.rmtree(self._root, ignore_errors=True)
-
-
-def _inside(given: str) -> str:
-    path = given.removeprefix("file:")
-    normal = posixpath.normpath(path.replace("\\", "/"))
-    if path == "" or normal in (".", "..") or normal.startswith(("/", "../")) or "\0" in path:
-        shown, normal = given.replace("\0", "\\0"), normal.replace("\0", "\\0")
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"Invalid file parameter '{shown}' with normalized path '{normal}' must stay within model directory.",
-        )
-    return normal

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, Reason, ServingError
 from kernel.tensor import Array, Tensor
 
 if TYPE_CHECKING:
+    from typing import TypeAlias  # not at run time: children of Python 3.9 use this file, too
+
     from kernel.batch import Batch
 
 __all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond"]

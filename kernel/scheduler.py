@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -66,7 +66,8 @@ class Scheduler:
         self.name = config.name
         self.version = version
         self.version_text = str(version)
-        self.instances = tuple(instances)
+        self.instances: tuple[ModelInstance, ...] = ()
+        self.leaving: dict[ModelInstance, asyncio.Future[None]] = {}  # instances that only finish what they have
         self.clock = clock
         self.statistics = StatisticsCounter()
         batching = config.dynamic_batching
@@ -88,8 +89,8 @@ class Scheduler:
         self._loop = loop
         self._mailbox = mailbox
         self._turn = turn
-        self._inline = all(instance.inline for instance in instances)
-        self._single = instances[0] if len(instances) == 1 else None
+        self._inline = True
+        self._single: ModelInstance | None = None
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
@@ -111,15 +112,25 @@ class Scheduler:
         self._burst_began = 0.0
         self._seen = 0  # how many waited when it was last looked at
         self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
+        self._let_in(instances)
+
+    def _let_in(self, instances: Sequence[ModelInstance]) -> None:
+        """Have `instances` take requests from now on, besides those that do."""
         for instance in instances:
             instance.scheduler = self
             instance.runs = not instance.inline and self.queue.plain and self._ordered is None
+        self.instances = (*self.instances, *instances)
+        self._inline = all(instance.inline for instance in self.instances)
+        self._single = self.instances[0] if len(self.instances) == 1 else None
 
     @property
     def pending(self) -> int:
         """Requests that were accepted and have not begun to execute."""
         begun = sum(
-            len(batch.requests) for instance in self.instances for batch in instance.running if not batch.started
+            len(batch.requests)
+            for instance in (*self.instances, *self.leaving)
+            for batch in instance.running
+            if not batch.started
         )
         return self.queue.size + begun
 
@@ -434,6 +445,8 @@ class Scheduler:
             self._fail_batch(batch, self._as_error(problem))
         if self.queue.size and not self._scheduled:
             self._dispatch()
+        if self.leaving:
+            self._see_off(instance)
         if self.stopping:
             self._tell_drained()
 
@@ -616,6 +629,39 @@ class Scheduler:
         response.id = request.id
         return response
 
+    # -- other instances -----------------------------------------------------------------------------------------------
+
+    def rearrange(self, come: Sequence[ModelInstance], go: Collection[ModelInstance]) -> list[asyncio.Future[None]]:
+        """Let instances come and others go; those finish what they have begun. Return what is done when they have."""
+        assert len(self.instances) + len(come) > len(go), "somebody has to execute what waits"
+        staying = [instance for instance in self.instances if instance not in go]
+        self.instances = ()
+        self._let_in((*staying, *come))
+        gone = []
+        for instance in go:
+            gone.append(self._loop.create_future())
+            self.leaving[instance] = gone[-1]
+            if instance.runs and instance.outstanding > 1:
+                self._mailbox.drain()
+                self.put_back(instance, instance.take_back())
+                self._mailbox.drain()  # as in `_look_after`
+            instance.runs = False
+            self._see_off(instance)
+        if self.queue.size:
+            self._schedule(self.clock())
+        return gone
+
+    def _see_off(self, instance: ModelInstance) -> None:
+        """Let an instance go that is on its way out and has nothing left to do."""
+        if not instance.outstanding and (gone := self.leaving.pop(instance, None)) is not None:
+            gone.set_result(None)
+
+    def leave_behind(self) -> None:
+        """Wait no longer for instances that are on their way out."""
+        for gone in self.leaving.values():
+            gone.set_result(None)
+        self.leaving.clear()
+
     # -- cancel, expire, stop ------------------------------------------------------------------------------------------
 
     def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
@@ -699,7 +745,7 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        return not self.in_flight and not any(instance.outstanding for instance in self.instances)
+        return not self.in_flight and not self.leaving and not any(instance.outstanding for instance in self.instances)
 
     def _tell_drained(self) -> None:
         if self._drained is not None and not self._drained.done() and self.is_idle:
@@ -708,7 +754,7 @@ class Scheduler:
     def abort(self, error: ServingError) -> None:
         """Answer everything that is in flight with `error`, now."""
         alive = [*self.queue, *self._open]
-        for instance in self.instances:
+        for instance in (*self.instances, *self.leaving):
             for batch in instance.running:
                 alive.extend(batch.requests)
         for request in alive:

@@ -25,7 +25,8 @@ from kernel.instance import current_worker
 from kernel.mailbox import Mailbox
 from kernel.model import Model
 from kernel.plugins import Plugins
-from kernel.registry import ModelIndex, Registry
+from kernel.polling import Poller
+from kernel.registry import ModelIndex, Registry, Wish
 from kernel.repository import FileRepository
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.settings import LogSettings, TraceOptions, TraceSettings
@@ -33,6 +34,7 @@ from kernel.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.statistics import ModelStatistics
 from kernel.tensor import Tensor, as_bytes_array, datatype_of
 from kernel.turn import Turn
+from kernel.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 
 __all__ = ["Kernel"]
 
@@ -44,8 +46,9 @@ _BLOCKS = "waiting here would block the event loop"
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
 
-    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "explicit" only
-    `load_models` (`["*"]` for all) and allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
+    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "poll" too, and
+    then follows the repositories every `poll_seconds` (0: never), "explicit" loads only `load_models` (`["*"]` for all) and
+    allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
     to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
     completed from the model. `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on,
     with one warning a model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
@@ -62,6 +65,7 @@ class Kernel:
         *repositories: str | os.PathLike[str] | FileRepository,
         control_mode: str = "none",
         load_models: Sequence[str] = (),
+        poll_seconds: float = 15.0,
         exit_on_error: bool = True,
         strict_readiness: bool = True,
         auto_complete: bool = True,
@@ -74,15 +78,18 @@ class Kernel:
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
     ) -> None:
-        if control_mode not in ("none", "explicit"):
-            raise ServingError(
-                Code.INVALID_ARG, f"unknown model control mode '{control_mode}'; there are 'none' and 'explicit'"
-            )
+        if control_mode not in ("none", "poll", "explicit"):
+            words = f"unknown model control mode '{control_mode}'; there are 'none', 'poll' and 'explicit'"
+            raise ServingError(Code.INVALID_ARG, words)
+        if poll_seconds < 0:
+            raise ServingError(Code.INVALID_ARG, f"poll_seconds is {poll_seconds}, wanted at least 0")
         if load_models and control_mode != "explicit":
             raise ServingError(
                 Code.INVALID_ARG, "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
             )
         self.control_mode = control_mode
+        self._poll_seconds = poll_seconds if control_mode == "poll" else 0.0
+        self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
         self.drain_seconds = drain_seconds
         self.strict_outputs = strict_outputs  # read when a model is loaded
         self.plugins = Plugins(plugins)
@@ -139,6 +146,8 @@ class Kernel:
             await self.stop(0.0)
             raise
         self.live = self.accepting = True
+        if self._poll_seconds:
+            self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
 
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
@@ -147,6 +156,8 @@ class Kernel:
         if not hasattr(self, "mailbox"):  # never started
             self.load_pool.shutdown(wait=False)
             return
+        for follower in self._followers:
+            follower.cancel()
         await self._registry.stop(self.drain_seconds if timeout is None else timeout)
         self.live = False
         self.mailbox.drain()
@@ -384,15 +395,22 @@ class Kernel:
     ready = is_model_ready
 
     async def load(
-        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        *,
+        config: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+        within: str = "",
     ) -> None:
         """Load or reload a model from its repository; returns when it is READY.
 
         `config`: the configuration as JSON instead of the file. `files`: path under the model folder -> content, instead of
         the repository's files. A version that serves goes on until the new one is READY, and stays when that fails. Raises
-        ServingError with the reason, and when the control mode is not explicit.
+        ServingError with the reason, and when the control mode is not explicit. Loads and unloads of related models take their
+        turns; a model that loads another one while it is itself being loaded gives its name as `within`, and is refused what
+        it could only wait for in vain.
         """
-        await self._registry.load(name, config=config, files=files)
+        await self._registry.load(name, Wish(config, files), within)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Refuse new requests for the model from now on, finish what it has, then finalize it; returns at once.
@@ -400,6 +418,13 @@ class Kernel:
         `dependents`: also the models that were only loaded for it.
         """
         self._registry.unload(name, dependents=dependents)
+
+    def watch(self, report: Callable[[Reload], None] = log_reload, seconds: float = WATCH_SECONDS) -> None:
+        """Reload models as soon as their files are saved, from now on, in any control mode; for development.
+
+        The files are looked at every `seconds`. `report` is told what came of each reload, and what has failed before.
+        """
+        self._followers.append(self.loop.create_task(Watcher(self._registry, report, seconds).run()))
 
     def index(self, ready: bool = False) -> list[ModelIndex]:
         """Return what is in the repositories and in what state, by name and version; `ready`: only what is READY."""

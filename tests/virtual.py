@@ -1,4 +1,4 @@
-"""Virtual time: an asyncio loop whose clock jumps to the next timer, and a backend that does what a test tells it.
+"""What the core's own tests share: virtual time (of kernel.testing), and a backend that does what a test tells it.
 
 An hour passes in a millisecond, a hung request is a failing test at once ("deadlock"), and nothing ever sleeps.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -28,56 +27,22 @@ from kernel import (
     hookimpl,
 )
 from kernel.request import TRANSITIONS
+from kernel.testing import Deadlock, VirtualLoop, run
 
-T = TypeVar("T")
-
-
-class Deadlock(AssertionError):
-    """Everything waits and nothing is due: with real time the test would hang."""
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    loop: VirtualLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready:
-            return ready
-        if timeout is None:
-            raise Deadlock("deadlock: nothing is ready and no timer is due")
-        self.loop.now += timeout
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop in virtual time, starting at 1000 s. Work for threads is done in place."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        selector = _JumpingSelector()
-        selector.loop = self
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now
-
-    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        future = self.create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a fresh virtual loop; errors that nobody fetched fail the test."""
-    problems: list[dict[str, Any]] = []
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.get_loop().set_exception_handler(lambda _, context: problems.append(context))
-        result = runner.run(main)
-    assert not problems, problems
-    return result
+__all__ = [
+    "BASE",
+    "Behaviour",
+    "Client",
+    "Deadlock",
+    "TestBackend",
+    "VirtualLoop",
+    "Watched",
+    "answer",
+    "echo",
+    "run",
+    "sleeping",
+    "write_repository",
+]
 
 
 #: What a test model does with a batch: a function or a coroutine function, given the batch.

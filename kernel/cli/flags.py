@@ -32,7 +32,7 @@ WITHOUT_EFFECT = """
     backend-directory repoagent-directory cache-directory backend-config host-policy min-supported-compute-capability
     model-load-gpu-limit pinned-memory-pool-byte-size cuda-memory-pool-byte-size buffer-manager-thread-count
     http-thread-count grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size
-    repository-poll-secs metrics-interval-ms allow-gpu-metrics allow-cpu-metrics
+    metrics-interval-ms allow-gpu-metrics allow-cpu-metrics
 """.split()
 
 #: What a flag may say although the feature is missing: that it isn't wanted.
@@ -77,6 +77,11 @@ MISSING: dict[str, Sequence[str]] = {
     "rate-limit-resource": (),
 }
 
+#: What to do instead, where that is more than doing without.
+WHY_MISSING = {
+    "model-namespacing": ": the name of a model has to be unique among all repositories; rename one of those that share it",
+}
+
 #: Missing flags that are booleans, alone the same as `true`.
 _SWITCHES = frozenset(flag for flag, values in MISSING.items() if "false" in values)
 
@@ -89,7 +94,7 @@ class _Refuse(argparse.Action):
         if str(values).lower() not in map(str.lower, MISSING[name]):
             allowed = [f"--{name}={value}" for value in MISSING[name][:1] if value]
             hint = f"; {allowed[0]} is accepted" if allowed else ""
-            parser.error(f"tritonserver's --{name} is not implemented in this version{hint}")
+            parser.error(f"tritonserver's --{name} is not implemented in this version{WHY_MISSING.get(name, '')}{hint}")
 
 
 class _Ignore(argparse.Action):
@@ -163,7 +168,15 @@ def add_serve_flags(parser: Parser) -> None:
         "--model-control-mode",
         choices=("none", "poll", "explicit"),
         default="none",
-        help="none: load all models at start; explicit: those of --load-model, more on request (default: none)",
+        help="none: load all models at start; poll: follow the repositories as well; explicit: load those of --load-model, "
+        "more on request (default: none)",
+    )
+    parser.add_argument(
+        "--repository-poll-secs",
+        type=seconds,
+        default=15,
+        metavar="SECONDS",
+        help="how often to look at the repositories in mode poll; 0: never again (default: 15)",
     )
     parser.add_argument(
         "--load-model", action="append", default=[], metavar="NAME", help="load at start in explicit mode; * for all"
@@ -173,6 +186,9 @@ def add_serve_flags(parser: Parser) -> None:
     )
     add_config_flags(parser)
     add_strict_flag(parser, False)
+    parser.add_switch(
+        "--watch", False, "for development: reload models when they are saved; implies --strict-outputs, --exit-on-error=false"
+    )
     parser.add_switch("--exit-on-error", True, "exit when a model fails to load at start")
     parser.add_switch("--strict-readiness", True, "not ready while a model has failed")
     parser.add_argument(

@@ -23,6 +23,7 @@ from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, lo
 from kernel.cli.parser import Parser
 from kernel.cli.table import table
 from kernel.cli.trace import trace_options
+from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
 from kernel.logs import set_up
@@ -46,6 +47,9 @@ GC_THRESHOLDS = (7_000, 20, 50)
 
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
+
+#: What is started, in the words of the reference, which has none for HTTP with TLS.
+SERVICES = {"GRPC": "GRPCInferenceService", "GRPCS": "GRPCInferenceService", "HTTP": "HTTPService", "HTTPS": "HTTPSService"}
 
 DESCRIPTION = """\
 Load the models of one or more model repositories and serve them.
@@ -81,8 +85,6 @@ def serve(arguments: Sequence[str]) -> int:
     paths = repositories(parser, options)
     if options.load_model and options.model_control_mode != "explicit":
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
-    if options.model_control_mode == "poll":
-        parser.error("tritonserver's --model-control-mode=poll is not implemented in this version; there is 'explicit'")
     chosen = log_options(options)
     try:
         log_settings = LogSettings(chosen, set_up(chosen).apply)
@@ -138,10 +140,11 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
             *paths,
             control_mode=options.model_control_mode,
             load_models=options.load_model,
-            exit_on_error=options.exit_on_error,
+            poll_seconds=options.repository_poll_secs,
+            exit_on_error=options.exit_on_error and not options.watch,
             strict_readiness=options.strict_readiness,
             auto_complete=auto_complete(options),
-            strict_outputs=options.strict_outputs,
+            strict_outputs=options.strict_outputs or options.watch,
             config_name=options.model_config_name,
             load_threads=options.model_load_thread_count,
             drain_seconds=options.exit_timeout_secs,
@@ -177,6 +180,8 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
     if not await _start(frontends):
         await kernel.stop(0.0)
         return 1
+    if options.watch:
+        kernel.watch(Console(sys.stderr))
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -197,14 +202,15 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
             for started in frontends[:k]:
                 await started.stop()
             return False
-        log.info("Started %sService at %s", *_service(frontend))
+        protocol, place = _service(frontend)
+        log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), place)
     if not frontends:
         log.warning("no front end is switched on: nobody can reach the models")
     return True
 
 
 def _service(frontend: Frontend) -> tuple[str, str]:
-    """Return a front end's protocol and place, such as ("HTTP", "0.0.0.0:8000")."""
+    """Return a front end's protocol and place, such as ("HTTP", "0.0.0.0:8000") or ("GRPCS", "unix:/run/grpc.sock")."""
     address = urlsplit(frontend.address)
     return address.scheme.upper(), f"{address.netloc}{address.path}"
 

@@ -48,7 +48,7 @@ _TRAILERS_FRAME = len(TRAILERS).to_bytes(3, "big") + b"\x01\x05"
 class Answer(Stream):
     """The outgoing half of a call."""
 
-    __slots__ = ("_backlog", "begun", "deadline", "meaning", "moment", "on_cancel", "on_writable", "request", "server")
+    __slots__ = ("_backlog", "_behind", "begun", "deadline", "meaning", "moment", "on_cancel", "on_writable", "request", "server")
 
     server: Server
     meaning: Meaning
@@ -59,8 +59,14 @@ class Answer(Stream):
     on_cancel: Callable[[], None] | None
     on_writable: Callable[[], None] | None
     _backlog: deque[Any] | None  # what has to wait for a message that is being packed
+    _behind: int  # the bytes that wait there
 
     # --- what methods call
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what it is sent, as far as one can tell."""
+        return self._backlog is None and super().writable
 
     def reply(self, message: Payload) -> None:
         """Answer a unary call: head, message and status 0 in one write. The bytes are the message's, without a prefix."""
@@ -172,7 +178,12 @@ class Answer(Stream):
         compression = self.meaning.compression
         assert compression is not None
         if self._backlog is not None:
-            self._backlog.append(pieces)
+            self._behind += size
+            if self._behind > MAX_WAITING:
+                text = f"{self._behind} bytes wait to be compressed, more than the {MAX_WAITING} that are kept"
+                self.give_up(Status.RESOURCE_EXHAUSTED, text)
+            else:
+                self._backlog.append(pieces)
         elif size <= ON_LOOP:
             self._send_packed(pieces, size, compression.packed(pieces))
         else:
@@ -190,6 +201,8 @@ class Answer(Stream):
             self._send_packed(pieces, size, done.result())
         backlog, self._backlog = self._backlog, None
         self._go_on(backlog or deque())
+        if self.writable:
+            self.room_again()
 
     def _go_on(self, backlog: deque[Any]) -> None:
         """Send what had to wait, up to the next message that is packed on another thread."""
@@ -198,7 +211,9 @@ class Answer(Stream):
             if isinstance(item, tuple):
                 self.finish(*item)
             else:
-                self._pack(item, sum(map(len, item)))
+                size = sum(map(len, item))
+                self._behind -= size
+                self._pack(item, size)
             if self._backlog is not None:
                 self._backlog = backlog
                 return

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_grpc.answers import Answer, Payload
 from kernel_grpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Assembly, Memory, Message, MessageError
-from kernel_grpc.compression import ON_LOOP, unpacked
-from kernel_grpc.heads import Metadata
+from kernel_grpc.compression import UNPACKED_ON_LOOP, unpacked
 from kernel_grpc.http2 import Connection, Data
+from kernel_grpc.metadata import Metadata
 from kernel_grpc.methods import Method, Receiver
-from kernel_grpc.status import Status
+from kernel_grpc.status import SHUTTING_DOWN, Status
 
 if TYPE_CHECKING:
     from kernel_grpc.heads import Meaning
@@ -55,6 +55,7 @@ class Call(Answer):
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self._backlog = None
+        self._behind = 0
         self._assembly: Assembly | None = None
         self._receiver: Receiver | None = None
         self._first: Message | None = None  # the one message of a unary call
@@ -81,6 +82,9 @@ class Call(Answer):
             self.deadline = now + meaning.timeout
             self.moment = self.server.deadlines.add(self, self.deadline, now)
         if self.method.streaming:
+            if self.server.draining:
+                self.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
+                return
             self._assembly = Assembly()
             try:
                 receiver = self.method.handler(self)
@@ -116,7 +120,7 @@ class Call(Answer):
             self.give_up(error.status, error.text)
             return None
         except MemoryError:
-            self.give_up(Status.RESOURCE_EXHAUSTED, f"there is no memory for the request, of which {assembly.progress} have come")
+            self._no_memory(f", of which {assembly.progress} have come")
             return None
         if ended:
             self._end_of_messages(assembly)
@@ -137,6 +141,8 @@ class Call(Answer):
                 self._take(assembly)
             except MessageError as error:
                 self.give_up(error.status, error.text)
+            except MemoryError:
+                self._no_memory()
 
     def _take(self, assembly: Assembly) -> None:
         """Take a complete message. Raises MessageError."""
@@ -147,7 +153,7 @@ class Call(Answer):
         coding = self.meaning.coding
         if not coding:
             raise MessageError(Status.INTERNAL, "a compressed message, but no grpc-encoding that says how")
-        if len(message) <= ON_LOOP:
+        if len(message) <= UNPACKED_ON_LOOP:
             self._message(unpacked(message, coding, MAX_MESSAGE))
             return
         self._unpacking = True
@@ -162,6 +168,8 @@ class Call(Answer):
         error = done.exception()
         if isinstance(error, MessageError):
             self.give_up(error.status, error.text)
+        elif isinstance(error, MemoryError):
+            self._no_memory()
         elif error is not None:
             self._crashed(error)
         else:
@@ -198,6 +206,9 @@ class Call(Answer):
                 self.finish(Status.UNIMPLEMENTED, f"no message; '{self.meaning.path}' takes one")
         except Exception as error:
             self._crashed(error)
+
+    def _no_memory(self, more: str = "") -> None:
+        self.give_up(Status.RESOURCE_EXHAUSTED, f"there is no memory for the request{more}")
 
     def _crashed(self, error: BaseException) -> None:
         path = self.meaning.path

@@ -12,7 +12,7 @@ from typing import Any
 from kernel_grpc.assembly import LARGE, Message, MessageError, aligned
 from kernel_grpc.http2 import Data
 
-__all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "Compression", "unpacked"]
+__all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "unpacked"]
 
 #: Coding -> zlib's window bits.
 CODINGS = {"gzip": 31, "deflate": 15}
@@ -28,8 +28,10 @@ LEVELS = {
     "high": (9, ("deflate", "gzip")),
 }
 
-#: What is longer than this is packed and unpacked on another thread: the loop has others to serve.
+#: What is longer than this is packed on another thread: the loop has others to serve. Unpacked, a message may become a thousand
+#: times as long, so less of it may take the loop's time.
 ON_LOOP = 64 * 1024
+UNPACKED_ON_LOOP = 8 * 1024
 
 
 class Compression:
@@ -68,7 +70,7 @@ def unpacked(data: Message, coding: str, limit: int) -> Message:
             if total > limit:
                 raise MessageError(8, f"a message of more than {limit} bytes, unpacked; larger ones are not taken")
             rest = unpacker.unconsumed_tail
-            if not part and not rest:
+            if not part and not rest and not unpacker.eof:
                 raise MessageError(13, f"a message that is no {coding}: it is cut off")
     except zlib.error as error:
         raise MessageError(13, f"a message that is no {coding}: {error}") from None
@@ -78,7 +80,9 @@ def unpacked(data: Message, coding: str, limit: int) -> Message:
         return b"".join(parts)
     memory = aligned(total, total)
     view, at = memory.data, 0
-    for part in parts:
+    parts.reverse()
+    while parts:  # let go of, one by one: both are in memory at a time, but not for longer than need be
+        part = parts.pop()
         view[at : at + len(part)] = part
         at += len(part)
     return memory

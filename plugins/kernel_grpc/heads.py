@@ -1,33 +1,33 @@
 """What a request's header fields mean to gRPC: the method, the metadata, the deadline, how messages are packed, or why not.
 
-Equal fields mean the same, so everything here is found out once and then shared by all calls that repeat them; nothing that
-differs from one call to the next may be stored in it.
+Equal fields mean the same, so what is found out is shared by all calls that repeat them; and what does not depend on the few
+fields that are new for each call of some clients (deadlines, the ids of traces), by those, too. Nothing that differs otherwise
+from one call to the next may be stored in it.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kernel_grpc import status
 from kernel_grpc.compression import CODINGS, OFFER, Compression
 from kernel_grpc.http2 import Field, Head
+from kernel_grpc.metadata import Forwarding, Metadata, read_binary, read_metadata
 from kernel_grpc.status import Status
 
 if TYPE_CHECKING:
     from kernel_grpc.methods import Method
 
-__all__ = ["Forwarding", "Meaning", "Meanings", "Metadata", "read_timeout"]
+__all__ = ["Meaning", "Meanings", "read_timeout"]
 
-#: How many different lists of fields are remembered by a front end, and how long one may be.
+#: How many kinds of calls are remembered by a front end, and how long their fields may be.
 REMEMBERED = 1024
 REMEMBERED_SIZE = 4096
 
-#: Fields that are gRPC's own business and no metadata.
-RESERVED = frozenset((b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
+#: Those that say what kind of call it is.
+DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding"))
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -35,81 +35,76 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 _CONTENT_TYPE = re.compile(rb"application/grpc([+;].*)?").fullmatch
 
 
-class Metadata(tuple[tuple[str, str | bytes], ...]):
-    """What a client sends along with a call: (name in lower case, value) in order; bytes for names that end in `-bin`."""
+class Kind:
+    """What the fields say that are gRPC's own and the same from call to call: of the deadline and the metadata it knows nothing.
 
-    __slots__ = ()
-
-    def get(self, name: str, default: str | bytes | None = None) -> str | bytes | None:
-        """Return the first value of that name."""
-        for key, value in self:
-            if key == name:
-                return value
-        return default
-
-
-class Forwarding:
-    """Which metadata become request parameters (`--grpc-header-forward-pattern`): all of whose names a part matches.
-
-    In any case, which only means that the pattern may be in upper case; `(?-i)` in front of it takes that back.
+    `refusal`: the header block that answers it at once. `coding`: how compressed messages of the request are packed.
+    `compression`: of the answer's messages, None for none. `restriction`: the metadata that the method asks for, (name, value).
     """
 
-    def __init__(self, pattern: str) -> None:
-        bare = pattern.removeprefix("(?-i)")
-        self._search = re.compile(bare, re.IGNORECASE if bare == pattern else 0).search
+    __slots__ = ("coding", "compression", "method", "refusal", "restriction")
 
-    def __call__(self, metadata: Metadata) -> tuple[tuple[str, str], ...]:
-        """Return them; binary values up to their first zero byte, as the reference forwards them."""
-        return tuple(
-            (name, value if isinstance(value, str) else value.partition(b"\0")[0].decode("utf-8", "replace"))
-            for name, value in metadata
-            if self._search(name)
-        )
-
-
-class Meaning:
-    """What one list of fields means.
-
-    `refusal`: the header block that answers it at once. `timeout`: in seconds. `coding`: how compressed messages of the request
-    are packed. `compression`: of the answer's messages, None for none. `plain`: a unary call without any of these.
-    """
-
-    __slots__ = ("coding", "compression", "forwarded", "metadata", "method", "plain", "refusal", "timeout")
-
-    def __init__(self, method: Method | None = None, metadata: Metadata | None = None) -> None:
+    def __init__(self, method: Method | None = None) -> None:
         self.method = method
-        self.metadata = metadata if metadata is not None else Metadata()
-        self.forwarded: tuple[tuple[str, str], ...] = ()
-        self.timeout: float | None = None
         self.coding = ""
         self.compression: Compression | None = None
         self.refusal: bytes | None = None
-        self.plain = False
+        self.restriction: tuple[bytes, bytes] | None = None
+
+    @classmethod
+    def refused(cls, code: int, status_code: int, text: str, *fields: Field) -> Kind:
+        kind = cls()
+        kind.refusal = status.trailers_only(status_code, text, code, *fields)
+        return kind
+
+
+class Meaning:
+    """What one list of fields means: its kind, and what is the call's own.
+
+    `timeout`: in seconds. `plain`: a unary call without a deadline that is not refused. Most methods read no metadata, which may
+    be new for each call: they are not taken out of the fields before somebody asks.
+    """
+
+    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "method", "plain", "refusal",
+                 "timeout")  # fmt: skip
+
+    def __init__(
+        self, kind: Kind, fields: tuple[Field, ...] = (), timeout: float | None = None, forwarding: Forwarding | None = None
+    ) -> None:
+        self.method = method = kind.method
+        self.coding = kind.coding
+        self.compression = kind.compression
+        self.refusal = kind.refusal
+        self.timeout = timeout
+        self.plain = method is not None and not method.streaming and timeout is None
+        self._fields = fields
+        self._forwarding = forwarding
+        self._metadata: Metadata | None = None
+        self._forwarded: tuple[tuple[str, str], ...] | None = () if forwarding is None else None
 
     @property
     def path(self) -> str:
         return self.method.path if self.method is not None else ""
 
-    def settle(self) -> Meaning:
-        """Note whether it is plain, once all is known."""
-        self.plain = (
-            self.method is not None and not self.method.streaming and self.refusal is None and self.timeout is None
-        )
-        return self
+    @property
+    def metadata(self) -> Metadata:
+        metadata = self._metadata
+        if metadata is None:
+            metadata = self._metadata = Metadata(read_metadata(self._fields))
+        return metadata
+
+    @property
+    def forwarded(self) -> tuple[tuple[str, str], ...]:
+        """The metadata that become request parameters."""
+        forwarded = self._forwarded
+        if forwarded is None:
+            assert self._forwarding is not None
+            forwarded = self._forwarded = self._forwarding(self.metadata)
+        return forwarded
 
     @classmethod
     def refused(cls, code: int, status_code: int, text: str, *fields: Field) -> Meaning:
-        meaning = cls()
-        meaning.refusal = status.trailers_only(status_code, text, code, *fields)
-        return meaning
-
-    def within(self, timeout: float) -> Meaning:
-        """Return the same with a timeout."""
-        other = Meaning(self.method, self.metadata)
-        other.forwarded, other.coding, other.compression = self.forwarded, self.coding, self.compression
-        other.refusal = self.refusal
-        other.timeout = timeout
-        return other.settle()
+        return cls(Kind.refused(code, status_code, text, *fields))
 
 
 class Meanings:
@@ -131,7 +126,7 @@ class Meanings:
         self._restrictions = restrictions or {}
         self._forwarding = forwarding
         self._compression = compression
-        self._known: dict[tuple[Field, ...], Meaning] = {}
+        self._known: dict[tuple[Field, ...], Kind] = {}
 
     def __call__(self, head: Head) -> Meaning:
         """Return what a head means and note it there."""
@@ -144,84 +139,64 @@ class Meanings:
         if head.too_large:
             text = f"a header list of {head.size} bytes is larger than the limit that was announced"
             return Meaning.refused(431, Status.RESOURCE_EXHAUSTED, text)
-        timeouts = [value for name, value in head.fields if name == b"grpc-timeout"]
-        key = tuple(field for field in head.fields if field[0] != b"grpc-timeout") if timeouts else head.fields
-        meaning = self._known.get(key)
-        if meaning is None:
-            meaning = self._read(head)
+        fields = head.fields
+        key = tuple([field for field in fields if field[0] in DECISIVE])
+        kind = self._known.get(key)
+        if kind is None:
+            kind = self._read(head, dict(key))
             if head.size <= REMEMBERED_SIZE:
                 if len(self._known) >= REMEMBERED:
                     self._known.clear()
-                self._known[key] = meaning
-        if not timeouts or meaning.refusal is not None:
-            return meaning
-        timeout = read_timeout(timeouts[-1])
-        if timeout is None:
-            shown = timeouts[-1][:32].decode("latin-1")
-            return Meaning.refused(200, Status.INTERNAL, f"grpc-timeout is '{shown}', not up to 8 digits and one of HMSmun")
-        return meaning.within(timeout)
+                self._known[key] = kind
+        if kind.refusal is not None:
+            return Meaning(kind)
+        timeout = None
+        for name, value in fields:
+            if name == b"grpc-timeout":
+                timeout = read_timeout(value)
+                if timeout is None:
+                    shown = value[:32].decode("latin-1")
+                    text = f"grpc-timeout is '{shown}', not up to 8 digits and one of HMSmun"
+                    return Meaning.refused(200, Status.INTERNAL, text)
+            elif name[-4:] == b"-bin":
+                try:
+                    read_binary(name, value)
+                except ValueError as error:
+                    return Meaning.refused(200, Status.INTERNAL, str(error))
+        if kind.restriction is not None and next((v for n, v in fields if n == kind.restriction[0]), None) != kind.restriction[1]:
+            text = f"This protocol is restricted, expecting header '{kind.restriction[0].decode()}'"
+            return Meaning.refused(200, Status.UNAVAILABLE, text)
+        return Meaning(kind, fields, timeout, self._forwarding)
 
-    def _read(self, head: Head) -> Meaning:
-        fields = dict(head.fields)
+    def _read(self, head: Head, fields: Mapping[bytes, bytes]) -> Kind:
         content_type = fields.get(b"content-type", b"")
         if head.method != b"POST":
             shown = head.method[:32].decode("latin-1")
-            return Meaning.refused(405, Status.INTERNAL, f"the method is {shown}, not POST", (b"allow", b"POST"))
+            return Kind.refused(405, Status.INTERNAL, f"the method is {shown}, not POST", (b"allow", b"POST"))
         if content_type and not _CONTENT_TYPE(content_type.lower()):  # none at all is let pass, as by the reference
             shown = content_type[:64].decode("latin-1")
-            return Meaning.refused(415, Status.INTERNAL, f"the content-type is '{shown}', not application/grpc")
+            return Kind.refused(415, Status.INTERNAL, f"the content-type is '{shown}', not application/grpc")
         method = self.methods.get(head.path)
         if method is None:
             shown = head.path[:256].decode("utf-8", "replace")
-            return Meaning.refused(200, Status.UNIMPLEMENTED, f"unknown method '{shown}'")
-        try:
-            meaning = Meaning(method, Metadata(read_metadata(head.regular)))
-        except ValueError as error:
-            return Meaning.refused(200, Status.INTERNAL, str(error))
-        restriction = self._restrictions.get(method.category)
-        if restriction is not None:
-            name = f"triton-grpc-protocol-{restriction[0]}".lower()
-            if meaning.metadata.get(name) != restriction[1]:
-                text = f"This protocol is restricted, expecting header '{name}'"
-                return Meaning.refused(200, Status.UNAVAILABLE, text)
+            return Kind.refused(200, Status.UNIMPLEMENTED, f"unknown method '{shown}'")
+        kind = Kind(method)
         coding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
         if coding != "identity":
             if coding not in CODINGS:
                 text = f"grpc-encoding is '{coding[:32]}'; there are {', '.join(CODINGS)} and identity"
-                return Meaning.refused(200, Status.UNIMPLEMENTED, text, OFFER)
-            meaning.coding = coding
+                return Kind.refused(200, Status.UNIMPLEMENTED, text, OFFER)
+            kind.coding = coding
         if method.category == "inference":
             offer = fields.get(b"grpc-accept-encoding", b"").decode("latin-1")
-            meaning.compression = Compression.chosen(offer, self._compression)
-        if self._forwarding is not None:
-            meaning.forwarded = self._forwarding(meaning.metadata)
-        return meaning.settle()
+            kind.compression = Compression.chosen(offer, self._compression)
+        restriction = self._restrictions.get(method.category)
+        if restriction is not None:
+            kind.restriction = f"triton-grpc-protocol-{restriction[0]}".lower().encode(), restriction[1].encode()
+        return kind
 
 
 def read_timeout(value: bytes) -> float | None:
     """Return the seconds that a grpc-timeout allows; None for what is none."""
     match = _TIMEOUT(value)
     return None if match is None else int(match[1]) * _UNITS[match[2]]
-
-
-def read_metadata(fields: Iterable[Field]) -> Iterable[tuple[str, str | bytes]]:
-    """Yield the metadata among the regular fields. Raises ValueError for a binary value that is no base64."""
-    for name, value in fields:
-        if name in RESERVED:
-            continue
-        key = name.decode("ascii")
-        if not key.endswith("-bin"):
-            yield key, _text(value)
-            continue
-        for part in value.split(b","):
-            try:
-                yield key, base64.b64decode(part.strip() + b"=" * (-len(part.strip()) % 4), validate=True)
-            except binascii.Error as error:
-                raise ValueError(f"the metadata '{key}' is no base64: {error}") from None
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")

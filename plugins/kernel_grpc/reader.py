@@ -234,6 +234,6 @@ def classes_of(parameters: Mapping[str, Any]) -> int:
     parameter = parameters["classification"]
     if kind_of(parameter) != "int64_param":
         raise invalid("invalid value type for 'classification' parameter, expected int64_param")
-    if parameter.int64_param < 0:
+    if parameter.int64_param <= 0:  # 0 is none over HTTP, and refused here (reference behaviour)
         raise invalid("invalid value for 'classification' parameter, expected >= 0")
     return int(parameter.int64_param)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from kernel_grpc.calls import Call
 from kernel_grpc.deadlines import Deadlines
-from kernel_grpc.heads import Forwarding, Meaning, Meanings
+from kernel_grpc.heads import Meaning, Meanings
 from kernel_grpc.http2 import Connection, Head
 from kernel_grpc.keepalive import Keepalive
+from kernel_grpc.metadata import Forwarding
 from kernel_grpc.methods import Method
 from kernel_grpc.status import Status
 

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from kernel import Code
 from kernel_grpc.http2 import literal, response
 
-__all__ = ["CONTENT_TYPE", "HEAD", "STATUS_OF", "TRAILERS", "Status", "head", "shortened", "trailers", "trailers_only"]
+__all__ = ["CONTENT_TYPE", "HEAD", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "head", "shortened", "trailers",
+           "trailers_only"]  # fmt: skip
 
 
 class Status:
@@ -47,6 +48,9 @@ CONTENT_TYPE = (b"content-type", b"application/grpc")
 #: The block before the first message of a plain answer, and the one behind its last.
 HEAD = response(200, [CONTENT_TYPE])
 TRAILERS = literal(b"grpc-status", b"0")
+
+#: What the reference says to a request that comes while it stops.
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
 #: What needs no escape in a grpc-message: printable ASCII but the percent sign.
 SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")

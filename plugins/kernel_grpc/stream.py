@@ -17,6 +17,7 @@ from kernel_grpc.encode import Payload, Reply, error_message, nothing_more, stre
 from kernel_grpc.infer import Inference
 from kernel_grpc.outputs import failed, finished_response, no_response
 from kernel_grpc.plan import Plan
+from kernel_grpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.unary import parsed
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ IN_FLIGHT = 1024
 #: The metadata by which a client asks for errors as the stream's status.
 STRICT = "triton_grpc_error"
 
-SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-
 
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
@@ -46,7 +45,7 @@ class InferStream:
         self.answers: dict[StreamAnswer, None] = {}
         self.order: deque[StreamAnswer] = deque()
         self.strict = call.metadata.get(STRICT) == "true"
-        self.closing = False  # the client has said all
+        self.closing = False  # the client has said all, or the server stops
         self.held = False  # nothing more is read
         call.on_cancel = self.cancel
         call.on_writable = self.balance
@@ -60,7 +59,7 @@ class InferStream:
             return
         inference = self.inference
         try:
-            if call.connection.draining:
+            if call.server.draining:
                 raise ServingError(Code.UNAVAILABLE, SHUTTING_DOWN)
             request, plan, parameters = inference.read(data, call.forwarded, True)
         except ServingError as error:
@@ -79,10 +78,10 @@ class InferStream:
             self.balance()
 
     def half_closed(self) -> None:
-        """Receive the end of the client's messages."""
+        """Receive the end of the client's messages, or of our taking them."""
         self.closing = True
         if not self.answers:
-            self.call.finish()
+            self._finish()
 
     def cancel(self) -> None:
         """Nobody waits for anything here any more."""
@@ -144,7 +143,15 @@ class InferStream:
         if self.held:
             self.balance()
         if self.closing and not answers and not self.call.done:
-            self.call.finish()
+            self._finish()
+
+    def _finish(self) -> None:
+        """End the stream: all is answered. A client that might have gone on is told why it can't: a request may be on its way."""
+        call = self.call
+        if call.ended or not call.server.draining:
+            call.finish()
+        else:
+            call.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
 
 
 class StreamAnswer:

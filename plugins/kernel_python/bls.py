@@ -31,7 +31,15 @@ _DECOUPLED = (
     "policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
 )
 
-__all__ = ["call", "call_and_iterate", "call_async", "call_async_and_iterate"]
+__all__ = [
+    "call",
+    "call_and_iterate",
+    "call_async",
+    "call_async_and_iterate",
+    "failed",
+    "refusal_of_decoupled",
+    "refusal_of_memory",
+]
 
 CALLED = Hop("called", takes=True)
 _USE_ASYNC = (
@@ -70,7 +78,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
             raise TritonModelException(
                 f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
             ) from error
-        return response_of(_failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
+        return response_of(failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
     return _outcome(instance, core, box[0] if box else None)
 
 
@@ -78,7 +86,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
     """Call the model and return at once the iterator of its responses."""
     instance, batch = bls_site()
     kernel = instance.kernel
-    iterator = ResponseIterator(instance, _failed)
+    iterator = ResponseIterator(instance, failed)
     core = iterator._request = _core_request(instance, batch, request, holders, iterator._respond)
     if (refusal := _memory_refusal(request, core)) is not None:
         iterator._respond(refusal, True)
@@ -219,11 +227,11 @@ def _outcome(instance: Instance, core: CoreRequest, response: CoreResponse | Non
     if response is None:
         return response_of(CoreResponse([]), False)
     if response.error is not None:
-        response = _failed(core, response.error)
+        response = failed(core, response.error)
     return response_of(response, instance.zero_copy)
 
 
-def _failed(core: CoreRequest, error: ServingError) -> CoreResponse:
+def failed(core: CoreRequest, error: ServingError) -> CoreResponse:
     """Return the error response in the reference's words: what failed before it was executed says so in front."""
     message = error.message
     if not core.counted:
@@ -245,12 +253,20 @@ def _target(kernel: Any, call: InferenceRequest, core: CoreRequest) -> Model | N
 def _refusal(model: Model | None, call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
     """Return why a call for one response can't be made, None when it can: a decoupled model, or memory that is not there."""
     if model is not None and model.decoupled:
-        return _failed(core, ServingError(Code.INTERNAL, _DECOUPLED.format(call._model)))
+        return refusal_of_decoupled(core)
     return None if call._memory is None else _memory_refusal(call, core)
 
 
 def _memory_refusal(call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
-    if call._memory is None or call._memory.is_cpu:
-        return None
+    return None if call._memory is None or call._memory.is_cpu else refusal_of_memory(core)
+
+
+def refusal_of_decoupled(core: CoreRequest) -> CoreResponse:
+    """Return what a call for one response gets from a decoupled model."""
+    return failed(core, ServingError(Code.INTERNAL, _DECOUPLED.format(core.model_name)))
+
+
+def refusal_of_memory(core: CoreRequest) -> CoreResponse:
+    """Return what a call gets that wants its outputs where there is no memory."""
     message = "the outputs were asked for in GPU memory (preferred_memory), which this server does not have"
-    return _failed(core, ServingError(Code.INTERNAL, message))
+    return failed(core, ServingError(Code.INTERNAL, message))

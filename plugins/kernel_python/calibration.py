@@ -36,7 +36,9 @@ def calibrate() -> None:
             hop.holder = NEVER
         return
     taken: list[Any] = []
-    kernel = SimpleNamespace(send=lambda *_: None, loop=object(), wait=lambda *_: None, model=_unknown)
+    kernel = SimpleNamespace(
+        send=lambda *_: None, loop=object(), wait=lambda *_: None, model=_unknown, strict_outputs=False
+    )
     instance = Instance(kernel, "calibration", "calibration", "", "execute")  # type: ignore[arg-type]
     request = CoreRequest("calibration", {}, lambda response, final: None)
     request.wanted = frozenset("X")

@@ -16,7 +16,7 @@ from kernel_python.faults import TritonModelException
 if TYPE_CHECKING:
     from kernel_python.modules import PrivateModules
 
-__all__ = ["EXECUTION", "Instance", "bls_site", "calling_instance", "calling_site"]
+__all__ = ["EXECUTION", "Instance", "bls_site", "calling_instance", "calling_site", "only"]
 
 RELEASED = RequestState.RELEASED
 BLS_MISPLACED = "BLS is only supported during the 'execute' function."
@@ -26,7 +26,8 @@ class Instance:
     """One instance of a python model, as the pb_utils functions need to know it.
 
     `phase`: "auto_complete", "initialize", "execute" or "finalize"; BLS is refused in the first and the last. `idle`: what
-    EXECUTION says while nothing executes.
+    EXECUTION says while nothing executes. `lends`: its arrays are handed over as they are, since whoever gets them only reads
+    (zero_copy) or takes a copy at once (in a process of its own).
     """
 
     __slots__ = (
@@ -34,11 +35,13 @@ class Instance:
         "executor",
         "idle",
         "kernel",
+        "lends",
         "model_name",
         "modules",
         "name",
         "outputs",
         "phase",
+        "strict",
         "undeclared",
         "version_folder",
         "zero_copy",
@@ -54,7 +57,9 @@ class Instance:
         self.executor: Any = None  # the instance's ModelExecutor, once it is made
         self.decoupled = False
         self.zero_copy = False
+        self.lends = False
         self.outputs: frozenset[str] = frozenset()
+        self.strict = bool(getattr(kernel, "strict_outputs", False))  # what the config lacks is the core's to refuse
         self.undeclared: set[str] = set()  # output names that the log has warned about
         self.idle: tuple[Instance, Batch | None] = (self, None)
 
@@ -71,11 +76,23 @@ class Instance:
 EXECUTION: ContextVar[tuple[Instance, Batch | None]] = ContextVar("kernel_python_execution")
 
 
+#: The one instance whose code can call, in a process of its own.
+_only: Instance | None = None
+
+
+def only(instance: Instance) -> None:
+    """Take every call that no execution makes for one of this instance's."""
+    global _only
+    _only = instance
+
+
 def calling_site() -> tuple[Instance, Batch | None] | None:
     """Return the calling model's instance and the batch it executes (None outside of `execute`); None if no model calls."""
     site = EXECUTION.get(None)
     if site is not None:
         return site
+    if _only is not None:
+        return _only.idle
     frame = sys._getframe(1)
     while frame is not None:
         instance: Instance | None = frame.f_globals.get("__kernel_instance__")

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
-from greenlet import GreenletExit
-
 from kernel import Batch, Placement, Result, ServingError
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
@@ -20,6 +18,7 @@ from kernel_python.calling import EXECUTION, Instance
 from kernel_python.faults import describe, execution_error
 from kernel_python.received import Received
 from kernel_python.responses import InferenceResponse, answers, small_answer
+from kernel_python.waiting import GreenletExit
 
 __all__ = ["AsyncExecutor", "ModelExecutor", "SyncExecutor"]
 
@@ -236,7 +235,7 @@ class AsyncExecutor(ModelExecutor):
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if getattr(task, "cancelling", int)():  # in a child, Python may be older than that
                 raise  # the core has given the execution up
             raise self._raised(requests, error) from None
         except BaseException as error:

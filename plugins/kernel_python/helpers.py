@@ -46,7 +46,7 @@ _NUMPY_TYPES: tuple[Any, ...] = (
 _STRINGS = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING"
 
 #: `TYPE_X` of a config -> numpy type. BOOL is python's `bool`, as in the reference.
-TRITON_STRING_TO_NUMPY: dict[str, Any] = {f"TYPE_{n}": t for n, t in zip(_STRINGS.split(), _NUMPY_TYPES, strict=True)}
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {f"TYPE_{n}": t for n, t in zip(_STRINGS.split(), _NUMPY_TYPES)}
 TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
 
 

@@ -155,16 +155,16 @@ def answers(
             name = tensor._name
             if name in wanted:
                 array = tensor._array
-                if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.zero_copy:
+                if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.lends:
                     COPIES.small += 1
                     array = array.copy()
                 else:
                     del array
                     holders = getrefcount(result) + getrefcount(response)
-                    array = hand_over(tensor, holders, OUTPUT, request.inputs, instance.zero_copy)
+                    array = hand_over(tensor, holders, OUTPUT, request.inputs, instance.lends)
                 outputs.append(CoreTensor(name, tensor._datatype, array))
             elif name not in instance.outputs:
-                _warn_undeclared(instance, name)
+                _undeclared(instance, tensor, outputs)
         out.append(CoreResponse(outputs, parameters=response._parameters))
     return out
 
@@ -202,21 +202,27 @@ def answer_of(
         name = tensor._name
         if name in wanted:
             array = tensor._array
-            if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.zero_copy:
+            if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.lends:
                 COPIES.small += 1
                 array = array.copy()
             else:
                 del array
-                array = hand_over(tensor, holders, hop, request.inputs, instance.zero_copy)
+                array = hand_over(tensor, holders, hop, request.inputs, instance.lends)
             outputs.append(CoreTensor(name, tensor._datatype, array))
         elif name not in instance.outputs:
-            _warn_undeclared(instance, name)
+            _undeclared(instance, tensor, outputs)
     return CoreResponse(outputs, parameters=response._parameters)
 
 
-def _warn_undeclared(instance: Instance, name: str) -> None:
-    """Say once that an output goes nowhere; the reference drops it without a word (spec, 1.6)."""
-    if name not in instance.undeclared:
+def _undeclared(instance: Instance, tensor: Tensor, outputs: list[CoreTensor]) -> None:
+    """Pass on an output that the config lacks where the core is strict and has the words for it.
+
+    Elsewhere say once that it goes nowhere; the reference drops it without a word (spec, 1.6).
+    """
+    name = tensor._name
+    if instance.strict:
+        outputs.append(CoreTensor(name, tensor._datatype, tensor._array))
+    elif name not in instance.undeclared:
         instance.undeclared.add(name)
         log.warning(
             "model '%s' returned a tensor '%s' that is no output in its config (%s): it is dropped",

@@ -11,11 +11,11 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernel_python.faults import TritonModelException
 
-__all__ = ["drive", "future_for", "on_loop", "wait_for"]
+__all__ = ["GreenletExit", "drive", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 _POOL_SIZE = 64

@@ -115,6 +115,11 @@ def test_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cache-config=local,size=1"], "Error: tritonserver's --cache-config is not implemented in this version"),
         (["--allow-grpc"], "tritonserver's --allow-grpc is not implemented in this version; --allow-grpc=false is accepted"),
         (["--allow-grpc", "true"], "tritonserver's --allow-grpc is not implemented in this version"),
+        (
+            ["--model-namespacing"],
+            "tritonserver's --model-namespacing is not implemented in this version: the name of a model has to be unique among "
+            "all repositories; rename one of those that share it; --model-namespacing=false is accepted",
+        ),
         (["--rate-limit=execution_count"], "tritonserver's --rate-limit is not implemented in this version; --rate-limit=off is"),
     ],
 )

@@ -8,15 +8,8 @@ import pytest
 
 from kernel.config import ConfigError, read_config
 from kernel.errors import Code, ServingError
-from kernel.repository import (
-    FileRepository,
-    ModelFolder,
-    OverrideFolder,
-    check_model_name,
-    find_model,
-    missing_versions,
-    select_versions,
-)
+from kernel.overrides import OverrideFolder, check_model_name
+from kernel.repository import FileRepository, ModelFolder, find_model, missing_versions, select_versions
 
 
 def make(root, *files):
@@ -192,15 +185,16 @@ def test_a_change(folder, path):
     target.write_text("something else")
     after = folder.fingerprint()
     assert after != before
-    assert after.only_config_changed(before) is path.endswith(".pbtxt")
-    wanted = () if path.endswith(".pbtxt") else (1,) if path.startswith("1/") else (1, 2)
-    assert after.changed_versions(before) == wanted
+    assert after.changes(before) == (path,)
+    changed = {name for name in ("config", "versions", "other") if getattr(after, name) != getattr(before, name)}
+    assert changed == {"config" if path.endswith(".pbtxt") else "versions" if path.startswith("1/") else "other"}
+    assert after.versions[2] == before.versions[2]
 
 
 def test_the_time_alone_is_a_change(folder):
     before = folder.fingerprint()
     os.utime(folder.path / "1" / "model.py", ns=(1, 1))
-    assert folder.fingerprint().changed_versions(before) == (1,)
+    assert folder.fingerprint().changes(before) == ("1/model.py",)
 
 
 def test_versions_and_files_that_go(folder):
@@ -208,7 +202,7 @@ def test_versions_and_files_that_go(folder):
     (folder.path / "2" / "model.py").unlink()
     (folder.path / "2").rmdir()
     after = ModelFolder.look(folder.path).fingerprint()
-    assert after.changed_versions(before) == (2,)
+    assert after.changes(before) == ("2/", "2/model.py")
 
 
 @pytest.mark.parametrize(

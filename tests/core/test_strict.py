@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.written import ANSWER, CALLS, LOOP, THREAD, write
+from core.written import CALLS, LOOP, THREAD, write
 from virtual import BASE, Client, TestBackend, run, write_repository
 
 from kernel import Batch, InferenceResponse, Kernel, Result, ServingError, Tensor
 from kernel.strict import FIRST_ANSWERS
 from kernel.testing import Kit
 
-DIMS = BASE.replace('output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]', 'output [ { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] } ]')
+DIMS = BASE.replace('name: "Y" data_type: TYPE_FP32 dims: [ -1 ]', 'name: "Y" data_type: TYPE_FP32 dims: [ 2 ]')
+MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return [{} for _ in requests]\n"
 
 
 def giving(*tensors: Tensor) -> Any:
@@ -139,23 +140,20 @@ def test_each_response_of_a_decoupled_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("placement", [THREAD, LOOP])
 def test_the_caller_of_a_model_is_told_in_the_same_words(placement: str, tmp_path: Path) -> None:
     """Also where the answer would be handed from thread to thread, past the loop."""
-    inner = "class TritonPythonModel:\n    def execute(self, requests):\n        return [answer([1], dtype=np.float64) for _ in requests]\n"
+    inner = MODEL.format("answer([1], dtype=np.float64)")
     with Kit() as kit:
         kit.load_model(write(tmp_path, "inner", inner, placement))
         outer = kit.load_model(write(tmp_path, "outer", CALLS, placement))
         for _ in range(3):
             with pytest.raises(ServingError) as caught:
                 outer.infer(X=[1])
-            assert caught.value.message == (
-                "[request id: <id_unknown>] model 'inner' does not keep to its config: output 'Y' is FP64, its config declares FP32"
-            )
+            words = "model 'inner' does not keep to its config: output 'Y' is FP64, its config declares FP32"
+            assert caught.value.message == f"[request id: <id_unknown>] {words}"
 
 
 def test_python_models(tmp_path: Path) -> None:
     """What the python backend drops elsewhere: a tensor that the config lacks."""
-    code = "class TritonPythonModel:\n    def execute(self, requests):\n        return [answer([1], 'Z') for _ in requests]\n"
-    assert "def answer" in ANSWER
-    folder = write(tmp_path, "m", code)
+    folder = write(tmp_path, "m", MODEL.format("answer([1], 'Z')"))
     with Kit() as kit, pytest.raises(ServingError, match="output 'Z' is not in its config, which declares Y"):
         kit.load_model(folder).infer(X=[1])
     with Kit(strict_outputs=False) as kit:

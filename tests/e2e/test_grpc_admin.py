@@ -30,7 +30,7 @@ GRPC = ("--grpc-address=127.0.0.1", "--grpc-port=0")
 def grpc_url(server: Server) -> str:
     """Return the address of the gRPC port once it is open."""
     found: list[str] = []
-    wait_until(lambda: found.extend(re.findall(r"Started GRPCService at (127\.0\.0\.1:\d+)", server.text())) or found)
+    wait_until(lambda: found.extend(re.findall(r"Started GRPCInferenceService at (127\.0\.0\.1:\d+)", server.text())) or found)
     return found[0]
 
 

@@ -300,7 +300,7 @@ def test_tls(certificates: Certificates, loop: str) -> None:
     context = server_context(certificates.server, certificates.server_key, alpn=["h2"])
     for running in run(loop, tls=context):
         with grpc.secure_channel(f"localhost:{running.port}", credentials(certificates), UNLIMITED) as channel:
-            message = os.urandom(3_000_000)
+            message = os.urandom(20_000_000)
             assert channel.unary_unary("/pkg.Svc/Echo")(message, timeout=60) == message
             assert list(channel.stream_stream("/pkg.Svc/Chat")(iter([b"a", b"b"]), timeout=60)) == [b"a", b"b"]
 

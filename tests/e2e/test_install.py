@@ -18,7 +18,9 @@ from .serving import REPOSITORY
 pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[2]
-NAMES = {"kernel", "kernel_ensemble", "kernel_http", "kernel_python", "triton_python_backend_utils.py"}
+MODULES = {"kernel_pytest.py", "triton_python_backend_utils.py"}
+PACKAGES = {"kernel", "kernel_ensemble", "kernel_grpc", "kernel_http", "kernel_onnx", "kernel_python"}
+NAMES = MODULES | PACKAGES | {"triton_python_backend_utils-stubs"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def test_contents(wheel: Path) -> None:
         for path in (folder / name).rglob("*.py")
         if folder != ROOT or name == "kernel"
     }
-    assert expected | {"triton_python_backend_utils.py"} == {name for name in files - info if name.endswith(".py")}
+    assert expected | MODULES == {name for name in files - info if name.endswith(".py")}
 
 
 def test_sdist(source: Path, tmp_path: Path) -> None:
@@ -112,6 +114,56 @@ def test_command_from_anywhere(fresh: Path, tmp_path: Path) -> None:
     result = subprocess.run([fresh, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["outputs"][0]["data"] == [3.0]
+
+
+def test_a_new_model_is_tested_and_typed(fresh: Path, tmp_path: Path) -> None:
+    """pytest finds the fixtures by itself; mypy finds the types of what models import."""
+    for template in ("python", "bls", "decoupled", "ensemble"):
+        command = [fresh, "-m", "kernel", "new", "model", f"my_{template}", "--template", template]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "repository/my_ensemble/1").is_dir()
+    result = subprocess.run(
+        [fresh, "-m", "pytest", "-q", "repository"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stdout
+    wrong = (
+        "import triton_python_backend_utils as pb_utils\n"
+        "def call(request: pb_utils.InferenceRequest) -> None:\n"
+        "    pb_utils.Tensor('X', [1, 2])\n"
+        "    request.exec(decoupled=True).output_tensors()\n"
+    )
+    for path, words in (
+        ("repository/my_bls/1/model.py", "Success"),
+        ("repository/my_decoupled/1/model.py", "Success"),
+        ("repository/my_python/test_my_python.py", "Success"),
+        ("wrong.py", 'incompatible type "list[int]"'),
+        ("wrong.py", 'has no attribute "output_tensors"'),
+    ):
+        (tmp_path / "wrong.py").write_text(wrong)
+        result = subprocess.run(
+            [fresh, "-m", "mypy", "--strict", path], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert words in result.stdout, result.stdout + result.stderr
+
+
+def test_types_name_what_is_there(fresh: Path, tmp_path: Path) -> None:
+    """The stub and the module have the same names, and the stub's classes no methods that are missing."""
+    code = (
+        "import ast, pathlib, sys, sysconfig\n"
+        "import triton_python_backend_utils as real\n"
+        "stub = pathlib.Path(sysconfig.get_path('purelib'), 'triton_python_backend_utils-stubs', '__init__.pyi')\n"
+        "tree = ast.parse(stub.read_text())\n"
+        "(names,) = [ast.literal_eval(node.value) for node in tree.body\n"
+        "            if isinstance(node, ast.Assign) and node.targets[0].id == '__all__']\n"
+        "assert names == real.__all__\n"
+        "for node in tree.body:\n"
+        "    if isinstance(node, ast.ClassDef) and node.name in names:\n"
+        "        methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}\n"
+        "        missing = methods - set(dir(getattr(real, node.name)))\n"
+        "        assert not missing or node.name == 'MetricFamily', (node.name, missing)\n"
+    )
+    result = subprocess.run([fresh, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
 
 
 def test_editable_install_makes_nothing_else_importable(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ class FakeCall:
         self.request: InferenceRequest | None = None
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
-        self.connection = SimpleNamespace(draining=False)
+        self.server = SimpleNamespace(draining=False)
+        self.ended = False  # the client has half-closed
         self.writable = True
         self.held = False
         self.done = False
@@ -180,6 +181,7 @@ class Streaming:
             self.stream.message(data_of(request))
 
     def close(self) -> None:
+        self.call.ended = True
         self.stream.half_closed()
 
     def take(self) -> list[pb.ModelStreamInferResponse]:

@@ -27,6 +27,7 @@ from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tens
 from kernel_grpc import grpc_service_pb2 as pb
 from kernel_grpc import stream as module
 from kernel_grpc.parameters import RESERVED
+from kernel_grpc.status import SHUTTING_DOWN
 
 FINAL = "triton_final_response"
 EMPTY_FINAL = {"triton_enable_empty_final_response": True}
@@ -402,7 +403,7 @@ def test_a_model_that_is_unloaded_while_it_answers(service: Service, kernel: Grp
 
 def test_a_server_that_shuts_down_takes_nothing_new(stream: Streaming, kernel: GrpcKernel) -> None:
     stream.send(many(id="m"))
-    stream.call.connection.draining = True
+    stream.call.server.draining = True
     stream.send(add_sub(id="late"))
     kernel.send(held(kernel, "m"), out(1), True)
     assert [shown(message) for message in stream.take()] == [
@@ -412,6 +413,26 @@ def test_a_server_that_shuts_down_takes_nothing_new(stream: Streaming, kernel: G
     assert len(kernel.held) == 1
     stream.close()
     assert stream.call.status == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_client_that_might_go_on_is_told_that_the_server_stops(stream: Streaming, kernel: GrpcKernel, busy: bool) -> None:
+    stream.send(*[many(id="m")] * busy)
+    stream.call.server.draining = True
+    stream.stream.half_closed()  # the transport, not the client
+    if busy:
+        assert not stream.call.done
+        kernel.send(held(kernel, "m"), out(1), True)
+    assert (stream.call.status, stream.call.text) == (14, SHUTTING_DOWN) and len(stream.take()) == busy
+
+
+def test_a_client_that_half_closes_while_the_server_stops_has_got_all(stream: Streaming, kernel: GrpcKernel) -> None:
+    stream.send(many(id="m"))
+    stream.call.server.draining = True
+    stream.stream.half_closed()
+    stream.close()
+    kernel.send(held(kernel, "m"), out(1), True)
+    assert (stream.call.status, len(stream.take())) == (0, 1)
 
 
 # --- errors as the stream's status

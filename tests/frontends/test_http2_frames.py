@@ -39,11 +39,9 @@ from frontends.wires import (
     settings,
     window_update,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernel_grpc.http2 import ErrorCode, literal, response, status
-from kernel_grpc.http2.blocks import REMEMBERED, Blocks
+from kernel_grpc.http2.blocks import REMEMBERED
 from kernel_grpc.http2.bodies import CONNECTION_WINDOW
 from kernel_grpc.http2.connection import MAX_FRAME_SIZE, MAX_STREAMS
 from kernel_grpc.http2.outgoing import CHUNK, SHARE
@@ -552,39 +550,3 @@ def test_data_can_be_received_into_its_owners_memory(wire: Wire) -> None:
 def test_parse_reads_what_frame_writes() -> None:
     """Guards the tests' own tools."""
     assert parse(frame(DATA, 1, 3, b"ab") + ping()) == [Frame(DATA, 1, 3, b"ab"), Frame(PING, 0, 0, b"12345678")]
-
-
-@given(st.lists(st.one_of(
-    st.integers(1, 70).map(lambda index: bytes((0x80 | index,))),
-    st.tuples(st.sampled_from([0x00, 0x10]), st.integers(0, 70), st.binary(max_size=9), st.binary(max_size=140)).map(
-        lambda parts: literal_field(*parts)
-    ),
-    st.binary(min_size=1, max_size=3),
-), max_size=6), st.integers(0, 3))  # fmt: skip
-def test_blocks_that_are_read_without_hpack_mean_what_hpack_says(parts: list[bytes], cut: int) -> None:
-    blocks = Blocks()
-    blocks.decode(hpack.Encoder().encode([*REQUEST, ("x-a", "1")]))
-    payload = b"".join(parts)
-    payload = payload[: len(payload) - cut]
-    head = blocks._read(payload)
-    if head is not None:
-        assert [tuple(field) for field in blocks._decoder.decode(payload, raw=True)] == list(head.fields)
-
-
-def literal_field(kind: int, index: int, name: bytes, value: bytes) -> bytes:
-    """Encode a literal field that enters no table."""
-    begin = hpack.hpack.encode_integer(index, 4)
-    begin[0] |= kind
-    if not index:
-        begin += bytes((len(name),)) + name
-    return bytes(begin + hpack.hpack.encode_integer(len(value), 7)) + value
-
-
-def test_usual_blocks_are_read_without_hpack() -> None:
-    """As the C core writes them: fields of the table, and an id that differs from call to call."""
-    blocks = Blocks()
-    encoder = hpack.Encoder()
-    blocks.decode(encoder.encode(REQUEST))
-    payload = encoder.encode(REQUEST) + literal(b"x-request-id", b"7f" * 16)
-    head = blocks._read(payload)
-    assert head is not None and head.fault == "" and head.fields[-1] == (b"x-request-id", b"7f" * 16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cases import AB, GET, POST, infer, post, tensor
+from .cases import AB, GET, POST, encode, infer, post, tensor
 from .wire import KEY, Case
 
 __all__ = ["RESTRICTED", "RESTRICTIONS", "SETTINGS", "SHARED_MEMORY"]
@@ -304,12 +304,15 @@ SETTINGS = [
 
 # --- restricted APIs -----------------------------------------------------------------------------------------------------------
 
-#: For models/explicit, with `echo` loaded.
+#: For models/explicit, with `echo` and `tells` loaded.
 RESTRICTIONS = [
     "--http-restricted-api=model-repository,health:admin-key=secret",
     "--http-restricted-api=inference,shared-memory,metadata:infer-key=x",
     "--http-restricted-api=model-config,statistics,trace,logging:b=c",
+    "--http-header-forward-pattern=^x-",
 ]
+
+TELLS = {"inputs": [tensor("X", "FP32", [2], [1, 2])]}
 
 RESTRICTED = [
     *(
@@ -360,4 +363,14 @@ RESTRICTED = [
     Case("restricted, empty value", path="/v2/health/live", headers={"admin-key": ""}),
     Case("restricted, another's header", path="/v2/health/live", headers={"infer-key": "x"}),
     Case("restricted, wrong method with its header", POST, "/v2/health/live", headers={"admin-key": "secret"}),
+    *(
+        Case(f"headers forwarded{title}", POST, f"/v2/models/tells/{path}", {"infer-key": "x", **headers}, encode(document))
+        for title, path, headers, document in (
+            (": none", "infer", {}, TELLS),
+            (" in any case", "infer", {"X-User": "me", "x-two": "b", "Other": "no", "Not-X-": "no"}, TELLS),
+            (" beside parameters", "infer", {"X-User": "me"}, {**TELLS, "parameters": {"a": 1, "X-User": "you", "x-user": "he"}}),
+            (", an empty value", "infer", {"X-User": ""}, TELLS),
+            (", not to generate", "generate", {"X-User": "me"}, {"X": [1, 2]}),
+        )
+    ),
 ]

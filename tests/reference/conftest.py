@@ -10,19 +10,38 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from . import servers
+from . import cases_grpc, servers, wire_grpc
 from .cases import EXPLICIT, PLAIN
+from .cases_grpc_infer import INFERENCE
+from .cases_grpc_rest import SETTINGS as GRPC_SETTINGS
+from .cases_grpc_rest import SHARED_MEMORY as GRPC_SHARED_MEMORY
+from .cases_grpc_stream import CANCELLATION, STREAMS
 from .cases_rest import RESTRICTED, RESTRICTIONS, SETTINGS, SHARED_MEMORY
 from .wire import Answer, Case, exchange
+
+#: Of models/explicit, what is loaded at start.
+CHOSEN = ("--model-control-mode=explicit", "--load-model=echo")
 
 Pair = tuple[servers.Server, servers.Server]
 Answers = dict[str, tuple[Answer, Answer]]
 
 MODELS = Path(__file__).parent / "models"
 SETTLE_LIMIT_S = 20.0
+#: All that is asked over gRPC of the servers that loaded models/plain.
+GRPC_PLAIN = [
+    *cases_grpc.ADMIN,
+    *INFERENCE,
+    *STREAMS,
+    *CANCELLATION,
+    *GRPC_SHARED_MEMORY,
+    *GRPC_SETTINGS,
+    *cases_grpc.STATISTICS,
+]
+
 INSTALL = "import runpy, sys; runpy.run_path(sys.argv[1])['install']()"
 
 
@@ -37,40 +56,58 @@ def reference_installed() -> None:
         pytest.skip(f"the reference can't be installed: {(result.stderr.strip() or 'no reason').splitlines()[-1]}")
 
 
-def start(models: Path, folder: Path, flags: Sequence[str]) -> Iterator[Pair]:
-    """Start both servers on one copy of `models`, so that paths in messages are the same, and stop both at the end."""
-    repository = folder / "models"
-    shutil.copytree(models, repository)
-    pair: list[servers.Server] = []
-    try:
-        pair.append(servers.reference(repository, folder / "reference.log", flags))
-        pair.append(servers.ours(repository, folder / "ours.log", flags))
+class Pairs:
+    """Starts pairs of servers and ends them all together: the reference takes its time."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._running: list[servers.Server] = []
+
+    def start(self, name: str, models: Path, *flags: str) -> Pair:
+        """Start both servers on one copy of `models`, so that paths in messages are the same."""
+        folder = self._folders.mktemp(name)
+        repository = folder / "models"
+        shutil.copytree(models, repository)
+        pair = (
+            servers.reference(repository, folder / "reference.log", flags),
+            servers.ours(repository, folder / "ours.log", flags),
+        )
+        self._running += pair
         for server in pair:
             server.wait_live()
-        yield pair[0], pair[1]
-    finally:
-        for server in pair:
+        return pair
+
+    def stop(self) -> None:
+        for server in self._running:
+            server.end()
+        for server in self._running:
             server.stop()
 
 
 @pytest.fixture(scope="session")
-def plain(reference_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pairs(reference_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
+    pairs = Pairs(tmp_path_factory)
+    yield pairs
+    pairs.stop()
+
+
+@pytest.fixture(scope="session")
+def plain(pairs: Pairs) -> Pair:
     """Both servers, all of models/plain loaded at start."""
-    yield from start(MODELS / "plain", tmp_path_factory.mktemp("plain"), [])
+    return pairs.start("plain", MODELS / "plain")
 
 
 @pytest.fixture(scope="session")
-def explicit(reference_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def explicit(pairs: Pairs) -> Pair:
     """Both servers in explicit mode on models/explicit, only `echo` loaded at start."""
-    flags = ["--model-control-mode=explicit", "--load-model=echo"]
-    yield from start(MODELS / "explicit", tmp_path_factory.mktemp("explicit"), flags)
+    return pairs.start("explicit", MODELS / "explicit", *CHOSEN)
 
 
 @pytest.fixture(scope="session")
-def restricted(reference_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both servers with restricted APIs, on models/explicit with `echo` loaded."""
-    flags = ["--model-control-mode=explicit", "--load-model=echo", *RESTRICTIONS]
-    yield from start(MODELS / "explicit", tmp_path_factory.mktemp("restricted"), flags)
+def restricted(pairs: Pairs) -> Pair:
+    """Both servers with restricted APIs and protocols, on models/explicit with `echo` and `tells` loaded."""
+    flags = (*CHOSEN, "--load-model=tells", *RESTRICTIONS, *cases_grpc.RESTRICTIONS)
+    return pairs.start("restricted", MODELS / "explicit", *flags)
 
 
 @pytest.fixture(scope="session")
@@ -93,17 +130,43 @@ def explicit_answers(explicit: Pair) -> Answers:
     return ask(explicit, EXPLICIT)
 
 
-def ask(pair: Pair, cases: Sequence[Case]) -> Answers:
+# What is told over gRPC goes on from what was told over HTTP: some of it counts.
+
+
+@pytest.fixture(scope="session")
+def grpc_answers(plain: Pair, plain_answers: Answers, rest_answers: Answers) -> Answers:
+    return ask(plain, GRPC_PLAIN)
+
+
+@pytest.fixture(scope="session")
+def grpc_explicit_answers(explicit: Pair, explicit_answers: Answers) -> Answers:
+    return ask(explicit, cases_grpc.CONTROL)
+
+
+@pytest.fixture(scope="session")
+def grpc_restricted_answers(restricted: Pair) -> Answers:
+    return ask(restricted, cases_grpc.RESTRICTED)
+
+
+def ask(pair: Pair, cases: Sequence[Case | wire_grpc.Call]) -> Answers:
     """Send all cases in order to both servers, side by side."""
+
+    def all_of_them(server: servers.Server) -> list[Answer]:
+        with wire_grpc.channel(server.grpc_port) as channel:
+            return [answer(server, channel, case) for case in cases]
+
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda server: [answer(server, case) for case in cases], pair))
+        both = list(pool.map(all_of_them, pair))
     return {case.name: (theirs, ours) for case, theirs, ours in zip(cases, *both, strict=True)}
 
 
-def answer(server: servers.Server, case: Case) -> Answer:
+def answer(server: servers.Server, channel: Any, case: Case | wire_grpc.Call) -> Answer:
     time.sleep(case.wait_s)
     try:
-        result = exchange(server.port, case, server.memory.key)
+        if isinstance(case, Case):
+            result = exchange(server.port, case, server.memory.key)
+        else:
+            result = wire_grpc.call(channel, case, server.memory.key)
         if case.settle:
             settle(server)
     except OSError as error:

@@ -45,9 +45,10 @@ class Memory:
 class Server:
     """A running server. `log` is the file with all that it printed, `memory` shared memory for its clients."""
 
-    def __init__(self, name: str, command: Sequence[str], port: int, log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], port: int, grpc_port: int, log: Path) -> None:
         self.name = name
         self.port = port
+        self.grpc_port = grpc_port
         self.log = log
         self.memory = Memory(name)
         with log.open("wb") as output:
@@ -81,10 +82,15 @@ class Server:
         """Return the end of what the server printed."""
         return "\n".join(line[:400] for line in self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def stop(self) -> None:
-        """End the server and all its children: first kindly, then not."""
+    def end(self) -> None:
+        """Ask the server to end; `stop` waits for it."""
         if self.process.poll() is None:
             self.process.terminate()
+
+    def stop(self) -> None:
+        """End the server and all its children: first kindly, then not."""
+        self.end()
+        if self.process.poll() is None:
             try:
                 self.process.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
@@ -118,8 +124,8 @@ def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     """Start the real Triton. The caller stops it."""
     http_port, grpc_port, metrics_port = free_ports(3)
     ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
-    command = [sys.executable, reference_script(), repository, *ports, *flags]
-    return Server("reference", [str(part) for part in command], http_port, log)
+    command = [sys.executable, reference_script(), repository, *ports, "--exit-timeout-secs=8", *flags]
+    return Server("reference", [str(part) for part in command], http_port, grpc_port, log)
 
 
 def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
@@ -129,4 +135,4 @@ def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     http_port, grpc_port = free_ports(2)
     ports = ["--http-port", http_port, "--grpc-port", grpc_port]
     command = [sys.executable, "-m", "kernel", "serve", repository, *ports, *flags]
-    return Server("ours", [str(part) for part in command], http_port, log)
+    return Server("ours", [str(part) for part in command], http_port, grpc_port, log)

@@ -208,6 +208,11 @@ class Bodies(Control):
         if self.out and not self.corked:
             self.on_output()
 
+    def let_go(self) -> None:
+        """What a stream kept back is gone with it: were the connection's window used up by it, nothing else would give credit."""
+        if self.recv_window < CONNECTION_LOW and not self.closed:
+            self._credit()
+
     def _credit(self) -> None:
         """Let the client send more, all streams together."""
         credit = CONNECTION_WINDOW - self.recv_window - self.kept

@@ -23,10 +23,14 @@ _BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
 #: Fields that speak of one HTTP/1 connection (section 8.2.2).
 CONNECTION_SPECIFIC = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
-#: Regular fields that were looked at before; most come again and again. And how many are remembered, up to what size.
+#: Regular fields that were looked at before and are well formed, none of SPECIAL among them; most come again and again. And how
+#: many are remembered, up to what size.
 _WELL_FORMED: set[Field] = set()
 REMEMBERED = 1024
 REMEMBERED_SIZE = 256
+
+#: Regular fields that say something about the request itself.
+SPECIAL = frozenset((b"content-length", b"host"))
 
 PSEUDO = frozenset((b":method", b":scheme", b":authority", b":path"))
 
@@ -40,10 +44,11 @@ class Head:
 
     __slots__ = ("authority", "content_length", "fault", "fields", "meaning", "method", "path", "size", "too_large")
 
-    def __init__(self, fields: Sequence[Field], *, limit: int | None = None) -> None:
+    def __init__(self, fields: Sequence[Field], size: int, limit: int) -> None:
+        """`size`: of the list as section 6.5.2 counts it. `limit`: what was announced as the longest."""
         self.fields = tuple(fields)
-        self.size = sum(len(name) + len(value) + 32 for name, value in fields)
-        self.too_large = limit is not None and self.size > limit
+        self.size = size
+        self.too_large = size > limit
         self.method = self.path = self.authority = b""
         self.content_length: int | None = None
         self.meaning: Any = None
@@ -59,8 +64,12 @@ class Head:
         pseudo: dict[bytes, bytes] = {}
         host = None
         regular = False
-        for name, value in self.fields:
-            if name.startswith(b":"):
+        for field in self.fields:
+            if field in _WELL_FORMED:
+                regular = True
+                continue
+            name, value = field
+            if name[:1] == b":":
                 if regular:
                     return f"{_shown(name)} stands behind a regular field"
                 if name not in PSEUDO:
@@ -72,7 +81,7 @@ class Head:
                 pseudo[name] = value
                 continue
             regular = True
-            if (name, value) not in _WELL_FORMED and (fault := _regular_fault(name, value)):
+            if fault := _regular_fault(name, value):
                 return fault
             if name == b"content-length":
                 if not value.isdigit() or len(value) > 18:
@@ -114,7 +123,7 @@ def _regular_fault(name: bytes, value: bytes) -> str:
         return f"{_shown(name)} has no place in HTTP/2"
     if name == b"te" and value.strip().lower() != b"trailers":
         return f"te is {_shown(value)}, where only trailers is allowed"
-    if len(name) + len(value) <= REMEMBERED_SIZE:
+    if len(name) + len(value) <= REMEMBERED_SIZE and name not in SPECIAL:
         if len(_WELL_FORMED) >= REMEMBERED:
             _WELL_FORMED.clear()
         _WELL_FORMED.add((name, value))

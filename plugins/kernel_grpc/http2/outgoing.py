@@ -204,10 +204,14 @@ class Outgoing:
         """Let go of what a stream that has left still holds."""
         if stream.kept is not None:
             self.kept -= stream.kept.size
+            self.let_go()
         self.queued -= stream.queued
         stream.queued = 0
         stream.kept = stream.queue = stream.last = None
         self._line.pop(stream, None)
+
+    def let_go(self) -> None:
+        """Less is kept back now; see bodies.py."""
 
     def forget(self, stream_id: int) -> None:
         """Ignore from now on what may still come on a stream."""

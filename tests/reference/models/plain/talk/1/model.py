@@ -15,8 +15,14 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             script = pb_utils.get_input_tensor_by_name(request, "SCRIPT").as_numpy().ravel()[0].decode()
             for word in script.split():
-                sender.send(self.response(request, word))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                if word == "raise":
+                    raise ValueError("no more words")
+                word, last = word.removeprefix("last-"), word.startswith("last-")
+                sender.send(self.response(request, word), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
+                if last:
+                    break
+            else:
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def response(self, request, word):
         if word.startswith("error"):

@@ -1,0 +1,150 @@
+"""For development: models are reloaded as soon as their files are saved, and somebody is told what came of it.
+
+The law: only models that are wanted are looked at, whatever the control mode; a model is reloaded once its files have stayed the
+same for one look, so that half a save is nothing; what serves goes on until its successor is READY. The look itself happens on a
+load thread, and takes at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernel.errors import ServingError
+from kernel.loading import Sighting
+from kernel.places import SourcePlace
+from kernel.polling import OwnFiles, changed_files
+
+if TYPE_CHECKING:
+    from kernel.registry import Registry
+
+__all__ = ["WATCH_SECONDS", "Reload", "Watcher", "log_reload"]
+
+log = logging.getLogger("kernel")
+
+WATCH_SECONDS = 0.2
+SHARE = 0.1  # of the time that looking may take
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What came of a change. `versions`: those that serve now, old or new. `problem` and `place`: why it failed, where."""
+
+    name: str
+    changed: tuple[str, ...]  # files, as paths in the model's folder; none where the model has failed at the start
+    versions: tuple[int, ...]
+    problem: str = ""
+    place: SourcePlace | None = None
+    seconds: float = 0.0
+
+
+class Watcher:
+    """Looks every `seconds` at the models that are wanted, and calls `report` after each reload."""
+
+    def __init__(self, registry: Registry, report: Callable[[Reload], None], seconds: float = WATCH_SECONDS) -> None:
+        self._registry = registry
+        self._report = report
+        self._seconds = seconds
+        self._own = OwnFiles()
+        self._unsettled: dict[str, Sighting] = {}
+        self._under_way: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pause = seconds
+
+    async def run(self) -> None:
+        """Look until cancelled. What has failed already is reported first."""
+        for name, entry in self._registry.catalog.entries.items():
+            if entry.error is not None:
+                self._told(Reload(name, (), self._versions(name), entry.error.message, entry.error.place))
+        try:
+            while True:
+                await asyncio.sleep(self._pause)
+                try:
+                    await self.look()
+                except Exception:
+                    log.exception("a look at the files of the models failed")
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def look(self) -> None:
+        """Look once, and begin to reload what has changed before and has not changed since."""
+        loader, entries = self._registry.loader, self._registry.catalog.entries
+        names = [
+            name
+            for name, entry in entries.items()
+            if (entry.wanted or entry.serves) and entry.seen is not None and name not in self._under_way
+        ]
+        began = time.perf_counter()
+        found: dict[str, Sighting] = await loader.in_thread(loader.sight, names)
+        self._pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
+        settled = {}
+        for name, sighting in found.items():
+            entry = entries.get(name)
+            if entry is None or len(sighting.paths) != 1:
+                continue
+            changed = changed_files(sighting, entry.seen)
+            if not changed:
+                self._unsettled.pop(name, None)
+            elif self._unsettled.get(name) != sighting:
+                self._unsettled[name] = sighting
+            else:
+                del self._unsettled[name]
+                changed = self._own.without(name, changed, sighting)
+                if changed:
+                    settled[name] = changed
+        if settled:
+            self._under_way |= settled.keys()
+        for group in self._registry.groups(settled.keys()):
+            task = asyncio.ensure_future(self._reload({name: settled[name] for name in settled if name in group}))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self, changed: dict[str, tuple[str, ...]]) -> None:
+        began, began_ns = time.perf_counter(), time.time_ns()
+        try:
+            failures = await self._registry.update(changed.keys())
+        except ServingError:  # the server is stopping
+            return
+        finally:
+            self._under_way -= changed.keys()
+        seconds = time.perf_counter() - began
+        for name, files in changed.items():
+            self._own.loaded(name, began_ns)
+            error = failures.get(name)
+            problem = "" if error is None else getattr(error, "why", error.message)
+            self._told(Reload(name, files, self._versions(name), problem, getattr(error, "place", None), seconds))
+
+    def _versions(self, name: str) -> tuple[int, ...]:
+        return tuple(sorted(self._registry.catalog.copies(name)))
+
+    def _told(self, reload: Reload) -> None:
+        try:
+            self._report(reload)
+        except Exception:
+            log.exception("the report of the reload of model '%s' failed", reload.name)
+
+
+def log_reload(reload: Reload) -> None:
+    """Tell a reload in the log."""
+    serving = f"version {', '.join(map(str, reload.versions))}" if reload.versions else "nothing"
+    what = ", ".join(reload.changed) or "at the start"
+    if not reload.problem:
+        log.info("model '%s' is reloaded (%s): %s serves, after %.2f s", reload.name, what, serving, reload.seconds)
+        return
+    where = f"{reload.place}: " if reload.place is not None else ""
+    source = reload.place.source if reload.place is not None else ""
+    indented = "\n".join(f"    {line}" for line in source.splitlines())
+    log.error(
+        "model '%s' is not loaded (%s), %s serves: %s%s",
+        reload.name,
+        what,
+        serving,
+        where,
+        reload.problem.strip(),
+        extra={"table": indented} if indented else None,
+    )

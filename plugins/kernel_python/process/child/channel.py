@@ -1,0 +1,189 @@
+"""The child's end of the socket. No thread reads for the others: whoever waits for something reads, until he has it.
+
+One reader at a time; what he reads is handed to whom it is for (`dispatch`), and when he has what he wants, another who waits
+goes on reading. What is to be sent is put down by any thread, and sent by whoever comes first. When the server is gone, we go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from kernel_python.process.notes import Notes
+from kernel_python.process.wire import Frames, frame
+
+__all__ = ["Channel"]
+
+MANY = 1 << 17  # bytes that are not put off any longer
+LOOK_SECONDS = 30e-6  # how long an answer is looked out for, before we go to sleep: to be woken costs about as much
+NO_LOOK = 8  # waits without that, after it was in vain
+_peek = getattr(socket, "MSG_DONTWAIT", 0)
+
+
+class Channel:
+    """`dispatch(message)` is called by whoever reads, under `state`: who looks at what it changes, and then waits, holds it."""
+
+    def __init__(self, server: socket.socket, notes: Notes, dispatch: Callable[[tuple[Any, ...]], None]) -> None:
+        self._socket = server
+        self._notes = notes
+        self._dispatch = dispatch
+        self._frames = Frames()
+        self._out: list[bytes] = []
+        self._put_off = 0.0  # since when something waits to be sent
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        self.state = threading.RLock()
+        self._changed = threading.Condition(self.state)
+        self._followers = 0
+        self._no_look = 0
+        self._loops: dict[asyncio.AbstractEventLoop, int] = {}
+        self.rest: Callable[[], float | None] = lambda: None  # called before a wait that may be long; how long at most
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def post(self, message: tuple[Any, ...]) -> None:
+        """Put a message down to be sent by the next `flush`. Raises ValueError for what can't be written down."""
+        self._out.append(frame(message))
+
+    def put_off(self, message: tuple[Any, ...]) -> None:
+        """As `post`, for what counts even if we die before it is sent."""
+        data = frame(message)
+        noted = self._notes.add(data)
+        self._out.append(data)
+        if not noted:
+            self.flush()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        self._out.append(frame(message))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was put down. If another thread is sending, it sends this, too."""
+        out = self._out
+        while out and self._sending.acquire(False):
+            try:
+                count = len(out)
+                data = out[0] if count == 1 else b"".join(out[:count])
+                del out[:count]
+                self._socket.sendall(data)
+                if not out:
+                    self._notes.clear()
+            except OSError:
+                os._exit(1)
+            finally:
+                self._sending.release()
+
+    def flush_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Send at the end of this turn of the running loop, so that what comes in one turn goes as one."""
+        if len(self._out) == 1:
+            loop.call_soon(self.flush)
+
+    def flush_old(self, now: float, seconds: float) -> None:
+        """Send what was put down longer ago than `seconds`, or is much. For who is about to do something else."""
+        out = self._out
+        if out:
+            if not self._put_off:
+                self._put_off = now
+            if now - self._put_off > seconds or sum(map(len, out)) > MANY:
+                self._put_off = 0.0
+                self.flush()
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def wait(self, done: Callable[[], Any], soon: bool = False) -> None:
+        """Read, or let others read, until `done()`. Any thread; what is to be sent is sent first. `soon`: it may be at once."""
+        self._put_off = 0.0
+        self.flush()
+        while not done():
+            if self._reading.acquire(False):
+                try:
+                    if soon:
+                        self._look_out(done)
+                    while not done():
+                        self._read()
+                finally:
+                    self._reading.release()
+                    self._pass_on()
+            else:
+                with self._changed:
+                    self._followers += 1
+                    try:
+                        if not done() and self._reading.locked():
+                            self._changed.wait()
+                    finally:
+                        self._followers -= 1
+
+    def _look_out(self, done: Callable[[], Any]) -> None:
+        """Look out for what is on its way, if that was of use lately."""
+        if self._no_look:
+            self._no_look -= 1
+            return
+        end = monotonic() + LOOK_SECONDS
+        while not done():
+            if not self._read(_peek) and monotonic() > end:
+                self._no_look = NO_LOOK
+                return
+
+    def glance(self) -> None:
+        """Read what is there, without waiting."""
+        if self._reading.acquire(False):
+            try:
+                while self._read(_peek):
+                    pass
+            finally:
+                self._reading.release()
+                self._pass_on()
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the running loop read as long as something it waits for is under way; see `detach`."""
+        with self.state:
+            count = self._loops.get(loop, 0)
+            self._loops[loop] = count + 1
+            if not count:
+                for closed in [one for one in self._loops if one.is_closed()]:  # with something under way
+                    del self._loops[closed]
+        if not count:
+            loop.add_reader(self._socket.fileno(), self.glance)
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Undo one `attach`. Called in the loop's thread."""
+        with self.state:
+            count = self._loops[loop] - 1
+            if count:
+                self._loops[loop] = count
+                return
+            del self._loops[loop]
+        if not loop.is_closed():
+            loop.remove_reader(self._socket.fileno())
+
+    def _read(self, flags: int = 0) -> bool:
+        """Read once and hand out what came; False when there was nothing. Only by who holds `_reading`."""
+        space = self._frames.space()
+        if not flags:
+            seconds = self.rest()
+            if seconds is not None and not select.select([self._socket], [], [], seconds)[0]:
+                return False
+        try:
+            count = self._socket.recv_into(space, 0, flags)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            count = 0
+        if not count:
+            os._exit(1)  # the server is gone, and with it everybody we could answer
+        with self.state:
+            for message in self._frames.came(count):
+                self._dispatch(message)
+        self._pass_on()
+        return True
+
+    def _pass_on(self) -> None:
+        if self._followers:
+            with self._changed:
+                self._changed.notify_all()

@@ -1,0 +1,35 @@
+"""What `import kernel` gives in a child: the core's records, from the core's own files, and nothing of its machinery.
+
+Only files of the core that import no more than numpy (rows 0 and 1 of the design) are used. `Kernel` and the like are here
+for annotations; the object that stands for the kernel at run time is the one of remote.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from typing import Any
+
+#: file of the core -> the names it gives
+_NAMES = {
+    "errors": "Code Reason ServingError",
+    "tensor": "DATATYPES Tensor as_bytes_array datatype_of pack_bytes unpack_bytes",
+    "request": "InferenceRequest InferenceResponse RequestState",
+    "batch": "Batch",
+}
+
+for _file, _names in _NAMES.items():
+    _module = importlib.import_module(f"kernel.{_file}")
+    globals().update({name: getattr(_module, name) for name in _names.split()})
+
+
+class Placement(enum.Enum):
+    """Where `execute` runs, as seen from within: never on a loop of the kernel's."""
+
+    LOOP = "loop"
+    TASK = "task"
+    THREAD = "thread"
+    THREAD_TASK = "thread_task"
+
+
+Kernel = Model = Result = Any

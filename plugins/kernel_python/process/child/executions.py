@@ -1,0 +1,190 @@
+"""Executions in a child: from the message, through the executor, to what came of it.
+
+Of executions that were handed over together the server may take back those that have not begun. So each (but one that found
+us idle) has a ticket in a pipe that both sides may read: who reads the ticket has the execution, and nobody has it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kernel import InferenceResponse, RequestState, ServingError, Tensor
+from kernel_python.executor import AsyncExecutor, ModelExecutor
+from kernel_python.process import wire
+from kernel_python.process.child.remote import Execution, Kernel, Request
+from kernel_python.process.pool import Loans
+
+__all__ = ["Executions"]
+
+RUN_SECONDS = 0.001  # how long what came of an execution may wait for more to be sent with it
+RELEASED = RequestState.RELEASED
+TICKET = struct.Struct("<I")
+_NOTHING: dict[str, Tensor] = {}
+
+
+def _nobody(response: InferenceResponse | None, final: bool) -> None:
+    """The continuation of a request is in another process."""
+
+
+class Executions:
+    """Carries out executions by one executor."""
+
+    def __init__(self, kernel: Kernel, executor: ModelExecutor, loans: Loans, tickets: int) -> None:
+        self._kernel = kernel
+        self._channel = kernel.channel
+        self._executor = executor
+        self._model_name = executor.instance.model_name
+        self._outputs = executor.instance.outputs
+        self._loans = loans
+        self._tickets = tickets
+        self._ticket: int | None = None  # read, but of a later execution than that it was read for
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- a plain execute -------------------------------------------------------------------------------------------------
+
+    def serve(self, inbox: deque[tuple[Any, ...]], over: Callable[[], bool]) -> None:
+        """Execute what comes into the inbox until it is over."""
+        channel = self._channel
+        clock = time.monotonic
+        execute = self._executor.execute
+        looked = 0.0
+        while True:
+            if not inbox:
+                channel.wait(lambda: inbox or over())
+                if not inbox:
+                    return
+            message = inbox.popleft()
+            number = message[1]
+            if not message[2] and not self._is_ours(number):
+                continue
+            execution = self._read(number, message[3])
+            execution.started = clock()
+            result: Any
+            try:
+                result = execute(execution) if self._is_wanted(execution) else wire.SKIPPED
+            except ServingError as error:
+                result = error
+            now = execution.ended = clock()
+            self._post(execution, result)
+            del execution, result, message
+            channel.flush_old(now, RUN_SECONDS)
+            if now - looked > RUN_SECONDS:
+                looked = now
+                if inbox:
+                    channel.glance()  # what of it nobody waits for any more
+
+    def _is_ours(self, number: int) -> bool:
+        """Whether the execution has not been taken back."""
+        ticket = self._ticket
+        if ticket is None:
+            try:
+                data = os.read(self._tickets, 4)
+            except BlockingIOError:
+                return False
+            (ticket,) = TICKET.unpack(data)
+        if ticket != number & 0xFFFFFFFF:
+            self._ticket = ticket
+            return False
+        self._ticket = None
+        return True
+
+    # -- an async execute ------------------------------------------------------------------------------------------------
+
+    def begin(self, loop: asyncio.AbstractEventLoop, message: tuple[Any, ...]) -> None:
+        """Execute in a task of its own. In the loop's thread."""
+        task = loop.create_task(self._run(loop, message[1], message[3]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, loop: asyncio.AbstractEventLoop, number: int, requests: Any) -> None:
+        assert isinstance(self._executor, AsyncExecutor)
+        execution = self._read(number, requests)
+        execution.started = time.monotonic()
+        result: Any
+        try:
+            result = await self._executor.execute(execution) if self._is_wanted(execution) else wire.SKIPPED
+        except ServingError as error:
+            result = error
+        except asyncio.CancelledError:  # given up: nobody waits
+            return
+        execution.ended = time.monotonic()
+        self._post(execution, result)
+        self._channel.flush_later(loop)
+
+    async def give_up(self, seconds: float) -> None:
+        """Cancel the tasks that are left."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    # -- in and out --------------------------------------------------------------------------------------------------------
+
+    def _read(self, number: int, written: Any) -> Execution:
+        requests: list[Any] = []
+        for index, (id, correlation, flags, timeout, parameters, version, outputs, trace, tensors) in enumerate(written):
+            inputs = {tensor.name: tensor for tensor in wire.read_tensors(tensors, self._loans)}
+            request = Request(self._model_name, inputs, _nobody, version, id, outputs)
+            request.parameters = parameters
+            request.timeout_us = timeout
+            request.correlation_id = correlation
+            request.flags = flags
+            request.wanted = frozenset(outputs) if outputs else self._outputs
+            request.number, request.index, request.channel = number, index, self._channel
+            if trace is not None:
+                request.trace = SimpleNamespace(context=trace, origin=(number, index))
+            requests.append(request)
+        execution = Execution(requests, len(requests))
+        execution.number = number
+        self._kernel.begun(execution)
+        return execution
+
+    @staticmethod
+    def _is_wanted(execution: Execution) -> bool:
+        for request in execution.requests:
+            if request.state is not RELEASED:
+                return True
+        return False
+
+    def _post(self, execution: Execution, result: Any) -> None:
+        """Put down to be sent what came of an execution."""
+        requests, number = execution.requests, execution.number
+        pool = self._kernel.pool
+        outcome: Any
+        is_open = False
+        try:
+            if type(result) is list:
+                outcome = []
+                for request, response in zip(requests, result):
+                    if response is None:
+                        is_open = is_open or request.state is not RELEASED
+                        outcome.append(None)
+                    else:
+                        outcome.append(None if request.state is RELEASED else wire.write_response(response, pool))
+                        request.state = RELEASED
+            elif result is None:
+                outcome = wire.OPEN
+                is_open = self._is_wanted(execution)
+            elif result is wire.SKIPPED:
+                outcome = wire.SKIPPED
+            else:
+                outcome = (result.code.name, result.message)
+        except ValueError as error:
+            outcome = ("INTERNAL", str(error))
+        if isinstance(outcome, tuple):
+            for request in requests:
+                request.state = RELEASED
+        if not is_open:
+            self._kernel.executions.pop(number, None)
+        for request in requests:
+            if request.state is RELEASED:
+                request.inputs = _NOTHING
+        times = execution.started, execution.input_ended, execution.output_started or execution.ended, execution.ended
+        self._channel.put_off((wire.DONE, number, *times, outcome))

@@ -1,0 +1,162 @@
+"""The kernel, as seen from a child: what pb_utils asks of one, said through the channel.
+
+Has the names of `kernel.Kernel` that the modules shared with the server use, and those of the child's own bls.py. The answers to
+what was asked are told to `Kernel.told`, `answered` and `cancelled` by whoever reads the channel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Reason, RequestState, ServingError
+from kernel_python.process import wire
+from kernel_python.process.child.channel import Channel
+from kernel_python.process.notes import Notes
+from kernel_python.process.pool import Loans, Pool
+
+__all__ = ["Execution", "Kernel", "Request"]
+
+RELEASED = RequestState.RELEASED
+
+
+class Execution(Batch):
+    """A batch, and the number under which the server knows it."""
+
+    __slots__ = ("number",)
+
+    number: int
+
+
+class Request(InferenceRequest):
+    """A request to be executed: the `index`th of the execution `number`."""
+
+    __slots__ = ("channel", "index", "number")
+
+    channel: Channel
+    index: int
+    number: int
+
+    @property
+    def is_cancelled(self) -> bool:
+        if self.error is None and self.state is not RELEASED:
+            self.channel.glance()
+        error = self.error
+        return error is not None and error.reason is not Reason.BACKEND
+
+
+class _Answer:
+    """What a question waits for."""
+
+    __slots__ = ("error", "there", "value")
+
+    def __init__(self) -> None:
+        self.there = False
+        self.error: ServingError | None = None
+        self.value: Any = None
+
+
+class Kernel:
+    """`loop` is no loop of this process, so whoever looks sees that he is not on it."""
+
+    loop = object()
+    clock = staticmethod(time.monotonic)
+
+    def __init__(self, channel: Channel, pool: Pool, loans: Loans, notes: Notes, strict_outputs: bool) -> None:
+        self.channel = channel
+        self._notes = notes
+        self.pool = pool
+        self.loans = loans
+        self.strict_outputs = strict_outputs
+        self.executions: dict[int, Execution] = {}  # those begun whose requests may still be answered or cancelled
+        self.calls: dict[int, Callable[[InferenceResponse | None, bool], None]] = {}
+        self.numbers = itertools.count(1)
+        self._questions: dict[int, _Answer] = {}
+        self._latest = 0  # number of the execution that was begun last
+        self._early: dict[int, list[int]] = {}  # of later ones, the requests that nobody waits for any more
+
+    # -- what pb_utils uses ----------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, response: InferenceResponse | None, final: bool) -> None:
+        """Answer an executing request outside of what `execute` returns. Any thread."""
+        if request.state is RELEASED:
+            return
+        written = wire.write_response(response, self.pool)
+        if final:
+            request.state = RELEASED
+            execution = self.executions.get(request.number)
+            if execution is not None and execution.ended and all(one.state is RELEASED for one in execution.requests):
+                self.executions.pop(request.number, None)
+        self.channel.send((wire.SEND, request.number, request.index, written, final))
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        """There is no loop to wait for: the channel takes what is said from anywhere, at any time."""
+        callback(*args)
+
+    def cancel(self, call: Any, error: ServingError | None = None) -> None:
+        """Give up a call of another model, as bls.py has made it."""
+        self.channel.send((wire.HANG_UP, call.number))
+
+    def is_model_ready(self, name: str, version: int | str = "") -> bool:
+        return bool(self.ask("is_model_ready", str(name), str(version)))
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Return what the server answers; raises the ServingError that it answers with."""
+        answer = _Answer()
+        number = next(self.numbers)
+        self._questions[number] = answer
+        self.channel.post((wire.ASK, number, what, arguments))
+        self.channel.wait(lambda: answer.there)
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    def begun(self, execution: Execution) -> None:
+        """An execution begins; the numbers of those that begin grow."""
+        number = execution.number
+        self._notes.begin(number)
+        with self.channel.state:
+            self._latest = number
+            self.executions[number] = execution
+            if self._early:
+                for one in [one for one in self._early if one <= number]:
+                    for index in self._early.pop(one):
+                        if one == number:
+                            self.cancelled(number, index)
+
+    # -- what the server says ----------------------------------------------------------------------------------------------
+
+    def told(self, number: int, error: tuple[str, str] | None, value: Any) -> None:
+        """A question was answered."""
+        answer = self._questions.pop(number)
+        answer.error = None if error is None else error_of(*error)
+        answer.value = value
+        answer.there = True
+
+    def answered(self, number: int, written: Any, final: bool) -> None:
+        """A response to a call has come."""
+        respond = self.calls.pop(number, None) if final else self.calls.get(number)
+        if respond is None:
+            if written is not None:
+                wire.drop_tensors(written[0], self.loans)
+            return
+        respond(wire.read_response(written, self.loans, error_of), final)
+
+    def cancelled(self, number: int, index: int) -> None:
+        """Nobody waits for the answer of a request any more."""
+        execution = self.executions.get(number)
+        if execution is None:
+            if number > self._latest:
+                self._early.setdefault(number, []).append(index)
+        elif execution.requests[index].state is not RELEASED:
+            request = execution.requests[index]
+            request.error = ServingError(Code.CANCELLED, "Request cancelled", Reason.CANCELED)
+            request.state = RELEASED
+            if execution.ended and all(one.state is RELEASED for one in execution.requests):
+                self.executions.pop(number, None)
+
+
+def error_of(code: str, text: str) -> ServingError:
+    return ServingError(Code[code], text, Reason.BACKEND)

@@ -1,0 +1,201 @@
+"""What a child does: becomes the model instance that the server describes, executes what it is given, finalizes.
+
+A plain `execute` runs in the main thread, one execution after another; an `async def execute` on an asyncio loop there. How an
+execution is held to its contract is the business of kernel_python.executor, here as in the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import types
+from collections import deque
+from typing import Any
+
+from kernel import Placement, ServingError
+from kernel_python.calling import EXECUTION, Instance, only
+from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
+from kernel_python.faults import describe
+from kernel_python.lifecycle import complete, executing_class, initialized, model_class
+from kernel_python.process import wire
+from kernel_python.process.child import parent
+from kernel_python.process.child.channel import Channel
+from kernel_python.process.child.executions import Executions
+from kernel_python.process.child.log import Forwarding
+from kernel_python.process.child.remote import Kernel
+from kernel_python.process.notes import Notes
+from kernel_python.process.pool import Loans, Pool, mapped
+
+__all__ = ["run"]
+
+log = logging.getLogger("kernel_python")
+
+LEAVE_SECONDS = 1.0  # what tasks that were given up may take to end
+
+
+def run(server: socket.socket, inbound: int, outbound: int, tickets: int) -> None:
+    """Serve until the server says that it is over; then return."""
+    Child(server, inbound, outbound, tickets).run()
+
+
+class Child:
+    """One model instance, or the `auto_complete_config` of one model."""
+
+    def __init__(self, server: socket.socket, inbound: int, outbound: int, tickets: int) -> None:
+        memory = mapped(outbound)
+        self._pool = Pool(memory)
+        self._notes = Notes(memory)
+        self._channel = Channel(server, self._notes, self._dispatch)
+        self._loans = Loans(mapped(inbound))
+        self._tickets = tickets
+        self._main = threading.get_ident()
+        self._setup: dict[str, Any] | None = None
+        self._kernel: Kernel
+        self._executions: Executions | None = None
+        self._log: Forwarding
+        self._over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_wish: asyncio.Event
+        self._begun: deque[tuple[Any, ...]] = deque()
+
+    def run(self) -> None:
+        channel = self._channel
+        channel.rest = self._rest
+        channel.wait(lambda: self._setup is not None)
+        setup = self._setup
+        assert setup is not None
+        parent.die_with(setup["server"])
+        self._log = Forwarding(channel, setup["level"])
+        self._kernel = Kernel(channel, self._pool, self._loans, self._notes, setup["strict_outputs"])
+        instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])  # type: ignore[arg-type]
+        instance.decoupled = setup["decoupled"]
+        instance.zero_copy = setup["zero_copy"]
+        instance.outputs = frozenset(setup["outputs"])
+        instance.lends = True  # what is handed over is in a message, or in shared memory, before the model goes on
+        only(instance)
+        try:
+            executor = self._become(instance, setup)
+        except ServingError as error:
+            self._fail(error.code.name, error.message)
+        except BaseException as error:
+            self._fail("INTERNAL", describe(error))
+        if executor is None:
+            return
+        channel.send((wire.READY, isinstance(executor, AsyncExecutor)))
+        if isinstance(executor, AsyncExecutor):
+            asyncio.run(self._serve_async(executor))
+        else:
+            self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
+            self._executions.serve(self._begun, lambda: self._over)
+        executor.finalize()
+        channel.send((wire.CLOSED,))
+
+    def _fail(self, code: str, text: str) -> None:
+        self._channel.send((wire.FAILED, code, text))
+        sys.exit(1)
+
+    def _become(self, instance: Instance, setup: dict[str, Any]) -> ModelExecutor | None:
+        """Import the model, and make and initialize it. None where its config was to be completed, which is done then."""
+        file = setup["file"]
+        if setup["path"] is not None:
+            sys.path[:] = setup["path"]
+        elif sys.path and not sys.path[0]:
+            del sys.path[0]
+        sys.path[:0] = [setup["version_folder"], setup["model_folder"]]
+        token = EXECUTION.set(instance.idle)
+        try:
+            shown, module = load_main(file, setup["version_folder"])
+            if setup["phase"] == "auto_complete":
+                filled = complete(model_class(module, shown), setup["model"], setup["config"])
+                self._channel.send((wire.COMPLETED, None if filled is None else json.dumps(filled)))
+                return None
+            found = executing_class(module, shown, file)
+            model = initialized(found, file, setup["arguments"])
+            instance.phase = "execute"
+            if inspect.iscoroutinefunction(model.execute):
+                executor: ModelExecutor = AsyncExecutor(instance, model, Placement.THREAD_TASK, setup["async_capacity"])
+            else:
+                executor = SyncExecutor(instance, model, Placement.THREAD, 1)
+            instance.executor = executor
+            return executor
+        finally:
+            EXECUTION.reset(token)
+
+    # -- what the server says ----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, message: tuple[Any, ...]) -> None:
+        """Take a message in. Called by whichever thread reads."""
+        kind = message[0]
+        if kind == wire.EXECUTE:
+            if self._loop is None:
+                self._begun.append(message)
+            elif threading.get_ident() == self._main:
+                self._begin(message)
+            else:
+                self._loop.call_soon_threadsafe(self._begin, message)
+        elif kind == wire.ANSWER:
+            self._kernel.answered(*message[1:])
+        elif kind == wire.CANCEL:
+            self._kernel.cancelled(*message[1:])
+        elif kind == wire.REPLY:
+            self._kernel.told(*message[1:])
+        elif kind == wire.LEVEL:
+            self._log.set_level(message[1])
+        elif kind == wire.SETUP:
+            if message[1] != wire.GREETING:
+                raise RuntimeError(f"this Python's marshal reads what the server writes as {message[1]!r}")
+            self._setup = message[2]
+        elif kind == wire.FINALIZE:
+            self._over = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._last_wish.set)
+
+    def _rest(self) -> float | None:
+        """Before a wait: see that the pool does not keep what was needed once."""
+        if not self._pool.swollen:
+            return None
+        self._pool.rest()
+        return 1.0 if self._pool.swollen else None
+
+    # -- an async execute ----------------------------------------------------------------------------------------------
+
+    async def _serve_async(self, executor: AsyncExecutor) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._last_wish = asyncio.Event()
+        self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
+        channel = self._channel
+        channel.attach(loop)
+        with channel.state:
+            while self._begun:  # came while there was no loop
+                self._begin(self._begun.popleft())
+        if not self._over:
+            await self._last_wish.wait()
+        await self._executions.give_up(LEAVE_SECONDS)
+        channel.detach(loop)
+
+    def _begin(self, message: tuple[Any, ...]) -> None:
+        assert self._loop is not None and self._executions is not None
+        self._executions.begin(self._loop, message)
+
+
+def load_main(file: str, version_folder: str) -> tuple[str, types.ModuleType]:
+    """Import the model's file under the reference's name for it, `<version>.model`; return that, and the module."""
+    version = os.path.basename(version_folder)
+    stem = os.path.basename(file)
+    stem = (stem[:-3] if stem.endswith(".py") else stem).replace(".", "_")
+    shown = f"{version}.{stem}"
+    package = types.ModuleType(version)
+    package.__path__ = [version_folder]
+    sys.modules[version] = package
+    spec = importlib.util.spec_from_file_location(shown, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[shown] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return shown, sys.modules.get(shown, module)

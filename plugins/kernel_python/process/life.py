@@ -1,0 +1,150 @@
+"""One life of a child, as the server sees it: from the start of its process to its end.
+
+Brings together the process, the link to it, and what goes over the link; when the process ends, says why, and which
+executions had not begun. Whether another life follows is the executor's business. Everything on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Protocol
+
+from kernel import Batch, Code, InferenceRequest, Kernel, Reason, ServingError
+from kernel_python.process import wire
+from kernel_python.process.calls import Calls, write_log
+from kernel_python.process.handed import Handed
+from kernel_python.process.link import Link
+from kernel_python.process.spawn import Interpreter, spawn
+
+__all__ = ["Life", "Owner"]
+
+_model_log = logging.getLogger("kernel_python.model")
+
+LEAVE_SECONDS = 2.0  # between the end of `finalize` and that of the process, before it is helped along
+
+
+class Owner(Protocol):
+    """Who is told how a life goes."""
+
+    def ready(self, life: Life, is_async: bool) -> None:
+        """It has initialized, and takes executions."""
+
+    def completed(self, life: Life, config: str | None) -> None:
+        """It has made this of the config it was to complete."""
+
+    def ending(self, life: Life) -> None:
+        """It takes no more executions. May be said twice."""
+
+    def ended(self, life: Life, not_begun: list[Batch]) -> None:
+        """Its process has ended, for the reason in `life.why`. What had begun is failed next."""
+
+
+class Life:
+    """Starts when it is made; raises OSError where no process can be had.
+
+    `why`: how it has ended, as a ServingError. `finalized`: its model has.
+    """
+
+    def __init__(self, kernel: Kernel, name: str, setup: dict[str, Any], interpreter: Interpreter, owner: Owner) -> None:
+        self.name = name
+        self.why: ServingError | None = None
+        self.finalized = False
+        self._kernel = kernel
+        self._owner = owner
+        self._process, ends = spawn(kernel.loop, interpreter, self._exited)
+        self.pid = self._process.pid
+        self._notes = ends.notes
+        self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off)
+        self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans)
+        self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
+        self._verbose = _model_log.isEnabledFor(logging.DEBUG)
+        level = logging.DEBUG if self._verbose else logging.INFO
+        self._send((wire.SETUP, wire.GREETING, {**setup, "server": os.getpid(), "level": level}))
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has come to the end of an execution."""
+        return self._handed.has_worked
+
+    def execute(self, batch: Batch) -> None:
+        """Hand an execution over."""
+        verbose = _model_log.isEnabledFor(logging.DEBUG)
+        if verbose is not self._verbose:
+            self._verbose = verbose
+            self._send((wire.LEVEL, logging.DEBUG if verbose else logging.INFO))
+        self._handed.execute(batch)
+
+    def take_back(self) -> list[Batch]:
+        """Return the batches that were handed over and have not begun; they never will."""
+        return self._handed.take_back()
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        """Tell the child that nobody waits for a request any more."""
+        self._handed.cancelled(batch, request)
+
+    def finalize(self) -> None:
+        """Have the child finalize and leave; nothing is running."""
+        self._send((wire.FINALIZE,))
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        self._link.send(wire.frame(message))
+
+    # -- what the child says -------------------------------------------------------------------------------------------
+
+    def _receive(self, message: tuple[Any, ...]) -> None:
+        kind = message[0]
+        if kind == wire.DONE:
+            self._handed.done(*message[1:])
+        elif kind == wire.CALL:
+            self._calls.call(message)
+        elif kind == wire.SEND:
+            self._handed.answered(*message[1:])
+        elif kind == wire.LOG:
+            write_log(message)
+        elif kind == wire.HANG_UP:
+            self._calls.hang_up(message[1])
+        elif kind == wire.ASK:
+            self._calls.ask(*message[1:])
+        elif kind == wire.READY:
+            self._handed.overlaps = message[1]
+            self._owner.ready(self, message[1])
+        elif kind == wire.COMPLETED:
+            self._owner.completed(self, message[1])
+        elif kind == wire.FAILED:
+            self.why = ServingError(Code[message[1]], message[2])
+            self.kill()
+        elif kind == wire.CLOSED:
+            self.finalized = True
+            self._kernel.loop.call_later(LEAVE_SECONDS, self._process.kill)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _cut_off(self) -> None:
+        """No more messages will come."""
+        self._owner.ending(self)
+        self._process.look()
+
+    def _exited(self, how: str) -> None:
+        """The process has ended: what it still had to say counts, all the rest fails."""
+        self._owner.ending(self)
+        handed = self._handed
+        while self._link.read():
+            pass
+        for message in wire.messages_in(self._notes.read()):
+            if message[1] in handed:  # it had not come to send it
+                handed.done(*message[1:])
+        not_begun = handed.not_begun(self._notes.begun)
+        self._link.close()
+        self._calls.end()
+        if self.why is None:
+            self.why = ServingError(
+                Code.INTERNAL, f"Stub process '{self.name}' is not healthy. Process {self.pid} {how}", Reason.BACKEND
+            )
+        self._owner.ended(self, not_begun)
+        handed.fail(self.why)
+        # The shared memory lives on where somebody still looks at it, and nowhere else.
+        del self._handed, self._calls, self._notes

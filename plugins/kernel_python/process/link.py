@@ -1,0 +1,143 @@
+"""The server's end of the socket to one child, on the kernel's loop.
+
+What is to be sent goes at once when it is the first of a turn of the loop, and else at its end, as one. An execution that the
+child need not begin at once has a ticket in a pipe that both sides may read (child/executions.py); it is put there before the
+execution is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from kernel_python.process.wire import Frames
+
+__all__ = ["Link"]
+
+TICKET = struct.Struct("<I")
+
+
+class Link:
+    """`receive(message)` is called for each message, `ended()` once when no more will come. Everything on the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        end: socket.socket,
+        tickets: tuple[int, int],
+        receive: Callable[[tuple[Any, ...]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._socket: socket.socket | None = end
+        self._tickets = tickets
+        self._receive = receive
+        self._ended = ended
+        self._frames = Frames()
+        self._turn = False  # something has been sent in this turn of the loop
+        self._put_off: list[tuple[int, bytes]] = []  # (execution or 0, message)
+        self._unsent: memoryview | None = None  # what the socket had no room for
+        end.setblocking(False)
+        loop.add_reader(end.fileno(), self.read)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def send(self, message: bytes, ticket: int = 0) -> None:
+        """Send a message, now or at the end of this turn. `ticket`: the number of an execution that may be taken back."""
+        if self._turn or self._unsent is not None:
+            self._put_off.append((ticket, message))
+            return
+        if self._socket is None:
+            return
+        self._turn = True
+        self._loop.call_soon(self._end_of_turn)
+        if ticket:
+            os.write(self._tickets[1], TICKET.pack(ticket & 0xFFFFFFFF))
+        self._write(message)
+
+    def _end_of_turn(self) -> None:
+        self._turn = False
+        if self._put_off and self._unsent is None:
+            self._send_rest()
+
+    def _send_rest(self) -> None:
+        if self._socket is None:
+            return
+        put_off, self._put_off = self._put_off, []
+        tickets = [ticket & 0xFFFFFFFF for ticket, _ in put_off if ticket]
+        if tickets:
+            os.write(self._tickets[1], struct.pack(f"<{len(tickets)}I", *tickets))
+        self._write(put_off[0][1] if len(put_off) == 1 else b"".join([message for _, message in put_off]))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        assert self._socket is not None
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # the child is gone: the reader, or who watches the process, will say so
+            return
+        if sent < len(data):
+            if self._unsent is None:
+                self._loop.add_writer(self._socket.fileno(), self._write_on)
+            self._unsent = memoryview(data)[sent:]
+        elif self._unsent is not None:
+            self._unsent = None
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _write_on(self) -> None:
+        assert self._unsent is not None
+        self._write(self._unsent)
+        if self._unsent is None and self._put_off:
+            self._send_rest()
+
+    def take_back(self) -> set[int]:
+        """Return the numbers of the executions that were sent, or were to be, with a ticket that the child has not read."""
+        taken = {ticket for ticket, _ in self._put_off if ticket}
+        self._put_off = [(ticket, message) for ticket, message in self._put_off if not ticket]
+        try:
+            data = os.read(self._tickets[0], 65536)
+        except OSError:  # none is left
+            return taken
+        return taken.union(number for (number,) in TICKET.iter_unpack(data))
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Read once what the child has sent; False when there was nothing."""
+        if self._socket is None:
+            return False
+        try:
+            count = self._socket.recv_into(self._frames.space())
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            count = 0
+        if not count:
+            self._loop.remove_reader(self._socket.fileno())
+            self._ended()
+            return False
+        for message in self._frames.came(count):
+            self._receive(message)
+        return True
+
+    def close(self) -> None:
+        """Read and send nothing more."""
+        end, self._socket = self._socket, None
+        if end is None:
+            return
+        self._loop.remove_reader(end.fileno())
+        if self._unsent is not None:
+            self._loop.remove_writer(end.fileno())
+        self._receive, self._ended = _nothing, _nothing  # whose they are need not outlive this
+        end.close()
+        for descriptor in self._tickets:
+            os.close(descriptor)
+
+
+def _nothing(*_: object) -> None:
+    """What a closed link does."""

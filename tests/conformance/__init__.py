@@ -1,0 +1,1 @@
+"""One list of protocol cases, run over HTTP and over gRPC against one served repository."""
