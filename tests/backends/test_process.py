@@ -457,6 +457,32 @@ def test_a_run_that_is_held_up_goes_on_elsewhere(repo: Any, helpers: Any, tmp_pa
     repo.run(main)
 
 
+def test_more_than_the_socket_holds(repo: Any, helpers: Any, tmp_path: Path) -> None:
+    """What a child does not read waits in the server, which goes on."""
+    code = f"""
+    import asyncio, os, time
+    class TritonPythonModel:
+        async def execute(self, requests):
+            x = requests[0].inputs()[0].as_numpy()
+            while x[0] == 0 and not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.001)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for r in requests]
+    """
+    repo.add("a", code, parameters={**PROCESS, "max_concurrency": "1000"})
+    repo.add("other", helpers.ECHO)
+
+    async def main(kernel: Kernel) -> None:
+        calls = [helpers.Call(kernel, "a", np.full(4000, number)) for number in range(200)]
+        assert await helpers.ask(kernel, "other", [1]) == [1.0]
+        kernel.cancel(calls[150].request)
+        (tmp_path / "go").touch()
+        for number, call in enumerate(calls):
+            (answer,) = await call.result()
+            assert answer[0] == [float(number)] * 4000 if number != 150 else answer.startswith("CANCELLED")
+
+    repo.run(main)
+
+
 # -- calls of other models -----------------------------------------------------------------------------------------------
 
 MAKE = """

@@ -487,6 +487,46 @@ def test_a_child_that_closes_everything_is_ended(repo: Any, helpers: Any) -> Non
     assert alive == [1.0]
 
 
+def test_a_message_that_cannot_be_dealt_with(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours hangs nobody either."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("kernel_python.process.calls.Calls.ask", fail)
+    repo.add("a", mortal("pb_utils.is_model_ready('a')"), parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> Any:
+        return await helpers.ask(kernel, "a", [-1]), await helpers.ask(kernel, "a", [1])
+
+    failed, fine = repo.run(main)
+    assert "could not be dealt with: KeyError('ours')" in failed
+    assert fine == [1.0]
+    assert "a message of model instance 'a_0_0' can't be dealt with" in caplog.text
+
+
+def test_noise_in_the_socket(repo: Any, helpers: Any) -> None:
+    code = mortal("[os.write(fd, b'\\x04\\0\\0\\0nope') for fd in range(3, 40) if is_socket(fd)]\ntime.sleep(9)")
+    is_socket = """
+def is_socket(fd):
+    import os, stat
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+"""
+    repo.add("a", is_socket + code, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> Any:
+        return await helpers.ask(kernel, "a", [-1]), await helpers.ask(kernel, "a", [1])
+
+    failed, fine = repo.run(main)
+    assert failed.startswith(GONE)
+    assert fine == [1.0]
+
+
 def test_all_of_a_batch_are_told(repo: Any) -> None:
     batching = "dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 500000 }"
     repo.add("a", mortal("os._exit(1)"), max_batch_size=2, extra=batching, parameters=PROCESS)

@@ -136,6 +136,12 @@ def test_where_there_is_no_room_it_says_so() -> None:
     assert pool.place(floats(12_000)) is not None
 
 
+def test_where_the_other_side_has_mapped_less(pool: Pool) -> None:
+    """As where the address space of processes is limited."""
+    pool.limit(FIRST + 100 * KB)
+    assert [pool.place(floats(12_000)) is not None for _ in range(3)] == [True, True, False]
+
+
 def test_more_blocks_than_there_are_flags(monkeypatch: pytest.MonkeyPatch, memory: mmap.mmap) -> None:
     monkeypatch.setattr(pools, "BLOCKS", 100)
     pool, loans = Pool(memory), Loans(memory)

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Answered", "Ask", "Case", "Part", "Refused", "Tensor", "Want", "any_words", "packed", "unpacked"]
+__all__ = ["COUNTED", "Answered", "Ask", "Case", "Part", "Refused", "Tensor", "Want", "any_words", "packed", "unpacked"]
 
 NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "INT8": np.int8,
     "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
 }  # fmt: skip
+
+#: What statistics count, beside durations.
+COUNTED = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
 
 @dataclass(frozen=True)

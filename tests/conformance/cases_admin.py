@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .asks import Refused
+from .words import wrong
 
-__all__ = ["ANYTHING", "STORIES", "Admin"]
+__all__ = ["ANYTHING", "KEY", "STORIES", "Admin", "does"]
+
+KEY = "/@KEY@"
 
 #: An answer that isn't looked at, as long as it is no refusal.
 ANYTHING = object()
@@ -39,10 +42,6 @@ def does(
 ) -> Admin:
     unless = {wire: answer for wire, answer in (("http", http), ("grpc", grpc)) if answer is not _SAME}
     return Admin(name, operation, arguments, gives, named, unless)
-
-
-def wrong(message: str, code: str = "INVALID_ARG") -> Refused:
-    return Refused(code, message)
 
 
 def unknown(model: str, more: str = "is not found") -> Refused:
@@ -86,10 +85,20 @@ HEALTH = [
 ]
 
 EXTENSIONS = [
-    "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
-    "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters", "statistics",
-    "trace", "logging",
-]  # fmt: skip
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+]
 
 METADATA = [
     does("server", "server", gives={"name": "conformance", "extensions": EXTENSIONS, "version": "..."}),
@@ -107,15 +116,24 @@ METADATA = [
     ),
     does("several versions", "metadata", "multi", gives={"versions": ["1", "3"], "inputs": [tensor("X", "FP32", 2)]}),
     does("one of them", "metadata", "multi", "1", gives={"name": "multi", "platform": "python"}),
-    does("an ensemble", "metadata", "ensemble", gives={"platform": "ensemble", "outputs": [tensor("Y", "FP32", -1, 2)]}),
+    does(
+        "an ensemble", "metadata", "ensemble", gives={"platform": "ensemble", "outputs": [tensor("Y", "FP32", -1, 2)]}
+    ),
     does("strings", "metadata", "text1", gives={"inputs": [tensor("X", "BYTES", 1)]}),
-    does("reshape doesn't show", "metadata", "reshape", gives={"inputs": [tensor("S", "FP32", -1, 1), tensor("Q", "FP32", -1, 4)]}),
+    does(
+        "reshape doesn't show",
+        "metadata",
+        "reshape",
+        gives={"inputs": [tensor("S", "FP32", -1, 1), tensor("Q", "FP32", -1, 4)]},
+    ),
     does("unknown model", "metadata", "nope", gives=unknown("nope")),
     does("unknown version", "metadata", "multi", "77", gives=unknown("multi", "version 77 is not found")),
     does("version that is too large", "metadata", "multi", HUGE, gives=not_a_version(HUGE)),
     does("config of an unknown model", "config", "nope", gives=unknown("nope")),
     does("config of an unknown version", "config", "multi", "2", gives=unknown("multi", "version 2 is not found")),
-    does("statistics of an unknown model", "statistics", "nope", gives=wrong("requested model 'nope' is not available")),
+    does(
+        "statistics of an unknown model", "statistics", "nope", gives=wrong("requested model 'nope' is not available")
+    ),
     does(
         "statistics of an unknown version",
         "statistics",
@@ -126,7 +144,7 @@ METADATA = [
     does("statistics of a version", "statistics", "multi", "1", gives={("multi", "1"): {"fail": 0}}),
 ]
 
-# --- the repository ------------------------------------------------------------------------------------------------------------
+# --- the repository --------------------------------------------------------------------------------------------------
 
 POLLED = "failed to load '{}', failed to poll from model repository..."
 CONFIG = {
@@ -152,9 +170,27 @@ REPOSITORY = [
     does("load again", "load", "later"),
     does("load with a config", "load", "later", config=json.dumps(CONFIG)),
     does("config after that", "metadata", "later", gives={"inputs": [tensor("X", "FP32", -1, 2)]}),
-    does("load with a file", "load", "later", files={"1/model.py": TWICE}, config=json.dumps({**CONFIG, "max_batch_size": 3})),
-    does("load with a file but no config", "load", "later", files={"1/model.py": TWICE}, gives=wrong(POLLED.format("later"), "INTERNAL")),
-    does("load with a config that isn't JSON", "load", "later", config="{", gives=wrong(POLLED.format("later"), "INTERNAL")),
+    does(
+        "load with a file",
+        "load",
+        "later",
+        files={"1/model.py": TWICE},
+        config=json.dumps({**CONFIG, "max_batch_size": 3}),
+    ),
+    does(
+        "load with a file but no config",
+        "load",
+        "later",
+        files={"1/model.py": TWICE},
+        gives=wrong(POLLED.format("later"), "INTERNAL"),
+    ),
+    does(
+        "load with a config that isn't JSON",
+        "load",
+        "later",
+        config="{",
+        gives=wrong(POLLED.format("later"), "INTERNAL"),
+    ),
     does("ready after failures", "model_ready", "later", gives=True),
     does("load from the repository again", "load", "later"),
     does("metadata after that", "metadata", "later", gives={"inputs": [tensor("X", "FP32", 2)]}),
@@ -216,97 +252,5 @@ REPOSITORY = [
     does("what has failed is unloaded", "unload", "initialize_fails"),
 ]
 
-# --- regions, settings -----------------------------------------------------------------------------------------------------------
-
-KEY = "/@KEY@"
-
-REGIONS = [
-    does("none", "regions", gives={}),
-    does("status of an unknown one", "regions", "r", gives=wrong("Unable to find system shared memory region: 'r'", "NOT_FOUND")),
-    does("register", "register", "r", KEY, 128, 64),
-    does("register again", "register", "r", KEY, 8, gives=wrong("shared memory region 'r' already in manager", "ALREADY_EXISTS")),
-    does("register a second one", "register", "s", KEY, 256),
-    does("all", "regions", gives={"r": (KEY, 64, 128), "s": (KEY, 0, 256)}),
-    does("one", "regions", "r", gives={"r": (KEY, 64, 128)}),
-    does("more than there is", "register", "t", KEY, 257, gives=wrong(f"Invalid shared memory region: '{KEY}'", "INTERNAL")),
-    does("beyond the end", "register", "t", KEY, 8, 256, gives=wrong(f"Invalid shared memory region: '{KEY}'", "INTERNAL")),
-    does("nothing there", "register", "t", "/conformance_nothing", 8,
-         gives=wrong("Unable to open shared memory region: '/conformance_nothing'", "INTERNAL")),
-    does("unregister an unknown one", "unregister", "nope"),
-    does("unregister one", "unregister", "r"),
-    does("the other is left", "regions", gives={"s": (KEY, 0, 256)}),
-    does("unregister all", "unregister"),
-    does("none is left", "regions", gives={}),
-    does("no CUDA regions", "cuda_regions", gives={}),
-    does("status of an unknown CUDA region", "cuda_regions", "r", gives=wrong("Unable to find cuda shared memory region: 'r'", "NOT_FOUND")),
-    does("register a CUDA region", "cuda_register", "r", bytes(64), 0, 8, gives=wrong("failed to register shared memory region: invalid args")),
-    does("unregister a CUDA region", "cuda_unregister", "r"),
-    does("unregister all CUDA regions", "cuda_unregister"),
-]  # fmt: skip
-
-TRACE = {
-    "trace_level": ["OFF"], "trace_rate": ["1000"], "trace_count": ["-1"], "log_frequency": ["0"], "trace_file": [""],
-    "trace_mode": ["triton"],
-}  # fmt: skip
-NO_FILE = wrong("Attempting to set invalid trace setting :trace file name is not given")
-
-TRACING = [
-    does("shown", "trace", gives=TRACE),
-    does("of a model", "trace", "multi", gives=TRACE),
-    does("of an unknown model", "trace", "nope", gives=wrong("Request for unknown model : nope")),
-    does("rate", "trace", trace_rate=["7"], gives={**TRACE, "trace_rate": ["7"]}),
-    does("a model has it, too", "trace", "multi", gives={**TRACE, "trace_rate": ["7"]}),
-    does("a model's own", "trace", "multi", trace_rate=["9"], trace_count=["3"], gives={"trace_rate": ["9"], "trace_count": ["3"]}),
-    does("not that of others", "trace", gives={"trace_rate": ["7"], "trace_count": ["-1"]}),
-    does("a model's own, cleared", "trace", "multi", trace_rate=None, trace_count=None, gives={"trace_rate": ["7"], "trace_count": ["-1"]}),
-    does("cleared", "trace", trace_rate=None, gives=TRACE),
-    does("off and on", "trace", trace_level=["OFF", "TIMESTAMPS"], gives=wrong("Expect only one trace level 'OFF' is specified")),
-    does("on without a file", "trace", trace_level=["TIMESTAMPS"], gives=NO_FILE),
-    does("rate is a word", "trace", trace_rate=["x"], gives=wrong("Unable to parse 'trace_rate', got: x")),
-    does("count below -1", "trace", trace_count=["-2"], gives=wrong("Unable to parse 'trace_count'. Expecting value >= -1, got:...-2")),
-    does("file", "trace", trace_file=["f"], gives=wrong("trace file location can not be updated through network protocol", "UNSUPPORTED")),
-    does("one right, one wrong", "trace", trace_rate=["5"], trace_count=["x"], gives=wrong("Unable to parse 'trace_count', got: x")),
-    does("nothing of it stays", "trace", gives=TRACE),
-    does("unknown setting", "trace", nope=["1"], gives=wrong("there is no trace setting 'nope'...")),
-]  # fmt: skip
-
-LOG = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0, "log_format": "default"}
-
-
-def mistyped(name: str, value: Any, http: str, grpc: str) -> Admin:
-    return does(f"{name} of a wrong type", "log", http=wrong(f"...{http}..."), grpc=wrong(f"expect {grpc} for '{name}'"), **{name: value})
-
-
-LOGGING = [
-    does("shown", "log", gives=LOG),
-    does("info off", "log", log_info=False, gives={**LOG, "log_info": False}),
-    does("info on", "log", log_info=True, gives=LOG),
-    does("verbose", "log", log_verbose_level=1, gives={**LOG, "log_verbose_level": 1}),
-    does("format", "log", log_format="ISO8601", gives={**LOG, "log_verbose_level": 1, "log_format": "ISO8601"}),
-    does("as before", "log", log_verbose_level=0, log_format="default", gives=LOG),
-    mistyped("log_info", "false", "non-boolean as boolean", "boolean"),
-    mistyped("log_warning", "false", "non-boolean as boolean", "boolean"),
-    mistyped("log_error", "false", "non-boolean as boolean", "boolean"),
-    mistyped("log_verbose_level", "1", "non-unsigned-integer as unsigned-integer", "int32"),
-    mistyped("log_format", True, "non-string as string", "string"),
-    does(
-        "unknown format",
-        "log",
-        log_format="x",
-        http=wrong("invalid argument for --log_format, got: x", "UNAVAILABLE"),
-        grpc=wrong("invalid argument for log_format, got: x"),
-    ),
-    does("file", "log", log_file="f", gives=wrong("log file location can not be updated through network protocol", "UNSUPPORTED")),
-    does("one right, one wrong", "log", log_info=False, log_format="x",
-         http=wrong("invalid argument for --log_format, got: x", "UNAVAILABLE"), grpc=wrong("invalid argument for log_format, got: x")),
-    does("nothing of it stays", "log", gives=LOG),
-]  # fmt: skip
-
-STORIES: dict[str, list[Admin]] = {
-    "health": HEALTH,
-    "metadata": METADATA,
-    "repository": REPOSITORY,
-    "regions": REGIONS,
-    "tracing": TRACING,
-    "logging": LOGGING,
-}
+#: Story -> its cases. Those of regions and settings are in cases_settings.py.
+STORIES: dict[str, list[Admin]] = {"health": HEALTH, "metadata": METADATA, "repository": REPOSITORY}

@@ -176,6 +176,7 @@ def flat(document: dict[str, Any]) -> Answered:
     """Return an answer of generate; it tells neither datatypes nor shapes."""
     known = {name: document.pop(name) for name in ("id", "model_name", "model_version") if name in document}
     outputs = [
-        Tensor(name, "", (), tuple(values_of(each if isinstance(each, list) else [each]))) for name, each in document.items()
+        Tensor(name, "", (), tuple(values_of(each if isinstance(each, list) else [each])))
+        for name, each in document.items()
     ]
     return Answered(tuple(outputs), known.get("id", ""), known["model_name"], known["model_version"])

@@ -12,17 +12,22 @@ from . import grpc_wire, http_wire
 from .admin import admin_of
 from .asks import Ask, Refused, Tensor, any_words
 from .cases_admin import ANYTHING, KEY, STORIES
+from .cases_settings import LOGGING, REGIONS, TRACING
 from .checking import check_refused
+
+ALL = {**STORIES, "regions": REGIONS, "tracing": TRACING, "logging": LOGGING}
 
 CODES: dict[str, dict[str, Any]] = {"http": http_wire.CODES, "grpc": grpc_wire.CODES}
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", ALL)
 def test_story(story: str, wire: Any, memory: Path) -> None:
     key = f"/{memory.name}"
     admin = admin_of(wire)
-    for case in STORIES[story]:
-        arguments = [argument.replace(KEY, key) if isinstance(argument, str) else argument for argument in case.arguments]
+    for case in ALL[story]:
+        arguments = [
+            argument.replace(KEY, key) if isinstance(argument, str) else argument for argument in case.arguments
+        ]
         answer = getattr(admin, case.operation)(*arguments, **case.named)
         try:
             compare(answer, case.unless.get(wire.wire, case.gives), wire.wire, lambda text: text.replace(KEY, key))

@@ -10,10 +10,13 @@ import pytest
 
 from . import grpc_wire, http_wire
 from .asks import Answered, Ask, Case, Part, Refused, Tensor, unpacked
-from .cases_infer import CASES, MEMORY_CASES
+from .cases_requests import REQUEST_CASES
+from .cases_tensors import MEMORY_CASES, TENSOR_CASES
 from .checking import check_answered, check_refused, same_tensor
 from .clients import sayable
 from .conftest import WAYS
+
+CASES = [*TENSOR_CASES, *REQUEST_CASES]
 
 CODES: dict[str, dict[str, Any]] = {"http": http_wire.CODES, "grpc": grpc_wire.CODES}
 

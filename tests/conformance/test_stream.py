@@ -54,7 +54,9 @@ def test_over_grpc_with_an_empty_final_response(case: Stream, streaming: GrpcWir
     got = streaming.stream(case.ask, empty_final=True)
     check_grpc(got, case, 1 if case.flag else 0)
     if case.flag:
-        assert got[-1] == Answered((), case.ask.id, case.ask.model, case.ask.version, {}, True)  # what was asked for, observed
+        assert got[-1] == Answered(
+            (), case.ask.id, case.ask.model, case.ask.version, {}, True
+        )  # what was asked for, observed
 
 
 @by_name
@@ -131,9 +133,7 @@ def test_a_stream_goes_on_after_errors(streaming: GrpcWire) -> None:
 
 
 def test_decoupled_requests_share_a_stream(streaming: GrpcWire) -> None:
-    asks = [
-        Ask("talk", (Tensor("SCRIPT", "BYTES", (1,), (b"a b c",)),), id=f"talk {k}") for k in range(5)
-    ]
+    asks = [Ask("talk", (Tensor("SCRIPT", "BYTES", (1,), (b"a b c",)),), id=f"talk {k}") for k in range(5)]
     got = streaming.stream(*asks, empty_final=True)
     for ask in asks:
         mine = [message for message in got if message.id == ask.id]

@@ -32,6 +32,11 @@ def config(**changes: Any) -> str:
     return json.dumps(CONFIG | changes)
 
 
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
 def temporary() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("kernel-model-*"))
 

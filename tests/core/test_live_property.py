@@ -1,7 +1,8 @@
 """The law of live repositories, under random histories in virtual time.
 
-Whatever is edited, polled, watched, loaded, unloaded and asked, in whatever order the load threads answer: what serves was READY and
-made of files that were there, no request fails while its model has a good version, each gets one answer, and no instance is left.
+Whatever is edited, polled, watched, loaded, unloaded and asked, in whatever order the load threads answer: what serves was READY
+and made of files that were there, no request fails while its model has a good version, each gets one answer, and no instance is
+left.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ NAMES = (*PLAIN, *STEPS)
 
 names = st.sampled_from(NAMES)
 plain = st.sampled_from(PLAIN)
-versions = st.integers(1, 3)
+versions = st.sampled_from([0, 0, 0, 1, 2, 3])  # 0: the highest that there is
+policies = st.sampled_from(["all {}", "latest { num_versions: 1 }", "specific { versions: 2 }"])
+waits = st.tuples(st.just("advance"), st.sampled_from([0.1, 1.0, 3.0, 16.0, 16.0]))
 histories = st.lists(
     st.one_of(
         st.tuples(st.just("send"), names),
@@ -38,19 +42,20 @@ histories = st.lists(
         st.tuples(st.just("bad"), plain, versions),
         st.tuples(st.just("drop"), plain, versions),
         st.tuples(st.just("count"), plain, st.integers(1, 3)),
-        st.tuples(st.just("policy"), plain, st.sampled_from(["all {}", "latest { num_versions: 1 }", "specific { versions: 2 }"])),
-        st.tuples(st.just("typo"), names),
-        st.tuples(st.just("noise"), names),
-        st.tuples(st.just("delete"), names),
-        st.tuples(st.just("restore"), names),
-        st.tuples(st.just("duplicate"), plain),
-        st.tuples(st.just("unique"), plain),
+        st.tuples(st.just("policy"), plain, policies),
+        st.tuples(st.sampled_from(["typo", "noise"]), names),
+        st.tuples(st.sampled_from(["delete", "restore", "restore"]), names),
+        st.tuples(st.sampled_from(["duplicate", "unique", "unique"]), plain),
         st.tuples(st.just("load"), names),
         st.tuples(st.just("override"), plain),
         st.tuples(st.just("unload"), names, st.booleans()),
-        st.tuples(st.just("advance"), st.sampled_from([0.1, 1.0, 3.0, 16.0])),
+        waits,
+        waits,
+        waits,
+        waits,
+        waits,
     ),
-    min_size=5,
+    min_size=10,
     max_size=50,
 )
 delays = st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3, 4.0]), min_size=1, max_size=7)
@@ -143,13 +148,14 @@ class World:
         """Do to the files what the step says."""
         kind, name = step[:2]
         folder = self.folder(name)
+        version = (step[2] or highest(folder)) if kind in ("good", "bad", "drop") else 0
         match kind:
             case "good":
-                self.good(name, step[2])
+                self.good(name, version)
             case "bad":
-                write(folder / str(step[2]) / "answer", "bad")
+                write(folder / str(version) / "answer", "bad")
             case "drop":
-                shutil.rmtree(folder / str(step[2]), ignore_errors=True)
+                shutil.rmtree(folder / str(version), ignore_errors=True)
             case "count":
                 self.counts[name] = step[2]
                 self.config(name)
@@ -169,8 +175,8 @@ class World:
             case "duplicate" if not (self.two / name).exists():
                 shutil.copytree(folder, self.two / name)
                 self.unsettle(name)
-            case "unique":
-                shutil.rmtree(self.two / name, ignore_errors=True)
+            case "unique" if (self.two / name).exists():
+                shutil.rmtree(self.two / name)
                 self.unsettle(name)
 
     def unsettle(self, name: str) -> None:
@@ -204,7 +210,7 @@ class World:
             for name in NAMES:
                 lies = all((self.one / one).exists() and not (self.two / one).exists() for one in below(name))
                 since = max(self.settled[one] for one in below(name))
-                if kernel.is_model_ready(name) and lies and now - since > 60:
+                if kernel.is_model_ready(name) and lies and now - since > 30:
                     self.expected.add(name)
 
     async def keep_observing(self) -> None:
@@ -247,6 +253,10 @@ class World:
                 kernel.unload(name, dependents=step[2])
 
 
+def highest(folder: Path) -> int:
+    return max((int(one.name) for one in folder.iterdir() if one.name.isdigit()), default=1)
+
+
 def above(name: str) -> list[str]:
     """Return the model and the ensembles that consist of it."""
     return [name, *(other for ensemble, step in STEPS.items() if step == name for other in above(ensemble))]
@@ -257,20 +267,31 @@ def below(name: str) -> list[str]:
     return [name, *(below(STEPS[name]) if name in STEPS else ())]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(mode=st.sampled_from(["poll", "explicit"]), watch=st.booleans(), slow=delays, history=histories)
 def test_what_serves_goes_on(mode: str, watch: bool, slow: list[float], history: list[tuple[Any, ...]]) -> None:
-    before = temporary()
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=lambda: SlowLoop(slow)) as runner:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        own_temporary_folder(),
+        asyncio.Runner(loop_factory=lambda: SlowLoop(slow)) as runner,
+    ):
         problems: list[dict[str, Any]] = []
         runner.get_loop().set_exception_handler(lambda _, context: problems.append(context))
         runner.run(story(World(Path(folder), mode, watch), history))
         assert not problems, problems
-    assert temporary() == before
 
 
-def temporary() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("kernel-model-*"))
+@contextlib.contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """Have temporary files made in a folder of their own, and nothing left there."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+        assert os.listdir(folder) == []
 
 
 async def story(world: World, history: list[tuple[Any, ...]]) -> None:

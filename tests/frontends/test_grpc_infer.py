@@ -265,7 +265,7 @@ def test_classification(service: Service) -> None:
         assert response.raw_output_contents[0] == strings(b"5.000000:3", b"4.000000:2")
         assert response.raw_output_contents[1] == floats(0, 1, 2, 3)
         none = add_sub()
-        with_parameters(none.outputs.add(name="OUTPUT0"), classification=0, unheard_of="x", binary_data=False)
+        with_parameters(none.outputs.add(name="OUTPUT0"), unheard_of="x", binary_data=False)
         assert arrays(service.ask(none)) == {"OUTPUT0": [2, 3, 4, 5]}
 
 
@@ -604,11 +604,14 @@ REFUSED: dict[str, tuple[pb.ModelInferRequest, Code, str]] = {
         INVALID,
         "invalid value type for 'classification' parameter, expected int64_param",
     ),
-    "negative class": (
-        output(add_sub(), classification=-1),
-        INVALID,
-        "invalid value for 'classification' parameter, expected >= 0",
-    ),
+    **{
+        name: (
+            output(add_sub(), classification=count),
+            INVALID,
+            "invalid value for 'classification' parameter, expected >= 0",
+        )
+        for name, count in (("negative class", -1), ("no class", 0))
+    },
     "strings: short length": (
         request("types", ("IN_BYTES", "BYTES", [1]), raw=[b"\1\0"]),
         INVALID,

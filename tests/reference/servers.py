@@ -21,6 +21,9 @@ __all__ = ["Memory", "Server", "ours", "reference", "reference_script"]
 
 PROJECT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
+
+#: Stands in a command for the beginning of the names of what the server itself makes in shared memory.
+PREFIX = "@PREFIX@"
 STOP_LIMIT_S = 40.0
 
 
@@ -30,6 +33,7 @@ class Memory:
     def __init__(self, server: str) -> None:
         name = f"kernel_test_{server}_{uuid.uuid4().hex}"
         self.key = f"/{name}"
+        self.prefix = f"{name}_model_"  # for what the server itself makes: it leaves some of it behind
         self._paths = (Path(f"/dev/shm/{name}"), Path(f"/dev/shm/{name}2"))
         content = bytearray(4096)
         content[:8] = struct.pack("<2f", 1, 2)
@@ -38,7 +42,7 @@ class Memory:
             path.write_bytes(content)
 
     def remove(self) -> None:
-        for path in self._paths:
+        for path in (*self._paths, *Path("/dev/shm").glob(f"{self.prefix}*")):
             path.unlink(missing_ok=True)
 
 
@@ -51,6 +55,7 @@ class Server:
         self.grpc_port = grpc_port
         self.log = log
         self.memory = Memory(name)
+        command = [part.replace(PREFIX, self.memory.prefix) for part in command]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent, start_new_session=True
@@ -124,7 +129,8 @@ def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     """Start the real Triton. The caller stops it."""
     http_port, grpc_port, metrics_port = free_ports(3)
     ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
-    command = [sys.executable, reference_script(), repository, *ports, "--exit-timeout-secs=8", *flags]
+    more = ["--exit-timeout-secs=8", f"--backend-config=python,shm-region-prefix-name={PREFIX}"]
+    command = [sys.executable, reference_script(), repository, *ports, *more, *flags]
     return Server("reference", [str(part) for part in command], http_port, grpc_port, log)
 
 

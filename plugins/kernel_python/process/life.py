@@ -19,6 +19,7 @@ from kernel_python.process.spawn import Interpreter, spawn
 
 __all__ = ["Life", "Owner"]
 
+log = logging.getLogger("kernel_python")
 _model_log = logging.getLogger("kernel_python.model")
 
 LEAVE_SECONDS = 2.0  # between the end of `finalize` and that of the process, before it is helped along
@@ -54,13 +55,14 @@ class Life:
         self._owner = owner
         self._process, ends = spawn(kernel.loop, interpreter, self._exited)
         self.pid = self._process.pid
-        self._notes = ends.notes
+        self._notes, self._pool = ends.notes, ends.pool
         self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off)
         self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans)
         self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
         self._verbose = _model_log.isEnabledFor(logging.DEBUG)
         level = logging.DEBUG if self._verbose else logging.INFO
-        self._send((wire.SETUP, wire.GREETING, {**setup, "server": os.getpid(), "level": level}))
+        more = {"server": os.getpid(), "level": level, "mapped": ends.loans.size}
+        self._send((wire.SETUP, wire.GREETING, {**setup, **more}))
 
     @property
     def has_worked(self) -> bool:
@@ -96,6 +98,19 @@ class Life:
     # -- what the child says -------------------------------------------------------------------------------------------
 
     def _receive(self, message: tuple[Any, ...]) -> None:
+        try:
+            self._take(message)
+        except Exception as error:  # whatever it was about would wait for ever
+            log.exception("a message of model instance '%s' can't be dealt with", self.name)
+            self.why = ServingError(
+                Code.INTERNAL,
+                f"Stub process '{self.name}' is not healthy. It was ended, since a message of it could not be dealt with: "
+                f"{error!r}",
+                Reason.BACKEND,
+            )
+            self.kill()
+
+    def _take(self, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == wire.DONE:
             self._handed.done(*message[1:])
@@ -111,6 +126,7 @@ class Life:
             self._calls.ask(*message[1:])
         elif kind == wire.READY:
             self._handed.overlaps = message[1]
+            self._pool.limit(message[2])
             self._owner.ready(self, message[1])
         elif kind == wire.COMPLETED:
             self._owner.completed(self, message[1])
@@ -147,4 +163,4 @@ class Life:
         self._owner.ended(self, not_begun)
         handed.fail(self.why)
         # The shared memory lives on where somebody still looks at it, and nowhere else.
-        del self._handed, self._calls, self._notes
+        del self._handed, self._calls, self._notes, self._pool

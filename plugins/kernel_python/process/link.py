@@ -73,26 +73,28 @@ class Link:
             os.write(self._tickets[1], struct.pack(f"<{len(tickets)}I", *tickets))
         self._write(put_off[0][1] if len(put_off) == 1 else b"".join([message for _, message in put_off]))
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes | memoryview) -> bool:
+        """Send as much as the socket has room for; True when that was all."""
         assert self._socket is not None
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:  # the child is gone: the reader, or who watches the process, will say so
-            return
+            sent = len(data)
         if sent < len(data):
             if self._unsent is None:
                 self._loop.add_writer(self._socket.fileno(), self._write_on)
             self._unsent = memoryview(data)[sent:]
-        elif self._unsent is not None:
+            return False
+        if self._unsent is not None:
             self._unsent = None
             self._loop.remove_writer(self._socket.fileno())
+        return True
 
     def _write_on(self) -> None:
         assert self._unsent is not None
-        self._write(self._unsent)
-        if self._unsent is None and self._put_off:
+        if self._write(self._unsent) and self._put_off:
             self._send_rest()
 
     def take_back(self) -> set[int]:
@@ -117,11 +119,15 @@ class Link:
             return False
         except OSError:
             count = 0
-        if not count:
+        try:
+            messages = self._frames.came(count) if count else None
+        except (ValueError, EOFError, TypeError):  # something else has written into the child's socket
+            messages = None
+        if messages is None:
             self._loop.remove_reader(self._socket.fileno())
             self._ended()
             return False
-        for message in self._frames.came(count):
+        for message in messages:
             self._receive(message)
         return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import tempfile
 import threading
 from collections import deque
@@ -25,6 +26,7 @@ BLOCKS = 1 << 16  # flags, and so blocks
 FIRST = BLOCKS + (1 << 18)  # where the first block lies
 PAGE = 4096
 LARGEST = 1 << 36  # address space, not memory
+SMALLEST = 1 << 26
 KEEP = 1 << 26  # what a pool keeps for the next tensors when nothing is lent
 OFTEN = 64  # up to so many lent blocks are looked through whenever one is wanted
 
@@ -44,23 +46,35 @@ def create() -> int:
 
 
 def _size() -> int:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1 << 26, min(LARGEST, memory) // PAGE * PAGE)
+    size = min(LARGEST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # `ulimit -v`: then address space costs something, too
+        size = min(size, limit // 16)
+    return max(SMALLEST, size // PAGE * PAGE)
 
 
 def mapped(descriptor: int) -> mmap.mmap:
-    """Map the memory and close the descriptor. Where the address space is limited (`ulimit -v`), only its beginning."""
+    """Map the memory and close the descriptor. Where the address space does not suffice, only its beginning."""
     size = os.fstat(descriptor).st_size
     try:
         while True:
             try:
-                return mmap.mmap(descriptor, size)
+                memory = mmap.mmap(descriptor, size)
+                break
             except OSError:
-                if size <= 1 << 26:
+                if size <= SMALLEST:
                     raise
                 size //= 2
     finally:
         os.close(descriptor)
+    if hasattr(mmap, "MADV_DONTDUMP"):
+        memory.madvise(mmap.MADV_DONTDUMP)  # other people's data, and much of it, has no place in a core file
+    return memory
+
+
+def _give_pages_back(memory: mmap.mmap, offset: int, length: int) -> None:
+    if hasattr(mmap, "MADV_REMOVE"):  # Linux
+        memory.madvise(mmap.MADV_REMOVE, offset, length)
 
 
 class Pool:
@@ -102,6 +116,10 @@ class Pool:
             _ndarray(array.shape, array.dtype, self._memory, offset)[...] = array
         return number, offset, length
 
+    def limit(self, size: int) -> None:
+        """The other side has mapped no more than `size` bytes."""
+        self._limit = min(self._limit, size)
+
     def withdraw(self, number: int) -> None:
         """Take back a block that the other side has not seen, and never will."""
         self._flags[number] = 0
@@ -116,7 +134,7 @@ class Pool:
         with self._lock:
             self._sweep()
             if not self._lent and self._end > KEEP:
-                self._memory.madvise(mmap.MADV_REMOVE, FIRST, self._end - FIRST)
+                _give_pages_back(self._memory, FIRST, self._end - FIRST)
                 self._forget()
 
     def _take(self, length: int) -> int | None:
@@ -171,7 +189,7 @@ class Pool:
                     self._warm_bytes += size
                     free.append(number)
                 else:
-                    self._memory.madvise(mmap.MADV_REMOVE, self._offsets[number], size)
+                    _give_pages_back(self._memory, self._offsets[number], size)
                     self._cold.add(number)
                     free.appendleft(number)
         self._look = max(OFTEN, 2 * len(lent))
@@ -198,6 +216,7 @@ class Loans:
     """The borrowing side."""
 
     def __init__(self, memory: mmap.mmap) -> None:
+        self.size = len(memory)
         self._memory = memory
         self._flags = memoryview(memory)[:BLOCKS]
 

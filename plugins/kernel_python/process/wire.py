@@ -43,7 +43,7 @@ LEVEL = 6  # (level of the log)
 FINALIZE = 7  # ()
 
 # What the child says:
-READY = 11  # (whether `execute` is async)
+READY = 11  # (whether `execute` is async, bytes of shared memory that it has mapped)
 FAILED = 12  # (code, text): it can't be what SETUP says
 DONE = 13  # (execution, started, input ended, output started, ended, outcome)
 SEND = 14  # (execution, index, response or None, final)

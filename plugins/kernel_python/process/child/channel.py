@@ -33,6 +33,8 @@ class Channel:
         self._socket = server
         self._notes = notes
         self._dispatch = dispatch
+        self._poll = select.poll()
+        self._poll.register(server, select.POLLIN)
         self._frames = Frames()
         self._out: list[bytes] = []
         self._put_off = 0.0  # since when something waits to be sent
@@ -167,7 +169,7 @@ class Channel:
         space = self._frames.space()
         if not flags:
             seconds = self.rest()
-            if seconds is not None and not select.select([self._socket], [], [], seconds)[0]:
+            if seconds is not None and not self._poll.poll(seconds * 1000):
                 return False
         try:
             count = self._socket.recv_into(space, 0, flags)

@@ -1,7 +1,7 @@
 """What `import kernel` gives in a child: the core's records, from the core's own files, and nothing of its machinery.
 
-Only files of the core that import no more than numpy (rows 0 and 1 of the design) are used. `Kernel` and the like are here
-for annotations; the object that stands for the kernel at run time is the one of remote.py.
+Only files of the core that import no more than numpy are used. `Kernel` and the like are here for annotations; the object that
+stands for the kernel at run time is the one of remote.py.
 """
 
 from __future__ import annotations

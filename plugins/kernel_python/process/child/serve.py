@@ -72,6 +72,7 @@ class Child:
         setup = self._setup
         assert setup is not None
         parent.die_with(setup["server"])
+        self._pool.limit(setup["mapped"])
         self._log = Forwarding(channel, setup["level"])
         self._kernel = Kernel(channel, self._pool, self._loans, self._notes, setup["strict_outputs"])
         instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])  # type: ignore[arg-type]
@@ -88,7 +89,7 @@ class Child:
             self._fail("INTERNAL", describe(error))
         if executor is None:
             return
-        channel.send((wire.READY, isinstance(executor, AsyncExecutor)))
+        channel.send((wire.READY, isinstance(executor, AsyncExecutor), self._loans.size))
         if isinstance(executor, AsyncExecutor):
             asyncio.run(self._serve_async(executor))
         else:

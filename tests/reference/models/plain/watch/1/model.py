@@ -1,4 +1,4 @@
-"""WHAT is to `wait` until cancelled, to `nap`, to `look` at what was seen since the last look, or anything else, which is seen."""
+"""WHAT is to `wait` until cancelled, to `nap`, to `look` at what was seen since the last look, or anything else to be seen."""
 
 import time
 
