@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -551,6 +552,33 @@ return tell(requests, results)
         return await asyncio.gather(ask(kernel, helpers), ask(kernel, helpers))
 
     assert repo.run(main) == [[float(i) for i in range(200)]] * 2
+
+
+def test_traces_and_response_parameters_travel(repo: Any, helpers: Any) -> None:
+    """A trace is the server's object; a child has its context, and can pass it on."""
+    inner = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            told = requests[0].trace().get_context()
+            y = pb_utils.Tensor("Y", np.ones(1, np.float32))
+            return [pb_utils.InferenceResponse([y], parameters={"told": told, "n": 3, "yes": True})]
+    """
+    repo.add("inner", inner, parameters={"placement": "loop"})
+    body = """
+trace = requests[0].trace()
+said = json.loads(make("inner", trace=trace).exec().parameters())
+return [pb_utils.InferenceResponse([], parameters={**said, "own": trace.get_context()})]
+"""
+    repo.add("a", MAKE + telling(body), io=TEXT, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> Any:
+        trace = SimpleNamespace(context='{"traceparent": "00-1"}')
+        call = helpers.Call(kernel, "a", [1], trace=trace)
+        await call.result()
+        return call.responses[0].parameters
+
+    context = '{"traceparent": "00-1"}'
+    assert repo.run(main) == {"told": context, "n": 3, "yes": True, "own": context}
 
 
 def test_a_caller_that_goes_takes_its_calls_along(repo: Any, helpers: Any) -> None:
