@@ -207,7 +207,15 @@ class Scheduler:
             return
         request.order = self._order = self._order + 1
         try:
-            self.queue.push(request, now)
+            try:
+                self.queue.push(request, now)
+            except ServingError:
+                if instance is None:
+                    raise
+                # Full of what has come in this very turn, and an instance is free: what can begin at once does not wait.
+                self._dispatch()
+                self.queue.push(request, now)
+                instance = self._free_instance()
         except ServingError as error:
             self._refuse(request, error)
             return

@@ -440,6 +440,24 @@ def test_a_deadline_passes_while_queued_and_while_executing(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_burst_is_refused_only_for_what_has_to_wait(tmp_path: Path) -> None:
+    """BC23, all at once: one runs, two wait, the others are refused."""
+
+    async def main() -> None:
+        policy = "dynamic_batching { default_queue_policy { max_queue_size: 2 } } max_batch_size: 1"
+        async with serving(tmp_path, {"m": BASE + policy}, {"m": sleeping(1)}) as (client, backend):
+            for index in range(6):
+                client.send("m", str(index), [[1.0]])
+            await asyncio.sleep(5)
+            refused = (0, "[request id: {}] Exceeds maximum queue size")
+            expected = {"0": (1, "ok"), "1": (2, "ok"), "2": (3, "ok")}
+            expected |= {str(index): (0, refused[1].format(index)) for index in (3, 4, 5)}
+            assert client.outcomes() == expected
+            assert backend.executions("m") == [["0"], ["1"], ["2"]]
+
+    run(main())
+
+
 def test_a_deadline_does_not_cost_a_turn_of_the_loop(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, {"m": BASE}) as (client, _):
