@@ -26,6 +26,7 @@ from kernel.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
 from kernel.statistics import Duration, ModelStatistics
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.tls import server_context
+from kernel.watching import Reload
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "Placement",
     "Reason",
     "Region",
+    "Reload",
     "RemoteExecutor",
     "RemoteInstance",
     "RequestState",

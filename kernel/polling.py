@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel.errors import Code, ServingError
-from kernel.loading import Sighting
+from kernel.plans import Sighting
 from kernel.repository import not_unique
 
 if TYPE_CHECKING:
-    from kernel.catalog import Entry
+    from kernel.entries import Entry
     from kernel.registry import Registry
 
 __all__ = ["OwnFiles", "Poller", "changed_files"]

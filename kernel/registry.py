@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kernel.catalog import READY, UNAVAILABLE, UNLOADED, Catalog, Failure, ModelIndex, Version
+from kernel.catalog import Catalog
 from kernel.claims import Claims
-from kernel.config import ModelConfig
 from kernel.dependents import by_dependency, related_to
+from kernel.entries import UNAVAILABLE, UNLOADED, Failure, ModelIndex
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend
-from kernel.loading import Loader, LoadFailed, LoadPlan, NotRead
+from kernel.loading import Loader
 from kernel.model import Model
 from kernel.overrides import check_model_name
+from kernel.plans import LoadPlan
+from kernel.reading import Reader, Wish, Work
 from kernel.repository import FileRepository
 from kernel.rollout import Rollout
 
@@ -32,25 +33,6 @@ __all__ = ["ModelIndex", "Registry", "Wish"]
 log = logging.getLogger("kernel")
 
 FINALIZE_SECONDS = 5.0  # what the models' `finalize` may take at least when all are stopped
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """How a model is to be loaded: from its repository, with another config, or from files that come along."""
-
-    config: str | None = None
-    files: Mapping[str, bytes] | None = None
-
-
-@dataclass(slots=True)
-class _Work:
-    """What an operation has read: plans by name, and why there are none for others."""
-
-    plans: dict[str, LoadPlan] = field(default_factory=dict)
-    failures: dict[str, ServingError] = field(default_factory=dict)
-
-    def ensembles(self) -> dict[str, ModelConfig]:
-        return {name: plan.config for name, plan in self.plans.items() if plan.config.is_ensemble}
 
 
 class Registry:
@@ -75,6 +57,7 @@ class Registry:
         )
         self.catalog = Catalog(kernel)
         self._rollout = Rollout(kernel, self.catalog, self.loader)
+        self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
         self._claims = Claims()
         self._explicit = explicit
         self._load_models = load_models
@@ -179,14 +162,12 @@ class Registry:
             async with self._claims.hold(names):
                 if self._rollout.stopping:
                     raise _exiting()
-                work = await self._read(wishes)
+                work = await self._reader.read(wishes)
                 related = self._related({*wishes, *work.plans}, work.plans)
                 if related <= names:
                     await self._carry_out(work)
                     break
-            for plan in work.plans.values():
-                if plan.override is not None:
-                    plan.override.remove()  # it will be read again
+            work.discard()  # it will be read again
             names |= related
         failures = work.failures
         for name in {*wishes, *failures} & self.catalog.entries.keys():
@@ -195,7 +176,7 @@ class Registry:
             if failed is not None:
                 told = Failure(getattr(failed, "why", failed.message), getattr(failed, "place", None))
             self.catalog.entries[name].error = told
-        for name in failures.keys() - wishes.keys():
+        for name in failures.keys() & work.composing:
             log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)
         return {name: error for name, error in failures.items() if name in wishes}
 
@@ -204,67 +185,7 @@ class Registry:
         planned = {name: plan.config for name, plan in (plans or {}).items()}
         return related_to(names, [self.catalog.configs(), planned])
 
-    async def _read(self, wishes: Mapping[str, Wish]) -> _Work:
-        """Plan what was asked for, in explicit mode also what ensembles consist of, where it is there."""
-        work = _Work()
-        entries = self.catalog.entries
-        limit = asyncio.Semaphore(self._parallel)
-
-        async def plan(name: str, wish: Wish) -> None:
-            try:
-                async with limit:
-                    work.plans[name] = await self._plan(name, wish)
-            except ServingError as error:
-                work.failures[name] = error
-
-        pending = dict(wishes)
-        while pending:
-            await asyncio.gather(*(plan(name, wish) for name, wish in pending.items()))
-            for name in pending.keys() & wishes.keys() & entries.keys():
-                entries[name].wanted, entries[name].implicit = True, False
-            steps = {step.model_name for config in work.ensembles().values() for step in config.ensemble or ()}
-            missing = steps - work.plans.keys() - work.failures.keys() if self._explicit else set()
-            sightings = await self.loader.in_thread(self.loader.sight, missing) if missing else {}
-            pending = {}
-            for name in sorted(missing):
-                entry = entries.get(name)
-                # What came with its own files stays as it is; what is nowhere, the check of the ensembles tells.
-                if sightings[name].paths and not (entry is not None and entry.serves and entry.seen is None):
-                    pending[name] = Wish(None if entry is None else entry.config)
-                    entry = self.catalog.entry(name)
-                    if not entry.wanted:
-                        entry.wanted = entry.implicit = True
-        return work
-
-    async def _plan(self, name: str, wish: Wish) -> LoadPlan:
-        """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
-        sighting, plan = await self.loader.in_thread(self.loader.read, name, wish.config, wish.files)
-        if isinstance(plan, NotRead) and plan.code is Code.NOT_FOUND:
-            known = self.catalog.entries.get(name)
-            if known is not None and not known.versions and not known.serves:
-                del self.catalog.entries[name]
-            raise plan
-        entry = self.catalog.entry(name)
-        if sighting is not None or isinstance(plan, LoadPlan):
-            entry.seen = sighting
-        if isinstance(plan, LoadPlan):
-            entry.config = wish.config
-            entry.problem, entry.blocks = "", False
-            return plan
-        if isinstance(plan, LoadFailed) and plan.problems:
-            for one in plan.problems:
-                version = entry.versions.setdefault(one.version, Version(UNAVAILABLE))
-                if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, one.reason
-        else:
-            entry.problem = plan.problem
-            entry.blocks = entry.blocks or isinstance(plan, LoadFailed)
-            for version in entry.versions.values():
-                if version.state is UNAVAILABLE:
-                    version.reason = entry.problem
-        raise plan
-
-    async def _carry_out(self, work: _Work) -> None:
+    async def _carry_out(self, work: Work) -> None:
         """Carry out the plans, ensembles last and in order; ensembles that use what has changed are made anew."""
         catalog = self.catalog
         changed: set[str] = set()

@@ -32,12 +32,16 @@ _MAX_VERSION = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model folder, as it was when looked at. `versions` are sorted; `warnings` name the folders that are none."""
+    """One model folder, as it was when looked at. `versions` are sorted; `warnings` name the folders that are none.
+
+    `problem`: why it is there and can't be looked into.
+    """
 
     name: str
     path: Path
     versions: tuple[int, ...]
     warnings: tuple[str, ...] = ()
+    problem: str = ""
 
     @classmethod
     def look(cls, path: Path) -> ModelFolder:
@@ -89,10 +93,13 @@ class FileRepository:
         """Return the folder of one model, or None where there is none of that name."""
         if _hidden(name) or "/" in name or "\0" in name or not name:
             return None
+        path = self.path / name
         try:
-            return ModelFolder.look(self.path / name)
-        except OSError:
+            return ModelFolder.look(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:  # which is no reason to take it for gone
+            return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
 
 
 def _hidden(name: str) -> bool:

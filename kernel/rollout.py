@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kernel.catalog import LOADING, READY, UNAVAILABLE, UNLOADED, Catalog, Entry, Version
+from kernel.catalog import Catalog
 from kernel.config import Message, ModelConfig, check_ensembles, is_decoupled, with_changes
+from kernel.entries import LOADING, READY, UNAVAILABLE, UNLOADED, Entry, Version
 from kernel.errors import Code, ServingError
-from kernel.loading import Loader, LoadFailed, LoadPlan, Problem
+from kernel.loading import Loader
 from kernel.model import Model
 from kernel.places import place_of
+from kernel.plans import LoadFailed, LoadPlan, Problem
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
@@ -129,7 +131,10 @@ class Rollout:
             message.version_policy.CopyFrom(wanted.version_policy)
 
         try:
-            await model.rearrange(self._loader.backend(plan.config), with_changes(model.config, change))
+            backend = self._loader.backend(plan.config)
+            config = with_changes(model.config, change)
+            backend.validate(config, plan.folder.path, (number,))
+            await model.rearrange(backend, config)
         except ServingError as error:
             return Problem.of(number, error, plan.folder.path)
         except Exception as error:

@@ -424,6 +424,9 @@ class Kernel:
 
         The files are looked at every `seconds`. `report` is told what came of each reload, and what has failed before.
         """
+        if not self.live:
+            words = "the kernel has not been started, or has been stopped: it has no models to watch"
+            raise ServingError(Code.UNAVAILABLE, words)
         self._followers.append(self.loop.create_task(Watcher(self._registry, report, seconds).run()))
 
     def index(self, ready: bool = False) -> list[ModelIndex]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel.errors import ServingError
-from kernel.loading import Sighting
 from kernel.places import SourcePlace
+from kernel.plans import Sighting
 from kernel.polling import OwnFiles, changed_files
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ ROWS = (
     "request config interfaces contents shared_memory restriction tls",
     "classification queueing batching sequencing batch deadlines deadlock dependents places scaling",
     "scheduler claims strict turn instance statistics mailbox worker remote handover thread",
-    "registry catalog loading overrides polling repository rollout watching model",
+    "registry catalog entries loading overrides plans polling reading repository rollout watching model",
     "server settings metadata listening hookspecs plugins logs __init__",
     "cli testing __main__",
 )

@@ -12,6 +12,7 @@ from live import ENSEMBLE, Answering, Slowly, X, model, said, states, write
 from virtual import BASE, Client, TestBackend, TestExecutor, run, sleeping, write_repository
 
 from kernel import Code, InstanceContext, Kernel, ServingError
+from kernel.repository import ModelFolder
 
 
 def polling(*folders: Path, backend: TestBackend | None = None, **options: Any) -> Kernel:
@@ -181,6 +182,31 @@ def test_a_look_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCap
             (tmp_path / "away").rename(two)
             await asyncio.sleep(15)
             assert (await said(kernel, "a"), await said(kernel, "b")) == (3, 2)
+
+    run(main())
+
+
+def test_a_folder_that_can_not_be_read_has_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look = ModelFolder.look
+
+    def locked(path: Path) -> ModelFolder:
+        if path.name == "m":
+            raise PermissionError(13, "Permission denied")
+        return look(path)
+
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        async with polling(tmp_path) as kernel:
+            monkeypatch.setattr(ModelFolder, "look", locked)
+            await asyncio.sleep(100)
+            assert await said(kernel, "m") == 1 and kernel.is_ready()
+            (words,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+            assert f"failed to read model directory {tmp_path / 'm'}: Permission denied" in words
+            monkeypatch.undo()
+            await asyncio.sleep(16)
+            assert kernel.statistics("m")[0].inference_count == 1
 
     run(main())
 

@@ -250,7 +250,9 @@ class Gate:
     def __init__(self) -> None:
         self.open, self.entered = threading.Event(), threading.Semaphore(0)
         self.open.set()
-        self.closed = 0
+        self.creating, self.may_create = threading.Event(), threading.Event()
+        self.may_create.set()
+        self.made = self.closed = 0
 
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
@@ -259,6 +261,9 @@ class Gate:
         return
 
     def create(self, context: InstanceContext) -> Gate:
+        self.made += 1
+        self.creating.set()
+        assert self.may_create.wait(10)
         return self
 
     def execute(self, batch: Batch) -> Result:
@@ -304,5 +309,33 @@ def test_a_thread_that_goes_gives_back_what_it_has_not_begun(tmp_path: Path) -> 
             assert not kernel.model("m").scheduler.leaving
             await kernel.infer("m", X)
         assert backend.closed == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["unload", "stop"])
+def test_a_model_that_goes_while_new_instances_are_made(tmp_path: Path, how: str) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": groups("count: 1")})
+        backend = Gate()
+        kernel = Kernel(tmp_path, plugins=[backend], control_mode="explicit", load_models=["*"])
+        await kernel.start()
+        backend.may_create.clear()
+        backend.creating.clear()
+        write(tmp_path / "m" / "config.pbtxt", groups("count: 3"))
+        loading = asyncio.ensure_future(kernel.load("m"))
+        async with asyncio.timeout(10):
+            while not backend.creating.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            if how == "unload":
+                kernel.unload("m")
+            else:
+                await kernel.stop()
+            backend.may_create.set()
+            await loading
+            while backend.closed < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await kernel.stop()
+        assert backend.made == backend.closed == 3 and kernel.models() == []
 
     asyncio.run(main())

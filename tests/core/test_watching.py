@@ -13,7 +13,7 @@ import pytest
 from live import ENSEMBLE, Answering, Slowly, model, said, write
 from virtual import BASE, Client, run, sleeping
 
-from kernel import Kernel
+from kernel import Kernel, ServingError
 from kernel.cli.watch import Console
 from kernel.places import SourcePlace
 from kernel.watching import Reload, log_reload
@@ -216,6 +216,11 @@ def test_a_report_that_fails_ends_nothing(tmp_path: Path, caplog: pytest.LogCapt
 
     run(main())
     assert [record.message for record in caplog.records] == ["the report of the reload of model 'm' failed"] * 2
+
+
+def test_there_have_to_be_models(tmp_path: Path) -> None:
+    with pytest.raises(ServingError, match="the kernel has not been started, or has been stopped"):
+        serve(tmp_path).watch()
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
