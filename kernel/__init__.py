@@ -5,9 +5,11 @@ The public names. Plugins and apps import from here and nowhere deeper; importin
 
 from __future__ import annotations
 
+from kernel import frontend_options
 from kernel.batch import Batch
 from kernel.classification import classify
 from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelConfig, TensorSpec, with_changes
+from kernel.connections import Connections, ListeningFrontend
 from kernel.contents import size_mismatch, stand_in, strings_of, unpacked
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
@@ -41,6 +43,7 @@ __all__ = [
     "Code",
     "ConfigError",
     "ConfigErrors",
+    "Connections",
     "CudaSharedMemory",
     "Duration",
     "EnsembleStep",
@@ -52,6 +55,7 @@ __all__ = [
     "Kernel",
     "Key",
     "Listener",
+    "ListeningFrontend",
     "LogSettings",
     "Model",
     "ModelConfig",
@@ -80,6 +84,7 @@ __all__ = [
     "as_bytes_array",
     "classify",
     "datatype_of",
+    "frontend_options",
     "hookimpl",
     "model_metadata",
     "pack_bytes",

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from kernel import Connections
 from kernel_grpc.calls import Call
 from kernel_grpc.deadlines import Deadlines
 from kernel_grpc.heads import Meaning, Meanings
@@ -35,7 +36,7 @@ FINEST_SWEEP = 0.01
 MAX_QUEUED = 2 * 1024 * 1024 * 1024
 
 
-class Server:
+class Server(Connections["Peer"]):
     """The state shared by the connections of one front end."""
 
     def __init__(
@@ -51,24 +52,19 @@ class Server:
         """`restrictions`: category -> (key, value). `compression`: of inference responses, a key of LEVELS."""
         self.kernel = kernel
         self.keepalive = keepalive or Keepalive()
+        super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)))
         self.meanings = Meanings(
             {method.path.encode(): method for method in methods},
             restrictions=restrictions,
             forwarding=Forwarding(forward_pattern) if forward_pattern else None,
             compression=compression,
         )
-        self.now = kernel.clock
-        self.peers: set[Peer] = set()
-        self.draining = False
         self.deadlines = Deadlines(self._arm)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.view = memoryview(bytearray(READ_SIZE))
         self._refused = Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {MAX_QUEUED} bytes wait for this client")
         self._scheduled: list[Peer] = []
-        self._interval = max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4))
-        self._sweeper: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._empty: asyncio.Future[None] | None = None
 
     # --- calls
 
@@ -108,42 +104,11 @@ class Server:
 
     # --- connections
 
-    def opened(self, peer: Peer) -> None:
-        self.peers.add(peer)
-        if self._sweeper is None:
-            self._sweeper = self.kernel.loop.call_later(self._interval, self._sweep)
-
-    def closed(self, peer: Peer) -> None:
-        self.peers.discard(peer)
-        if not self.peers:
-            if self._sweeper is not None:
-                self._sweeper.cancel()
-                self._sweeper = None
-            if self._empty is not None and not self._empty.done():
-                self._empty.set_result(None)
-
-    def _sweep(self) -> None:
-        self._sweeper = self.kernel.loop.call_later(self._interval, self._sweep)
-        self.sweep(self.now())
-
-    def sweep(self, now: float) -> None:
-        """Look at all connections."""
-        for peer in list(self.peers):
-            peer.sweep(now)
-
-    async def drain(self) -> None:
-        """Have each connection finish its calls and close; return when none is left."""
-        self.draining = True
-        for peer in list(self.peers):
-            peer.drain()
-        if self.peers:
-            self._empty = self.kernel.loop.create_future()
-            await self._empty
+    def look_at(self, connection: Peer, now: float) -> None:
+        connection.sweep(now)
 
     def abort(self) -> None:
-        """Tear down every connection."""
-        for peer in list(self.peers):
-            peer.abort()
+        super().abort()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

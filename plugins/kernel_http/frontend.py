@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kernel import Listener, Place, __version__
+from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options
 from kernel_http.admin import Admin
 from kernel_http.generate import Generate
 from kernel_http.infer import Inference
-from kernel_http.options import MAX_INPUT_SIZE, tls_context
+from kernel_http.options import MAX_INPUT_SIZE
 from kernel_http.protocol import Connection
 from kernel_http.routes import Router
 from kernel_http.server import Server
@@ -50,15 +50,12 @@ def make_server(
     return Server(kernel, router, max_input_size=max_input_size, forward_pattern=forward_pattern)
 
 
-class HttpFrontend:
+class HttpFrontend(ListeningFrontend):
     """KServe v2 over HTTP/1.1 on the kernel's loop. Raises ServingError where the options for TLS don't fit."""
 
     def __init__(self, kernel: Kernel, options: argparse.Namespace) -> None:
-        self._kernel = kernel
-        self._place = Place(options.http_address, options.http_port)
-        tls = tls_context(options)
-        self._scheme = "http" if tls is None else "https"
-        self._listener = Listener(self._place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
+        place = Place(options.http_address, options.http_port)
+        tls = frontend_options.tls_context(options, "http", ("http/1.1",))
         self.server = make_server(
             kernel,
             server_name=getattr(options, "id", None) or "triton",
@@ -66,22 +63,6 @@ class HttpFrontend:
             forward_pattern=options.http_header_forward_pattern or "",
             restrictions=options.http_restricted_api,
         )
-
-    async def start(self) -> None:
-        """Listen. Raises OSError, in the reference's words when the port is taken."""
-        await self._listener.start(self._kernel.loop, lambda: Connection(self.server))
-
-    async def drain(self) -> None:
-        """Stop listening, answer what is in flight, close the connections; returns when none is left."""
-        self._listener.close()
-        await self.server.drain()
-
-    async def stop(self) -> None:
-        """Close everything at once."""
-        self._listener.close()
-        self.server.abort()
-
-    @property
-    def address(self) -> str:
-        """Such as `http://0.0.0.0:8000`, or `http://unix:/run/kernel.sock`."""
-        return f"{self._scheme}://{self._place.netloc}"
+        listener = Listener(place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
+        scheme = "http" if tls is None else "https"
+        super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme)

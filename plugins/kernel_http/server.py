@@ -5,9 +5,9 @@ One per front end and loop; everything here runs on the loop's thread.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from kernel import Connections
 from kernel_http.heads import Forwarding, Head, parse_head
 from kernel_http.outbox import Outbox
 
@@ -30,7 +30,7 @@ SLOW_CLIENT_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
 
 
-class Server:
+class Server(Connections["Connection"]):
     """The state shared by the connections of one front end."""
 
     def __init__(
@@ -42,11 +42,10 @@ class Server:
         forward_pattern: str = "",
         slow_client_seconds: float = SLOW_CLIENT_SECONDS,
     ) -> None:
+        super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS)
         self.kernel = kernel
         self.router = router
         self.max_input_size = max_input_size
-        self.connections: set[Connection] = set()
-        self.draining = False
         self.outbox = Outbox(kernel.loop)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
@@ -57,11 +56,6 @@ class Server:
         self.refused_head.close = True
         self._forwarding = Forwarding(forward_pattern) if forward_pattern else None
         self._slow_client_seconds = slow_client_seconds
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._empty: asyncio.Future[None] | None = None
-
-    def now(self) -> float:
-        return self.kernel.loop.time()
 
     def learn(self, block: bytes) -> Head:
         """Parse a head that isn't known yet, find its route and remember it. Raises HeadError."""
@@ -83,41 +77,6 @@ class Server:
             text = f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit}"
         return f"{text} bytes. Use --http-max-input-size to increase the limit."
 
-    # --- connections
-
-    def opened(self, connection: Connection) -> None:
-        self.connections.add(connection)
-        if self._sweeper is None:
-            self._sweeper = self.kernel.loop.call_later(SWEEP_SECONDS, self._sweep)
-
-    def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            if self._sweeper is not None:
-                self._sweeper.cancel()
-                self._sweeper = None
-            if self._empty is not None and not self._empty.done():
-                self._empty.set_result(None)
-
-    def _sweep(self) -> None:
-        self._sweeper = self.kernel.loop.call_later(SWEEP_SECONDS, self._sweep)
-        self.sweep(self.now())
-
-    def sweep(self, now: float) -> None:
-        """Cut off the clients that are too slow at `now`."""
-        for connection in list(self.connections):
-            connection.sweep(now, self._slow_client_seconds)
-
-    async def drain(self) -> None:
-        """Close each connection after the answers that it waits for; return when none is left."""
-        self.draining = True
-        for connection in list(self.connections):
-            connection.drain()
-        if self.connections:
-            self._empty = self.kernel.loop.create_future()
-            await self._empty
-
-    def abort(self) -> None:
-        """Tear down every connection."""
-        for connection in list(self.connections):
-            connection.abort()
+    def look_at(self, connection: Connection, now: float) -> None:
+        """Cut off a client that is too slow."""
+        connection.sweep(now, self._slow_client_seconds)

@@ -247,7 +247,7 @@ def test_drain(running: Running) -> None:
         running.on_loop(running.kept[0].reply, b"done")
         assert future.result(10) == b"done"
         drained.result(10)
-        assert not running.server.peers
+        assert not running.server.connections
 
 
 def test_keepalive_pings_of_the_client_are_counted() -> None:

@@ -35,7 +35,7 @@ from frontends.wires import (
     window_update,
 )
 
-from kernel import Code, ServingError
+from kernel import Code, ServingError, frontend_options
 from kernel_grpc import assembly, compression, lifetime, options, protocol
 from kernel_grpc.answers import MAX_WAITING
 from kernel_grpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
@@ -392,7 +392,7 @@ def test_lost_connection_cancels_everything(caller: Caller) -> None:
     caller.begin()
     caller.peer.connection_lost(None)
     assert len(caller.kernel.cancelled) == 1 and caller.service.chats[0].cancelled == 1
-    assert not caller.server.peers and all(call.done for call in caller.service.calls)
+    assert not caller.server.connections and all(call.done for call in caller.service.calls)
     caller.service.calls[0].reply(b"late")
     caller.service.chats[0].call.send(b"late")
     caller.wait()
@@ -1012,7 +1012,7 @@ def test_client_that_does_not_begin(sent: bytes) -> None:
     caller.wait(3)
     assert caller.goaway() == (0, PROTOCOL, "no connection preface within 30 seconds")
     caller.wait(LINGER + 1.2)
-    assert caller.transport.aborted and not caller.server.peers
+    assert caller.transport.aborted and not caller.server.connections
 
 
 def test_client_that_ignores_settings() -> None:
@@ -1105,7 +1105,7 @@ def test_slow_client_gets_its_answer_before_the_connection_ends(caller: Caller) 
 def test_abort(caller: Caller) -> None:
     caller.call("Keep", **{"grpc-timeout": "5S"})
     caller.server.abort()
-    assert caller.transport.aborted and len(caller.kernel.cancelled) == 1 and not caller.server.peers
+    assert caller.transport.aborted and len(caller.kernel.cancelled) == 1 and not caller.server.connections
 
 
 # --- flags
@@ -1121,7 +1121,7 @@ def test_defaults_of_the_flags() -> None:
     defaults = parsed()
     assert (defaults.allow_grpc, defaults.grpc_address, defaults.grpc_port) == (True, "0.0.0.0", 8001)
     assert options.keepalive(defaults) == Keepalive()
-    assert defaults.grpc_restricted_protocol == {} and options.tls_context(defaults) is None
+    assert defaults.grpc_restricted_protocol == {} and frontend_options.tls_context(defaults, "grpc", ("h2",)) is None
 
 
 def test_flags() -> None:
@@ -1163,6 +1163,6 @@ def test_wrong_restriction(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tls_without_files() -> None:
     with pytest.raises(ServingError, match="TLS wants a server certificate"):
-        options.tls_context(parsed("--grpc-use-ssl"))
+        frontend_options.tls_context(parsed("--grpc-use-ssl"), "grpc", ("h2",))
     with pytest.raises(ServingError, match="TLS"):
-        options.tls_context(parsed("--grpc-use-ssl-mutual", "--grpc-server-cert=/nowhere"))
+        frontend_options.tls_context(parsed("--grpc-use-ssl-mutual", "--grpc-server-cert=/nowhere"), "grpc", ("h2",))

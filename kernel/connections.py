@@ -1,0 +1,124 @@
+"""What front ends that listen on a socket have in common: their open connections, the one timer that looks at these, the end.
+
+Knows nothing of what is spoken on a connection. Everything here runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from kernel.listening import Listener
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["Connections", "ListeningFrontend"]
+
+
+class _Connection(Protocol):
+    """What a connection can be told."""
+
+    def drain(self) -> None:
+        """Take nothing new, and close once what runs is over."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+C = TypeVar("C", bound=_Connection)
+
+
+class Connections(Generic[C]):
+    """The open connections of one front end. `draining`: no further work is taken.
+
+    `now`: the clock by which they are looked at, every `seconds` while there are any.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float) -> None:
+        self.now = now
+        self.connections: set[C] = set()
+        self.draining = False
+        self._loop = loop
+        self._seconds = seconds
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    def opened(self, connection: C) -> None:
+        self.connections.add(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._seconds, self._sweep)
+
+    def closed(self, connection: C) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+                self._sweeper = None
+            if self._empty is not None and not self._empty.done():
+                self._empty.set_result(None)
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(self._seconds, self._sweep)
+        self.sweep(self.now())
+
+    def sweep(self, now: float) -> None:
+        """Look at all connections."""
+        for connection in list(self.connections):
+            self.look_at(connection, now)
+
+    def look_at(self, connection: C, now: float) -> None:
+        """Do to a connection what time asks for."""
+        raise NotImplementedError
+
+    async def drain(self) -> None:
+        """Have each connection finish what runs and close; return when none is left."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.drain()
+        if self.connections:
+            self._empty = self._loop.create_future()
+            await self._empty
+
+    def abort(self) -> None:
+        """Tear down every connection."""
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class ListeningFrontend:
+    """A Frontend on a listener. `make`: the protocol object of a new connection; `scheme`: of its address."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        listener: Listener,
+        connections: Connections[C],
+        make: Callable[[], asyncio.BaseProtocol],
+        scheme: str,
+    ) -> None:
+        self._kernel = kernel
+        self._listener = listener
+        self._connections = connections
+        self._make = make
+        self._scheme = scheme
+
+    async def start(self) -> None:
+        """Listen. Raises OSError, in the reference's words when the place is taken."""
+        await self._listener.start(self._kernel.loop, self._make)
+
+    async def drain(self) -> None:
+        """Stop listening, finish what is in flight, close the connections; returns when none is left."""
+        self._listener.close()
+        await self._connections.drain()
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        self._listener.close()
+        self._connections.abort()
+
+    @property
+    def address(self) -> str:
+        """Such as `http://0.0.0.0:8000`, or `grpc://unix:/run/kernel.sock`."""
+        return f"{self._scheme}://{self._listener.place.netloc}"
