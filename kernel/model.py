@@ -237,6 +237,13 @@ class Model:
     def statistics(self) -> ModelStatistics:
         return self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
 
+    def is_meant_by(self, name: str, version: str) -> bool:
+        """Whether requests for `name` and `version` are for this very model; ask again when `kernel.generation` changes."""
+        try:
+            return self.kernel.model(name, version) is self
+        except ServingError:
+            return False
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def check(self, request: InferenceRequest) -> None:

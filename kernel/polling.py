@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, ServingError
 from kernel.plans import Sighting
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernel.entries import Entry
     from kernel.registry import Registry
 
-__all__ = ["OwnFiles", "Poller", "changed_files"]
+__all__ = ["Follower", "OwnFiles", "Poller", "changed_files"]
 
 log = logging.getLogger("kernel")
 
@@ -90,34 +90,55 @@ class _Failure:
     wait: int = 0
 
 
-class Poller:
-    """Looks every `seconds`."""
+class Follower:
+    """Looks at the disk every `pause` seconds, and begins what follows from that. `under_way`: models that it is at."""
 
-    def __init__(self, registry: Registry, seconds: float) -> None:
-        self._registry = registry
-        self._seconds = seconds
-        self._own = OwnFiles()
-        self._failures: dict[str, _Failure] = {}
-        self._under_way: set[str] = set()
+    trouble = ""  # what the log says when a look fails
+
+    def __init__(self, registry: Registry, pause: float) -> None:
+        self.registry = registry
+        self.pause = pause
+        self.own = OwnFiles()
+        self.under_way: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._problem = ""  # why the last look failed
 
     async def run(self) -> None:
         """Look until cancelled."""
         try:
             while True:
-                await asyncio.sleep(self._seconds)
+                await asyncio.sleep(self.pause)
                 try:
-                    await self.poll()
+                    await self.look()
                 except Exception:
-                    log.exception("a poll of the model repositories failed; what is loaded stays as it is")
+                    log.exception(self.trouble)
         finally:
             for task in self._tasks:
                 task.cancel()
 
-    async def poll(self) -> None:
+    async def look(self) -> None:
+        """Look once."""
+        raise NotImplementedError
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done meanwhile; it ends with the looking."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Poller(Follower):
+    """Follows the repositories of a registry in control mode `poll`."""
+
+    trouble = "a poll of the model repositories failed; what is loaded stays as it is"
+
+    def __init__(self, registry: Registry, seconds: float) -> None:
+        super().__init__(registry, seconds)
+        self._failures: dict[str, _Failure] = {}
+        self._problem = ""  # why the last look failed
+
+    async def look(self) -> None:
         """Look once, and begin what follows from it; a model that is still being loaded since the last time is left alone."""
-        loader = self._registry.loader
+        loader = self.registry.loader
         try:
             found: dict[str, Sighting] = await loader.in_thread(loader.scan)
         except ServingError as error:
@@ -126,28 +147,26 @@ class Poller:
                 log.error("failed to poll the model repositories, what is loaded stays as it is: %s", error.message)
             return
         self._problem = ""
-        entries = self._registry.catalog.entries
+        entries = self.registry.catalog.entries
         load = self._to_load(found, entries)
         withdraw = self._to_withdraw(found, entries)
-        self._under_way |= {*load, *withdraw}
-        for group in self._registry.groups({*load, *withdraw}):
-            task = asyncio.ensure_future(
+        self.under_way |= {*load, *withdraw}
+        for group in self.registry.groups({*load, *withdraw}):
+            self.begin(
                 self._follow(
                     [name for name in load if name in group],
                     {name: problem for name, problem in withdraw.items() if name in group},
                 )
             )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     def _to_load(self, found: Mapping[str, Sighting], entries: Mapping[str, Entry]) -> list[str]:
         names = []
         for name, sighting in found.items():
-            if name in self._under_way or len(sighting.paths) > 1:
+            if name in self.under_way or len(sighting.paths) > 1:
                 continue
             entry = entries.get(name)
             before = None if entry is None else entry.seen
-            changed = self._own.without(name, changed_files(sighting, before), sighting)
+            changed = self.own.without(name, changed_files(sighting, before), sighting)
             if changed:
                 if before is None or not before.paths:
                     log.info("model '%s' is new", name)
@@ -169,14 +188,14 @@ class Poller:
         """Return the models that have gone, and with a reason those that are ambiguous now."""
         withdraw = {}
         for name, sighting in found.items():
-            if len(sighting.paths) > 1 and name not in self._under_way:
+            if len(sighting.paths) > 1 and name not in self.under_way:
                 entry = entries.get(name)
                 if entry is None or entry.seen != sighting:
                     error = not_unique(name, sighting.paths)
                     log.error("%s", error.message)
                     withdraw[name] = f"{error.code.value}: {error.message}"
         for name, entry in entries.items():
-            if name not in found and name not in self._under_way and (entry.seen is None or entry.seen.paths):
+            if name not in found and name not in self.under_way and (entry.seen is None or entry.seen.paths):
                 log.info("model '%s' has gone from the model repositories", name)
                 withdraw[name] = ""
         return withdraw
@@ -186,21 +205,21 @@ class Poller:
         began = time.time_ns()
         try:
             if load:
-                failures = await self._registry.update(load)
+                failures = await self.registry.update(load)
                 for name in load:
-                    self._own.loaded(name, began)
+                    self.own.loaded(name, began)
                     self._tell(name, failures.get(name))
             for name, problem in withdraw.items():
-                await self._registry.withdraw(name, problem)
+                await self.registry.withdraw(name, problem)
                 self._failures.pop(name, None)
         except ServingError as error:  # the server is stopping
             if error.code is not Code.UNAVAILABLE:
                 raise
         finally:
-            self._under_way.difference_update(load, withdraw)
+            self.under_way.difference_update(load, withdraw)
 
     def _tell(self, name: str, error: ServingError | None) -> None:
-        versions = ", ".join(map(str, sorted(self._registry.catalog.copies(name))))
+        versions = ", ".join(map(str, sorted(self.registry.catalog.copies(name))))
         if error is None:
             self._failures.pop(name, None)
             log.info("model '%s' is loaded: version %s", name, versions)

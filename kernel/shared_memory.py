@@ -108,6 +108,16 @@ class Span:
                 Code.INTERNAL, f"shared memory region '{self._region}' can't be written: {error.strerror}"
             ) from error
 
+    def write_output(self, output: str, data: Buffer) -> None:
+        """As `write`, for the data of an output; raises ServingError(INTERNAL), too, where it is larger than the span."""
+        if len(data) > self.byte_size:
+            raise ServingError(
+                Code.INTERNAL,
+                f"shared memory size specified with the request for output '{output}' ({self.byte_size} bytes) should be "
+                f"at least {len(data)} bytes to hold the results",
+            )
+        self.write(data)
+
     def _shrunk(self) -> ServingError:
         return ServingError(
             Code.INVALID_ARG,

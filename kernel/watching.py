@@ -7,7 +7,6 @@ load thread, and takes at most a tenth of the time.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from kernel.errors import ServingError
 from kernel.places import SourcePlace
 from kernel.plans import Sighting
-from kernel.polling import OwnFiles, changed_files
+from kernel.polling import Follower, changed_files
 
 if TYPE_CHECKING:
     from kernel.registry import Registry
@@ -42,46 +41,35 @@ class Reload:
     seconds: float = 0.0
 
 
-class Watcher:
+class Watcher(Follower):
     """Looks every `seconds` at the models that are wanted, and calls `report` after each reload."""
 
+    trouble = "a look at the files of the models failed"
+
     def __init__(self, registry: Registry, report: Callable[[Reload], None], seconds: float = WATCH_SECONDS) -> None:
-        self._registry = registry
+        super().__init__(registry, seconds)
         self._report = report
         self._seconds = seconds
-        self._own = OwnFiles()
         self._unsettled: dict[str, Sighting] = {}
-        self._under_way: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pause = seconds
 
     async def run(self) -> None:
         """Look until cancelled. What has failed already is reported first."""
-        for name, entry in self._registry.catalog.entries.items():
+        for name, entry in self.registry.catalog.entries.items():
             if entry.error is not None:
                 self._told(Reload(name, (), self._versions(name), entry.error.message, entry.error.place))
-        try:
-            while True:
-                await asyncio.sleep(self._pause)
-                try:
-                    await self.look()
-                except Exception:
-                    log.exception("a look at the files of the models failed")
-        finally:
-            for task in self._tasks:
-                task.cancel()
+        await super().run()
 
     async def look(self) -> None:
         """Look once, and begin to reload what has changed before and has not changed since."""
-        loader, entries = self._registry.loader, self._registry.catalog.entries
+        loader, entries = self.registry.loader, self.registry.catalog.entries
         names = [
             name
             for name, entry in entries.items()
-            if (entry.wanted or entry.serves) and entry.seen is not None and name not in self._under_way
+            if (entry.wanted or entry.serves) and entry.seen is not None and name not in self.under_way
         ]
         began = time.perf_counter()
         found: dict[str, Sighting] = await loader.in_thread(loader.sight, names)
-        self._pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
+        self.pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
         settled = {}
         for name, sighting in found.items():
             entry = entries.get(name)
@@ -94,33 +82,31 @@ class Watcher:
                 self._unsettled[name] = sighting
             else:
                 del self._unsettled[name]
-                changed = self._own.without(name, changed, sighting)
+                changed = self.own.without(name, changed, sighting)
                 if changed:
                     settled[name] = changed
         if settled:
-            self._under_way |= settled.keys()
-        for group in self._registry.groups(settled.keys()):
-            task = asyncio.ensure_future(self._reload({name: settled[name] for name in settled if name in group}))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.under_way |= settled.keys()
+        for group in self.registry.groups(settled.keys()):
+            self.begin(self._reload({name: settled[name] for name in settled if name in group}))
 
     async def _reload(self, changed: dict[str, tuple[str, ...]]) -> None:
         began, began_ns = time.perf_counter(), time.time_ns()
         try:
-            failures = await self._registry.update(changed.keys())
+            failures = await self.registry.update(changed.keys())
         except ServingError:  # the server is stopping
             return
         finally:
-            self._under_way -= changed.keys()
+            self.under_way -= changed.keys()
         seconds = time.perf_counter() - began
         for name, files in changed.items():
-            self._own.loaded(name, began_ns)
+            self.own.loaded(name, began_ns)
             error = failures.get(name)
             problem = "" if error is None else getattr(error, "why", error.message)
             self._told(Reload(name, files, self._versions(name), problem, getattr(error, "place", None), seconds))
 
     def _versions(self, name: str) -> tuple[int, ...]:
-        return tuple(sorted(self._registry.catalog.copies(name)))
+        return tuple(sorted(self.registry.catalog.copies(name)))
 
     def _told(self, reload: Reload) -> None:
         try:

@@ -81,11 +81,10 @@ class LoadedModel(_Common):
         return Call(self.kit, request)
 
 
-class Call:
-    """A request of a plain test that was submitted."""
+class _Submitted:
+    """A request that was submitted, as far as it needs no waiting."""
 
-    def __init__(self, kit: Kit, request: Request) -> None:
-        self._kit = kit
+    def __init__(self, request: Request) -> None:
         self._request = request
 
     @property
@@ -96,6 +95,14 @@ class Call:
     @property
     def done(self) -> bool:
         return self._request.done
+
+
+class Call(_Submitted):
+    """A request of a plain test that was submitted."""
+
+    def __init__(self, kit: Kit, request: Request) -> None:
+        super().__init__(request)
+        self._kit = kit
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
@@ -156,20 +163,8 @@ class AsyncModel(_Common):
         return request
 
 
-class AsyncCall:
+class AsyncCall(_Submitted):
     """A request of an async test that was submitted."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    @property
-    def responses(self) -> list[InferenceResponse]:
-        """The responses so far."""
-        return self._request.responses
-
-    @property
-    def done(self) -> bool:
-        return self._request.done
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""

@@ -29,15 +29,7 @@ def finished_response(response: InferenceResponse, plan: Plan) -> frozenset[str]
         region = sinks.get(tensor.name)
         if region is None:
             continue
-        span = plan.model.kernel.shared_memory.span(*region)
-        data = data_of(tensor)
-        if len(data) > region.byte_size:
-            raise ServingError(
-                Code.INTERNAL,
-                f"shared memory size specified with the request for output '{tensor.name}' ({region.byte_size} bytes) should be "
-                f"at least {len(data)} bytes to hold the results",
-            )
-        span.write(data)
+        plan.model.kernel.shared_memory.span(*region).write_output(tensor.name, data_of(tensor))
         written.append(tensor.name)
     return frozenset(written)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from kernel import InferenceRequest, InferenceResponse, ServingError, Tensor, strings_of, unpacked
+from kernel import InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
 from kernel_grpc.encode import Replies
 from kernel_grpc.parameters import Parameters
 from kernel_grpc.reader import Reader, Region, array_of
@@ -80,10 +80,7 @@ class Plan:
     def is_current(self, kernel: Kernel) -> bool:
         """Whether the names of the request still mean this model."""
         if self.generation != kernel.generation:
-            try:
-                if kernel.model(self.name, self.version) is not self.model:
-                    return False
-            except ServingError:
+            if not self.model.is_meant_by(self.name, self.version):
                 return False
             self.generation = kernel.generation
         return True

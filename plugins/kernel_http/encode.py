@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kernel import Code, InferenceResponse, ServingError, Span, Tensor, pack_bytes
+from kernel import InferenceResponse, Span, Tensor, pack_bytes
 from kernel_http import replies
 from kernel_http.json_data import json_of
 
@@ -135,14 +135,7 @@ def encode_placed(
         span = spans.get(tensor.name)
         if span is None:
             continue
-        data = pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor)
-        if len(data) > span.byte_size:
-            raise ServingError(
-                Code.INTERNAL,
-                f"shared memory size specified with the request for output '{tensor.name}' ({span.byte_size} bytes) should be "
-                f"at least {len(data)} bytes to hold the results",
-            )
-        span.write(data)
+        span.write_output(tensor.name, pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
     return _variable(Reply(_start(response, memory), response.outputs, binary, spans), response.outputs)
 
 

@@ -95,10 +95,7 @@ class Template:
         assert head is not None
         kernel = self.inference.kernel
         if self.generation != kernel.generation:
-            try:
-                if kernel.model(head.model, head.version) is not self.model:
-                    return False
-            except ServingError:
+            if not self.model.is_meant_by(head.model, head.version):
                 return False
             self.generation = kernel.generation
         self.launch(connection, head, tail)

@@ -21,6 +21,7 @@ from frontends.wires import (
     FLOW_CONTROL,
     FRAME_SIZE,
     PROTOCOL,
+    REQUEST,
     SETTINGS_TIMEOUT,
     Frame,
     block,
@@ -38,15 +39,6 @@ from kernel_grpc.http2.ending import RESET_BURST, USELESS_BURST
 from kernel_grpc.keepalive import Keepalive
 from kernel_grpc.lifetime import GOODBYE, HANDSHAKE, LINGER
 from kernel_grpc.status import SHUTTING_DOWN
-
-FIELDS = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/pkg.Svc/Method"),
-    (":authority", "localhost"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-]
 
 #: PINGs of a client are a matter of the keep-alive flags; here they are only a flood or none.
 ANY_PINGS = Keepalive(max_strikes=0)
@@ -111,7 +103,7 @@ class Client:
 
     def begin(self, name: str = "Method", *others: tuple[str, str], end: bool = False) -> int:
         id: int = self.h2.get_next_available_stream_id()
-        fields = [*FIELDS[:2], (":path", f"/pkg.Svc/{name}"), *FIELDS[3:], *others]
+        fields = [*REQUEST[:2], (":path", f"/pkg.Svc/{name}"), *REQUEST[3:], *others]
         self.h2.send_headers(id, fields, end_stream=end)
         return id
 
@@ -306,7 +298,7 @@ STREAM_RULES: list[tuple[str, bytes, int]] = [
     ("8.3 missing :path", request(3, **{":path": ""}), PROTOCOL),
     ("8.3 unknown pseudo", request(3, **{":status": "200"}), PROTOCOL),
     ("8.3.1 empty :path", frame(1, 5, 3, block([(":method", "GET"), (":scheme", "http"), (":path", "")])), PROTOCOL),
-    ("8.3.1 twice", frame(1, 5, 3, block([(":method", "GET"), (":method", "GET"), *FIELDS[1:]])), PROTOCOL),
+    ("8.3.1 twice", frame(1, 5, 3, block([(":method", "GET"), (":method", "GET"), *REQUEST[1:]])), PROTOCOL),
 ]
 
 
