@@ -34,6 +34,10 @@ class _Level:
     def __len__(self) -> int:
         return len(self.waiting) + len(self.delayed)
 
+    @property
+    def is_full(self) -> bool:
+        return bool(self.limit) and len(self) >= self.limit
+
 
 class RequestQueue:
     """Queue of pending requests with priority levels, a size limit and time-outs.
@@ -84,7 +88,7 @@ class RequestQueue:
             self.size += 1
             return
         level = self._level(request)
-        if level.limit and len(level) >= level.limit:
+        if level.is_full:
             raise ServingError(Code.UNAVAILABLE, f"{request.log_id}Exceeds maximum queue size", Reason.REJECTED)
         level.waiting[request] = None
         self.size += 1
@@ -96,6 +100,10 @@ class RequestQueue:
             request.expires = now + timeout
             heapq.heappush(self._expiries, (request.expires, request.order, request))
             self._timed += 1
+
+    def is_full(self, request: InferenceRequest) -> bool:
+        """Whether `push` would refuse the request."""
+        return not self.plain and self._level(request).is_full
 
     def push_back(self, requests: list[InferenceRequest]) -> None:
         """Put requests that were taken, but not begun, back where they came from: in front of their level, in this order."""

@@ -180,42 +180,15 @@ class Scheduler:
             and not self.queue.size
             and turn.depth < NESTED
         ):
-            # Nobody waits and somebody is free: straight to the instance. What comes in bursts wakes a thread once a turn
-            # of the loop; the call of a model that does nothing but wait for it comes alone.
-            self.in_flight += 1
-            turn.depth += 1
-            deadline, request.deadline = request.deadline, None  # watched over only where it is not answered at once
-            try:
-                if self._inline:
-                    # `_start`, in place.
-                    request.state = EXECUTING
-                    batch = request.batch = Batch([request], request.batch_size)
-                    batch.instance = instance
-                    instance.outstanding += 1
-                    instance.running[batch] = None
-                    instance.start(batch)
-                else:
-                    self._start(instance, Batch([request], request.batch_size))
-            finally:
-                turn.depth -= 1
-            if request.state is not RELEASED:
-                if deadline is not None:
-                    request.order = self._order = self._order + 1
-                    self._watch_over(request, deadline)
-                if parent is not None:
-                    self._adopt(request, parent)
+            self._start_at_once(instance, request)
             return
         request.order = self._order = self._order + 1
+        if instance is not None and self.queue.is_full(request):
+            # Full of what has come in this very turn, and an instance is free: what can begin at once does not wait.
+            self._dispatch()
+            instance = self._free_instance()
         try:
-            try:
-                self.queue.push(request, now)
-            except ServingError:
-                if instance is None:
-                    raise
-                # Full of what has come in this very turn, and an instance is free: what can begin at once does not wait.
-                self._dispatch()
-                self.queue.push(request, now)
-                instance = self._free_instance()
+            self.queue.push(request, now)
         except ServingError as error:
             self._refuse(request, error)
             return
@@ -231,6 +204,28 @@ class Scheduler:
             self._arm(request.expires)
         if instance is not None and not self._scheduled:
             self._schedule(now)
+
+    def _start_at_once(self, instance: ModelInstance, request: InferenceRequest) -> None:
+        """Nobody waits and somebody is free: straight to the instance.
+
+        What comes in bursts wakes a thread once a turn of the loop; the call of a model that does nothing but wait for it comes
+        alone.
+        """
+        parent, deadline = request.parent, request.deadline
+        request.deadline = None  # watched over only where it is not answered at once
+        turn = self._turn
+        self.in_flight += 1
+        turn.depth += 1
+        try:
+            self._start(instance, Batch([request], request.batch_size))
+        finally:
+            turn.depth -= 1
+        if request.state is not RELEASED:
+            if deadline is not None:
+                request.order = self._order = self._order + 1
+                self._watch_over(request, deadline)
+            if parent is not None:
+                self._adopt(request, parent)
 
     def _may_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
         """Refuse the call of a model that nobody waits for any more, or that could only wait for itself."""
@@ -435,18 +430,9 @@ class Scheduler:
                 if response.error is None and not request.counted:
                     request.counted = True
                     self.statistics.executed_one(batch, request.enqueued)
-                    if request.deadline is None and batch.children is None:
-                        # `release`, less what there is nothing of.
-                        request.state = RELEASED
-                        self.in_flight -= 1
-                        self._hand_out(request, response)
-                        request.batch = None
-                        request.inputs = _NOTHING
-                    else:
-                        self.release(request, response)
                 else:
                     self.statistics.executed(batch)
-                    self.release(request, response)
+                self.release(request, response)
             else:
                 self._conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
@@ -576,17 +562,6 @@ class Scheduler:
             self._deadlines.released()
         if batch is not None and batch.children:
             self._cancel_children(batch)
-        self._hand_out(request, response)
-        request.batch = None  # only now: an ensemble reads the times of its steps there
-        if batch is None or batch.ended:
-            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
-        if self._ordered and self._ordered[0].state is RELEASED:
-            self._flush()
-        if self.stopping:
-            self._tell_drained()
-
-    def _hand_out(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
-        """Take a request that has just been released out of the tree, and give whoever waits for it the answer."""
         parent = request.parent
         if parent is not None:
             request.parent = None
@@ -601,6 +576,13 @@ class Scheduler:
             respond(response, True)
         except Exception:
             log.exception("the receiver of an answer of model '%s' failed", self.name)
+        request.batch = None  # only now: an ensemble reads the times of its steps there
+        if batch is None or batch.ended:
+            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
+        if self._ordered and self._ordered[0].state is RELEASED:
+            self._flush()
+        if self.stopping:
+            self._tell_drained()
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""

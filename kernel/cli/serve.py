@@ -136,22 +136,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
         loop.add_signal_handler(number, signalled, number)
 
     try:
-        kernel = Kernel(
-            *paths,
-            control_mode=options.model_control_mode,
-            load_models=options.load_model,
-            poll_seconds=options.repository_poll_secs,
-            exit_on_error=options.exit_on_error and not options.watch,
-            strict_readiness=options.strict_readiness,
-            auto_complete=auto_complete(options),
-            strict_outputs=options.strict_outputs or options.watch,
-            config_name=options.model_config_name,
-            load_threads=options.model_load_thread_count,
-            drain_seconds=options.exit_timeout_secs,
-            allow_client_shm=options.allow_client_shm,
-            log_settings=log_settings,
-            trace=trace_options(options),
-        )
+        kernel = _kernel(paths, options, log_settings)
     except ServingError as error:
         return _not_created(error)
     loading = asyncio.ensure_future(kernel.start())
@@ -187,6 +172,26 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
     gc.set_threshold(*GC_THRESHOLDS)
     await stop.wait()
     return await _stop(kernel, frontends, options.exit_timeout_secs, now)
+
+
+def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> Kernel:
+    """Return the kernel that the flags ask for. Raises ServingError."""
+    return Kernel(
+        *paths,
+        control_mode=options.model_control_mode,
+        load_models=options.load_model,
+        poll_seconds=options.repository_poll_secs,
+        exit_on_error=options.exit_on_error and not options.watch,
+        strict_readiness=options.strict_readiness,
+        auto_complete=auto_complete(options),
+        strict_outputs=options.strict_outputs or options.watch,
+        config_name=options.model_config_name,
+        load_threads=options.model_load_thread_count,
+        drain_seconds=options.exit_timeout_secs,
+        allow_client_shm=options.allow_client_shm,
+        log_settings=log_settings,
+        trace=trace_options(options),
+    )
 
 
 async def _start(frontends: Sequence[Frontend]) -> bool:

@@ -121,13 +121,15 @@ class Template:
             head.model,
             inputs,
             exchange.respond,
-            model_version=head.version,
-            requested_outputs=self.requested,
-            parameters={**self.custom, **dict(head.forwarded)} if self.custom or head.forwarded else None,
-            priority=self.priority,
-            timeout_us=self.timeout_us,
-            correlation_id=self.correlation_id,
-            flags=self.flags,
+            head.version,
+            "",  # id: requests with one are not repeated
+            self.requested,
+            {**self.custom, **dict(head.forwarded)} if self.custom or head.forwarded else None,
+            self.priority,
+            self.timeout_us,
+            None,  # deadline
+            self.correlation_id,
+            self.flags,
         )
         request.model = self.model
         request.batch_size = self.rows

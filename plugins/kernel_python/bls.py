@@ -7,7 +7,6 @@ raises (spec python_backend, 1.4).
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
@@ -102,7 +101,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
 
 def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
-    loop = get_running_loop()
+    loop = asyncio.get_running_loop()
     instance, batch = bls_site()
     return _submit(instance, batch, request, holders, loop)
 

@@ -144,28 +144,7 @@ def answers(
     out = []
     for place, request in enumerate(requests):
         response = result[place]
-        if response._error is not None:
-            out.append(answer_of(instance, request, response, 0, OUTPUT))
-            continue
-        # The loop of `answer_of` once more, in place: the count of `result` is taken where `result` is, and a call an
-        # execution is saved.
-        wanted = request.wanted
-        outputs = []
-        for tensor in response._tensors:
-            name = tensor._name
-            if name in wanted:
-                array = tensor._array
-                if array.nbytes <= SMALL and tensor._datatype != "BYTES" and not instance.lends:
-                    COPIES.small += 1
-                    array = array.copy()
-                else:
-                    del array
-                    holders = getrefcount(result) + getrefcount(response)
-                    array = hand_over(tensor, holders, OUTPUT, request.inputs, instance.lends)
-                outputs.append(CoreTensor(name, tensor._datatype, array))
-            elif name not in instance.outputs:
-                _undeclared(instance, tensor, outputs)
-        out.append(CoreResponse(outputs, parameters=response._parameters))
+        out.append(answer_of(instance, request, response, getrefcount(result) + getrefcount(response), OUTPUT))
     return out
 
 
