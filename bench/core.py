@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from servers import MODELS, ON_LOOP
+from servers import MODELS, PLACED
 
 from kernel import (
     Backend,
@@ -113,7 +113,7 @@ def make_repository(folder: Path) -> Path:
         shutil.copytree(MODELS / source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         if on_loop:
             with (folder / name / "config.pbtxt").open("a") as file:
-                file.write(ON_LOOP)
+                file.write(PLACED.format("loop"))
     return folder
 
 
