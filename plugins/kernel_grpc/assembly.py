@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_grpc.http2 import Data
+from kernel_grpc.http2 import Data, Sink
 
 __all__ = ["LARGE", "MAX_MESSAGE", "PREFIX", "RESERVE", "Assembly", "Memory", "Message", "MessageError", "aligned"]
 
@@ -51,19 +51,21 @@ class MessageError(Exception):
         self.text = text
 
 
-class Assembly:
-    """What has come of one call's messages. Feed it; take `message` whenever there is one."""
+class Assembly(Sink):
+    """What has come of one call's messages. Feed it; take `message` whenever there is one.
 
-    __slots__ = ("_buffer", "_filled", "_prefix", "_size", "_view", "compressed", "message")
+    It is its stream's sink: of a message that is arriving, `at` bytes are in `view`.
+    """
+
+    __slots__ = ("_buffer", "_prefix", "_size", "compressed", "message")
 
     def __init__(self) -> None:
+        super().__init__()
         self.message: Message | None = None  # complete, and not fetched yet
         self.compressed = False
         self._prefix = b""
         self._size = -1  # of the message that is arriving, -1 between messages
-        self._filled = 0
         self._buffer: Memory | bytearray = bytearray()
-        self._view = memoryview(b"")
 
     @property
     def is_empty(self) -> bool:
@@ -73,7 +75,7 @@ class Assembly:
     @property
     def progress(self) -> str:
         """Say how much has come of a message that isn't complete."""
-        return f"{len(self._prefix)} of 5 bytes before it" if self._size < 0 else f"{self._filled} of {self._size} bytes"
+        return f"{len(self._prefix)} of 5 bytes before it" if self._size < 0 else f"{self.at} of {self._size} bytes"
 
     def fetch(self) -> Message:
         message, self.message = self.message, None
@@ -104,13 +106,13 @@ class Assembly:
                 self.message = bytes(data[start : start + size])
                 return start + size
             self._begin(size)
-        count = min(stop - start, self._size - self._filled)
+        count = min(stop - start, self._size - self.at)
         if count:
-            if len(self._view) - self._filled < count:
+            if len(self.view) - self.at < count:
                 self._grow(count)
-            self._view[self._filled : self._filled + count] = memoryview(data)[start : start + count]
-            self._filled += count
-        if self._filled == self._size:
+            self.view[self.at : self.at + count] = memoryview(data)[start : start + count]
+            self.at += count
+        if self.at == self._size:
             self._complete()
         return start + count
 
@@ -118,39 +120,42 @@ class Assembly:
         """Return where the bytes that come next may be put, or None where they don't all belong to a message."""
         if self._size < 0:
             return None
-        if self._filled == len(self._view):
+        if self.at == len(self.view):
             self._grow(1)
-        return self._view[self._filled :]
+        return self.view[self.at :]
 
     def filled(self, count: int) -> None:
         """`count` bytes have been put into `space()`."""
-        self._filled += count
-        if self._filled == self._size:
+        self.at += count
+        if self.at == self._size:
             self._complete()
 
     def _begin(self, size: int) -> None:
         self._size = size
-        self._filled = 0
+        self.at = 0
         if size < LARGE:
             self._buffer = bytearray(size)
-            self._view = memoryview(self._buffer)
+            self.view = memoryview(self._buffer)
         else:
             self._buffer = aligned(min(size, RESERVE), size)
-            self._view = self._buffer.data
+            self.view = self._buffer.data
+        self.end = len(self.view)
 
     def _grow(self, count: int) -> None:
-        capacity = min(self._size, max(2 * len(self._view), self._filled + count))
+        capacity = min(self._size, max(2 * len(self.view), self.at + count))
         buffer = aligned(capacity, self._size)
-        buffer.data[: self._filled] = self._view[: self._filled]
+        buffer.data[: self.at] = self.view[: self.at]
         self._buffer = buffer
-        self._view = buffer.data
+        self.view = buffer.data
+        self.end = len(self.view)
 
     def _complete(self) -> None:
         buffer = self._buffer
         self.message = buffer if isinstance(buffer, Memory) else bytes(buffer)
         self._size = -1
         self._buffer = bytearray()
-        self._view = memoryview(b"")
+        self.view = memoryview(b"")
+        self.at = self.end = 0
 
 
 def aligned(capacity: int, size: int) -> Memory:

@@ -67,6 +67,12 @@ class Call(Answer):
         return self.meaning.metadata
 
     @property
+    def traceparent(self) -> str:
+        """Whose trace the call continues, "" for nobody's."""
+        value = self.meaning.metadata.get("traceparent", "")
+        return value if isinstance(value, str) else ""
+
+    @property
     def forwarded(self) -> tuple[tuple[str, str], ...]:
         return self.meaning.forwarded
 
@@ -85,7 +91,7 @@ class Call(Answer):
             if self.server.draining:
                 self.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
                 return
-            self._assembly = Assembly()
+            self._assembly = self.sink = Assembly()
             try:
                 receiver = self.method.handler(self)
             except Exception as error:
@@ -106,7 +112,7 @@ class Call(Answer):
                 return None
         assembly = self._assembly
         if assembly is None:
-            assembly = self._assembly = Assembly()
+            assembly = self._assembly = self.sink = Assembly()
         try:
             while start < stop:
                 start = assembly.feed(data, start, stop)

@@ -39,9 +39,11 @@ from kernel import Code, ServingError, frontend_options
 from kernel_grpc import assembly, compression, lifetime, options, protocol
 from kernel_grpc.answers import MAX_WAITING
 from kernel_grpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
+from kernel_grpc.calls import Call
 from kernel_grpc.compression import ON_LOOP, unpacked
 from kernel_grpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.heads import read_timeout
+from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
 from kernel_grpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
 from kernel_grpc.metadata import Metadata
@@ -163,7 +165,25 @@ def test_large_answer_is_not_joined(caller: Caller) -> None:
     caller.service.calls[0].reply([b"abc", memoryview(payload)])
     caller.read()
     assert outcome(answer) == (0, "", [b"abc" + payload])
-    assert caller.transport.writes - before == math.ceil(3_000_003 / (512 * 1024))
+    assert caller.transport.writes - before == math.ceil(3_000_003 / CHUNK)
+
+
+def test_middle_of_a_long_message_goes_straight_to_its_memory(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    received = Call.received
+
+    def noted(self: Call, data: Any, start: int, stop: int, ended: bool) -> int | None:
+        told.append(stop - start)
+        return received(self, data, start, stop, ended)
+
+    monkeypatch.setattr(Call, "received", noted)
+    payload = message(os.urandom(100_000))
+    id = caller.begin()
+    for at in range(0, len(payload), 10_000):
+        caller.send(data(id, payload[at : at + 10_000], end=at + 10_000 >= len(payload)))
+    assert told == [10_000, 5]  # the frame with the prefix, and the end
+    caller.send(window_update(0, 100_000) + window_update(id, 100_000))
+    assert outcome(caller.answers[id]) == (0, "", [payload[5:]])
 
 
 def test_early_answer_stops_the_client(caller: Caller) -> None:
@@ -611,13 +631,13 @@ def test_memory_is_reserved_within_bounds_only() -> None:
     size = 5 * RESERVE // 2
     head = struct.pack(">BI", 0, size)
     assembling.feed(head, 0, 5)
-    sizes = {len(assembling._view)}
+    sizes = {len(assembling.view)}
     piece, at = memoryview(np.ones(RESERVE // 4, np.uint8)), 0
     while assembling.message is None:
         part = piece[: size - at]
         assert assembling.feed(part, 0, len(part)) == len(part)
         at += len(part)
-        sizes.add(len(assembling._view))
+        sizes.add(len(assembling.view))
     assert sizes - {0} == {RESERVE, 2 * RESERVE, size}
     memory = assembling.fetch()
     assert isinstance(memory, Memory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0

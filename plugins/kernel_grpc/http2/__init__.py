@@ -11,6 +11,6 @@ from kernel_grpc.http2.connection import Connection
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.fields import Field, Head
 from kernel_grpc.http2.heads import OpenStream
-from kernel_grpc.http2.stream import Data, Stream
+from kernel_grpc.http2.stream import Data, Sink, Stream
 
-__all__ = ["Connection", "Data", "ErrorCode", "Field", "Head", "OpenStream", "Stream", "literal", "response", "status"]
+__all__ = ["Connection", "Data", "ErrorCode", "Field", "Head", "OpenStream", "Sink", "Stream", "literal", "response", "status"]

@@ -143,7 +143,7 @@ class Connection(Heads):
                         if flags & PADDED and size == start < stop:
                             self._keep(data, at, HEADER_SIZE + 1)  # how much padding there is comes next
                             return
-                        at = min(stop, size)
+                        at = stop if stop < size else size
                         self._data(flags, stream_id, data, start, at, stop - start)
                         continue
                     if stop > size:

@@ -20,7 +20,7 @@ DEFAULT_WINDOW = 65535
 
 #: What one stream sends before it is another one's turn, and the largest frame; and how much data may gather in `out`.
 SHARE = 128 * 1024
-CHUNK = 512 * 1024
+CHUNK = 1024 * 1024 + 64 * 1024
 
 #: How many streams that we have reset are remembered: what their clients had sent before they knew is ignored.
 REMEMBERED = 4096
@@ -129,6 +129,17 @@ class Outgoing:
         total = min(room, stream.queued)
         left = total
         while left:
+            piece = queue[0]
+            if len(piece) > frame_size <= left:
+                # Whole frames out of one long piece, by far the most of what goes out.
+                head, view = FRAME.pack(frame_size << 8 | DATA, 0, stream.id), memoryview(piece)
+                stop = min(left, len(piece) - 1) // frame_size * frame_size
+                for at in range(0, stop, frame_size):
+                    out.append(head)
+                    out.append(view[at : at + frame_size])
+                queue[0] = view[stop:]
+                left -= stop
+                continue
             size = min(left, frame_size)
             left -= size
             out.append(FRAME.pack(size << 8 | DATA, 0, stream.id))

@@ -17,7 +17,7 @@ from kernel_grpc.http2.frames import header_frames
 if TYPE_CHECKING:
     from kernel_grpc.http2.connection import Connection
 
-__all__ = ["STREAM_WINDOW", "Data", "Stream"]
+__all__ = ["STREAM_WINDOW", "Data", "Sink", "Stream"]
 
 Data = bytes | memoryview
 
@@ -51,6 +51,20 @@ class Kept:
         self.more.clear()
 
 
+class Sink:
+    """Memory that a stream's data goes to without its owner being told: `view[at:end]`, as far as it does not fill it.
+
+    The data that would fill it, or end the stream, goes to `received` like all other.
+    """
+
+    __slots__ = ("at", "end", "view")
+
+    def __init__(self) -> None:
+        self.view = memoryview(b"")
+        self.at = 0
+        self.end = 0
+
+
 class Stream:
     """Subclass it and override `received` and `aborted`, perhaps `room_again`, `space` and `filled`.
 
@@ -70,6 +84,7 @@ class Stream:
         "queued",
         "recv_window",
         "send_window",
+        "sink",
     )
 
     def __init__(self, connection: Connection, id: int, ended: bool, length: int | None = None) -> None:
@@ -84,6 +99,7 @@ class Stream:
         self.kept: Kept | None = None
         self.queue: deque[Data] | None = None  # what waits to be sent
         self.queued = 0  # its size
+        self.sink: Sink | None = None  # the owner may set it
         self.last: bytes | None = None  # the frames that follow it and end the stream
         connection.streams[id] = self
 
