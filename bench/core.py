@@ -1,9 +1,13 @@
 """Measure the core in process, through the public names of `kernel` alone: no sockets, no HTTP.
 
-    python bench/core.py [--requests N] [--json FILE]
+    python bench/core.py [--requests N] [--only WHAT ...] [--json FILE]
 
-How many microseconds the core takes for a request whose execution costs nothing, by the size of the burst in which the
+`calls`: how many microseconds the core takes for a request whose execution costs nothing, by the size of the burst in which the
 requests come; and how many for a BLS call of a model that does nothing, from a model on the loop and from one on a thread.
+
+`queues`, in processor time: a request in bursts of 32 to a model with priorities and queue policies, with and without what the
+measuring itself costs (making requests and answers); and the same behind 100 and behind 100 000 that wait, also when half of
+what comes is cancelled or times out long after (queues.py).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import queues
 from servers import MODELS, PLACED
 
 from kernel import (
@@ -88,10 +93,15 @@ class NullPlugin:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=20_000, help="for each figure and round (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=("calls", "queues"), default=("calls", "queues"), metavar="WHAT")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     options = parser.parse_args()
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
-        figures = asyncio.run(measure(make_repository(Path(name)), options.requests))
+        if "calls" in options.only:
+            figures |= asyncio.run(measure(make_repository(Path(name) / "calls"), options.requests))
+        if "queues" in options.only:
+            figures |= queues.measure(Path(name) / "queues", ROUNDS, options.requests)
     print("| in process | µs |\n| --- | --- |")
     for what, microseconds in figures.items():
         print(f"| {what} | {microseconds:.2f} |")

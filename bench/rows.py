@@ -28,7 +28,7 @@ class Target:
 class Row:
     """`kind`: how it is measured (run.py knows). `less_is_better` for durations and memory. `unit` of the figure.
     `targets`: by placement of the models. `model`: of a health row, the model that is kept busy; of a client row, what
-    client.py does."""
+    client.py does; of a core row, which of core.py's figures it is."""
 
     key: str
     title: str
@@ -49,6 +49,11 @@ ROW256 = {"X": ([1, 256], [Random(256).gauss() for _ in range(256)])}
 def rate(key: str, title: str, load: Load | GrpcLoad, **targets: float | None) -> Row:
     """Return a row of requests per second; a placement whose target is None is only shown."""
     return Row(key, title, "rate", "1/s", {name: Target(times=times) for name, times in targets.items()}, load=load)
+
+
+def core(key: str, title: str, figure: str, limit: float, unit: str = "µs") -> Row:
+    """Return a row of what core.py measures in process."""
+    return Row(key, title, "core", unit, {"default": Target(limit=limit)}, less_is_better=True, model=figure)
 
 
 REPEAT = GrpcLoad("repeat", {"N": ([1], [100])}, 1, 8, rpc="ModelStreamInfer", datatype="INT32", answers=100)
@@ -109,13 +114,22 @@ ROWS = [
         model="stream",
     ),
     rate("grpc-stream-bytes", "the same, a client that only counts bytes", REPEAT, default=4, loop=None),
-    Row(
-        "bls",
-        "one async_exec in process, callee on the loop",
+    core("bls", "one async_exec in process, callee on the loop", "BLS call: async on the loop", 8),
+    core(
         "core",
-        "µs",
-        {"default": Target(limit=8)},
-        less_is_better=True,
+        "the core's own time for a request, batches of 32, priorities and policies",
+        "the same without making requests and answers",
+        2,
+    ),
+    *(
+        core(
+            f"queue-{kind.replace('half ', '').replace(' ', '-')}",
+            f"a request behind 100 000 that wait, against one behind 100, {kind}",
+            f"behind 100 000 / behind 100, {kind}",
+            1.5,
+            "×",
+        )
+        for kind in ("executed", "half cancelled", "half timed out")
     ),
     Row("ready", "ready to serve ten models", "ready", "s", {"default": Target(limit=1.5)}, less_is_better=True),
     Row(

@@ -52,11 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         running = [row for row in rows if row.kind in ("rate", "latency", "health", "client", "scaling")]
         if running:
             measure_running(running, options, folder, figures)
+        in_process = [row for row in rows if row.kind == "core" and "default" in options.servers]
+        if in_process:
+            found = measure_core(folder)
+            for row in in_process:
+                figures[row.key]["default"] = [found[row.model]]
         for row in rows:
             if row.kind in ("ready", "memory"):
                 measure_start(row, options, folder, figures[row.key])
-            elif row.kind == "core" and "default" in options.servers:
-                figures[row.key]["default"] = [bls_in_process(folder)]
     report = [line for row in rows for line in lines(row, figures[row.key])]
     print(markdown(report))
     if options.json:
@@ -211,15 +214,16 @@ def measure_start(row: Row, options: argparse.Namespace, folder: Path, figures: 
             progress(f"round {number + 1}: {row.key}: {name}: {figure:.5g} {row.unit}")
 
 
-def bls_in_process(folder: Path) -> float:
-    """Return core.py's figure for a BLS call on the loop, measured in a process of its own."""
+def measure_core(folder: Path) -> dict[str, float]:
+    """Return core.py's figures, measured in a process of its own."""
     file = folder / "core.json"
     subprocess.run(
         [sys.executable, str(Path(__file__).parent / "core.py"), "--json", str(file)],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return float(json.loads(file.read_text())["figures"]["BLS call: async on the loop"])
+    figures: dict[str, float] = json.loads(file.read_text())["figures"]
+    return figures
 
 
 # --- the report --------------------------------------------------------------------------------------------------------------

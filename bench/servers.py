@@ -98,7 +98,7 @@ def start(name: str, repository: Path) -> Server:
         ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
         command = [sys.executable, script, str(repository), *ports]
     else:
-        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port)]
+        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
         command = [sys.executable, "-m", "kernel", "serve", str(repository), *ports]
     return Server(name, command, port, grpc_port, log)
 

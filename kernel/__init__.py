@@ -6,28 +6,46 @@ The public names. Plugins and apps import from here and nowhere deeper; importin
 from __future__ import annotations
 
 from kernel import frontend_options
-from kernel.batch import Batch
+from kernel.batch import RESCHEDULED, Batch
+from kernel.cache import LocalCache, StoredResponse, StoredTensor
+from kernel.cached import CacheFigures
 from kernel.classification import classify
 from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelConfig, TensorSpec, with_changes
-from kernel.connections import Connections, ListeningFrontend
+from kernel.connections import Connections, ListeningFrontend, peer_name
 from kernel.contents import size_mismatch, stand_in, strings_of, unpacked
+from kernel.custom_metrics import CustomMetrics, FamilySnapshot, Metric, MetricFamily, MetricKind, SeriesSnapshot
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
+from kernel.inflight import InflightRequest
 from kernel.instance import SKIPPED
-from kernel.interfaces import Backend, Executor, Frontend, InstanceContext, Placement, RemoteExecutor, Result
+from kernel.interfaces import (
+    Backend,
+    Batcher,
+    Cache,
+    CacheUsage,
+    Executor,
+    Frontend,
+    InstanceContext,
+    Observer,
+    Placement,
+    Record,
+    RemoteExecutor,
+    Result,
+)
 from kernel.listening import Listener, Place
 from kernel.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.model import Model, ModelState
 from kernel.registry import ModelIndex
 from kernel.remote import RemoteInstance
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids
 from kernel.restriction import CATEGORIES, parse_restrictions
 from kernel.server import Kernel
 from kernel.settings import LOG_FORMATS, LogSettings, TraceOptions, TraceSettings
 from kernel.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
-from kernel.statistics import Duration, ModelStatistics
+from kernel.statistics import Duration, ModelStatistics, StatisticsCounter
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.tls import server_context
+from kernel.trace import Trace, TraceSink
 from kernel.watching import Reload
 
 __version__ = "0.1.0"
@@ -37,35 +55,49 @@ __all__ = [
     "DATATYPES",
     "EXTENSIONS",
     "LOG_FORMATS",
+    "RESCHEDULED",
     "SKIPPED",
     "Backend",
     "Batch",
+    "Batcher",
+    "Cache",
+    "CacheFigures",
+    "CacheUsage",
     "Code",
     "ConfigError",
     "ConfigErrors",
     "Connections",
     "CudaSharedMemory",
+    "CustomMetrics",
     "Duration",
     "EnsembleStep",
     "Executor",
+    "FamilySnapshot",
     "Frontend",
     "InferenceRequest",
     "InferenceResponse",
+    "InflightRequest",
     "InstanceContext",
     "Kernel",
     "Key",
     "Listener",
     "ListeningFrontend",
+    "LocalCache",
     "LogSettings",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
     "Model",
     "ModelConfig",
     "ModelIndex",
     "ModelMetadata",
     "ModelState",
     "ModelStatistics",
+    "Observer",
     "Place",
     "Placement",
     "Reason",
+    "Record",
     "Region",
     "Reload",
     "RemoteExecutor",
@@ -73,22 +105,30 @@ __all__ = [
     "RequestState",
     "Respond",
     "Result",
+    "SeriesSnapshot",
     "ServingError",
     "SharedMemory",
     "Span",
+    "StatisticsCounter",
+    "StoredResponse",
+    "StoredTensor",
     "Tensor",
     "TensorMetadata",
     "TensorSpec",
+    "Trace",
     "TraceOptions",
     "TraceSettings",
+    "TraceSink",
     "as_bytes_array",
     "classify",
     "datatype_of",
     "frontend_options",
     "hookimpl",
+    "log_ids",
     "model_metadata",
     "pack_bytes",
     "parse_restrictions",
+    "peer_name",
     "server_context",
     "size_mismatch",
     "stand_in",

@@ -16,7 +16,12 @@ from kernel.tensor import Array, Tensor
 if TYPE_CHECKING:
     from kernel.request import InferenceRequest
 
-__all__ = ["Batch"]
+__all__ = ["RESCHEDULED", "Batch"]
+
+
+#: What an executor gives in the place of a response to a request that is to be executed once more, as the request of an iterative
+#: sequence may be.
+RESCHEDULED: Any = object()
 
 
 class Batch:

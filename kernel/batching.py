@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kernel.config import ModelConfig
 from kernel.request import InferenceRequest
 
-__all__ = ["BatchRule", "decide"]
+__all__ = ["BatchRule", "decide", "fits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class BatchRule:
             same_inputs=any(spec.optional for spec in config.inputs),
         )
 
+    def decide(self, waiting: Iterable[InferenceRequest], now: float) -> tuple[int, float | None]:
+        """Return how many of `waiting` to execute now, or when to look again; see the function."""
+        return decide(waiting, now, self)
+
 
 def decide(waiting: Iterable[InferenceRequest], now: float, rule: BatchRule) -> tuple[int, float | None]:
     """Return `(count, None)`: execute the first `count` requests now; or `(0, when)`: look again then, or on an arrival.
@@ -60,20 +64,22 @@ def decide(waiting: Iterable[InferenceRequest], now: float, rule: BatchRule) -> 
     checks = bool(rule.equal_shapes) or rule.same_inputs
     largest, limit, preferred = rule.largest, rule.max_batch_size, rule.preferred
     for request in waiting:
-        size = request.batch_size
+        after = total + request.batch_size
         if first is None:
             first = request
-        else:
-            if total + size > largest and not best:
-                best = count
-            if total + size > limit or (checks and not _fits(first, request, rule)):
+        elif after > largest:
+            best = best or count
+            if after > limit:
                 send_now = True
                 break
+        if checks and count and not fits(first, request, rule):
+            send_now = True
+            break
         count += 1
-        total += size
-        if total in preferred:
+        total = after
+        if after in preferred:
             best = count
-        if total >= limit:
+        if after >= limit:
             send_now = True
             break
     if first is None:
@@ -100,7 +106,7 @@ def min_enqueued(waiting: Iterable[InferenceRequest], first: InferenceRequest, c
     return oldest
 
 
-def _fits(first: InferenceRequest, other: InferenceRequest, rule: BatchRule) -> bool:
+def fits(first: InferenceRequest, other: InferenceRequest, rule: BatchRule) -> bool:
     if rule.same_inputs and first.inputs.keys() != other.inputs.keys():
         return False
     for name in rule.equal_shapes:

@@ -147,7 +147,7 @@ class Catalog:
         """Put a started model in its place; what stood there finishes what it has and goes."""
         version = self.entry(model.name).versions[number]
         old = version.model
-        model.state = READY
+        model.serve()
         version.state, version.reason, version.model, version.origin = READY, "", model, origin
         self.serving[model.name, str(number)] = model
         if files is not None:

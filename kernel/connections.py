@@ -14,7 +14,7 @@ from kernel.listening import Listener
 if TYPE_CHECKING:
     from kernel.server import Kernel
 
-__all__ = ["Connections", "ListeningFrontend"]
+__all__ = ["Connections", "ListeningFrontend", "peer_name"]
 
 
 class _Connection(Protocol):
@@ -122,3 +122,11 @@ class ListeningFrontend:
     def address(self) -> str:
         """Such as `http://0.0.0.0:8000`, or `grpc://unix:/run/kernel.sock`."""
         return f"{self._scheme}://{self._listener.place.netloc}"
+
+
+def peer_name(peer: object) -> str:
+    """Return what a transport's `peername` says for people; of a Unix socket that is nothing."""
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        host, port = peer[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peer) if peer else "by a Unix socket"

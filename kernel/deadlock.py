@@ -41,16 +41,25 @@ def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]
     running = 0
     for instance in target.instances:
         if len(instance.running) < instance.capacity:
-            return False
+            claim = instance.claim
+            if claim is None or not claim.would_starve(lambda one: one in ancestors or _blocked(one, ancestors, seen)):
+                return False
+            running += 1  # it is free, but what it needs is held
+            continue
         begun = [one for one in instance.running if one.started] if instance.runs else None
         for execution in begun or instance.running:  # what waits in a thread's inbox goes when those before it do
             running += 1
             if execution in ancestors:
                 continue
-            child = execution.blocked_on
-            if child is None or not _waits(child, ancestors, seen):
+            if not _blocked(execution, ancestors, seen):
                 return False
     return running > 0
+
+
+def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
+    """True when an execution can't go on before a call is answered that is stuck itself."""
+    child = execution.blocked_on
+    return child is not None and _waits(child, ancestors, seen)
 
 
 def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:

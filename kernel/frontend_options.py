@@ -14,7 +14,17 @@ from typing import Any
 from kernel.restriction import parse_restrictions
 from kernel.tls import server_context
 
-__all__ = ["SWITCH", "Restrict", "add_place_options", "add_tls_options", "boolean", "pattern", "tls_context"]
+__all__ = [
+    "SWITCH",
+    "Restrict",
+    "add_place_options",
+    "add_tls_options",
+    "address",
+    "boolean",
+    "pattern",
+    "port",
+    "tls_context",
+]
 
 
 def boolean(text: str) -> bool:

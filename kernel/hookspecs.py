@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from kernel.interfaces import Backend, Frontend
+from kernel.interfaces import Backend, Batcher, Cache, Frontend
 
 if TYPE_CHECKING:
+    from kernel.config import ModelConfig
     from kernel.server import Kernel
+    from kernel.settings import TraceOptions
+    from kernel.trace import TraceSink
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 
@@ -35,3 +38,15 @@ class HookSpecs:
     @hookspec
     def register_frontends(self, kernel: Kernel, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
         """Return the front ends that the options ask for; they are started once the models are loaded."""
+
+    @hookspec(firstresult=True)
+    def make_trace_sink(self, kernel: Kernel, options: TraceOptions) -> TraceSink | None:
+        """Return what takes traces in the mode that the options ask for, None for a mode that isn't yours."""
+
+    @hookspec(firstresult=True)
+    def make_cache(self, name: str, settings: Mapping[str, str]) -> Cache | None:
+        """Return the response cache that `--cache-config name,setting=value` asks for, None for a name that isn't yours."""
+
+    @hookspec(firstresult=True)
+    def make_batcher(self, config: ModelConfig) -> Batcher | None:
+        """Return who decides what goes together for a model with `dynamic_batching`, None to leave it to others."""

@@ -19,6 +19,7 @@ from kernel.request import InferenceRequest, RequestState
 from kernel.thread import DaemonThreads
 
 if TYPE_CHECKING:
+    from kernel.rate_limiter import Claimant
     from kernel.scheduler import Scheduler
     from kernel.turn import Turn
 
@@ -44,6 +45,8 @@ class ModelInstance:
     only_calls = False  # its executions do nothing but wait for their children
     runs = False  # may be handed more than it can begin at once
     healthy = True  # may be counted on; see remote.py
+    claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
+    own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's
     may_be_killed = False  # `close` ends even what is in the middle of an execution
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
@@ -77,6 +80,7 @@ class ModelInstance:
     def warn_held(self, seconds: float) -> None:
         """Name a model that kept everybody else from running."""
         assert self.scheduler is not None
+        self.scheduler.statistics.held += 1
         log.warning(
             "model '%s', instance '%s', held the event loop for %.0f ms; "
             'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',

@@ -6,23 +6,42 @@ Hooks (`kernel/hookspecs.py`) hand these objects over at start-up or load; on a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from kernel.batch import Batch
+    from kernel.cache import StoredResponse
     from kernel.config import ModelConfig
     from kernel.remote import RemoteInstance
     from kernel.request import InferenceRequest, InferenceResponse
     from kernel.server import Kernel
 
-__all__ = ["Backend", "Executor", "Frontend", "InstanceContext", "Placement", "RemoteExecutor", "Result"]
+__all__ = [
+    "Backend",
+    "Batcher",
+    "Cache",
+    "CacheUsage",
+    "Executor",
+    "Frontend",
+    "InstanceContext",
+    "Observer",
+    "Placement",
+    "Record",
+    "RemoteExecutor",
+    "Result",
+]
 
 #: What `Executor.execute` gives back for its batch: one response per request in order, None where the request is or will be
 #: answered through `Kernel.send`; or None altogether when all of them are.
 Result = Sequence["InferenceResponse | None"] | None
+
+#: What an Observer is told of one request that was answered: its rows (0: the response cache had the answer), and, in seconds
+#: on the kernel's clock, when it was enqueued, when its execution started, had its input, began its output and ended, and when
+#: the request was answered. Of an ensemble, the differences between the four in the middle are sums over its steps.
+Record = tuple[int, float, float, float, float, float, float]
 
 
 class Placement(enum.Enum):
@@ -56,7 +75,10 @@ class Executor(Protocol):
 
     `placement` is read once, after the executor was made. `capacity` is how many executions it takes at a time (1 for
     LOOP and THREAD; more lets awaitables overlap). `may_wait` counts for LOOP only and is read before each execution: False
-    says that this one will not call `Kernel.wait`, which saves the greenlet it would need for that.
+    says that this one will not call `Kernel.wait`, which saves the greenlet it would need for that. One of THREAD may have a
+    method `cancelled(batch, request)`, as a RemoteExecutor has: it is called on the loop, and may end what goes on in the thread.
+    One that can tell whether it is ready has a method `is_ready` that returns a bool, plain (called on a thread of its own) or
+    `async` (where the instance's tasks run); clients that ask are told no where it says so, raises, or takes five seconds.
     """
 
     placement: Placement
@@ -99,7 +121,10 @@ class RemoteExecutor(Executor, Protocol):
 
 
 class Backend(Protocol):
-    """Serves the models whose config names it. One object per kernel."""
+    """Serves the models whose config names it. One object per kernel.
+
+    One that computes on no GPU may say so by an attribute `uses_gpus` that is false: KIND_AUTO means the CPU then, everywhere.
+    """
 
     name: str
     #: True where `create` is quick and must happen on the loop; otherwise it runs on the instance's own thread.
@@ -121,6 +146,21 @@ class Backend(Protocol):
         """Make one instance: import, initialise, ready to execute. Raises ServingError (or anything; it is then INTERNAL)."""
 
 
+class Batcher(Protocol):
+    """Decides which of a model's waiting requests are executed together, in place of the core's rule. One object per version."""
+
+    def choose(
+        self, waiting: Collection[InferenceRequest], now: float
+    ) -> tuple[Sequence[InferenceRequest], float | None]:
+        """Return `(requests, None)`: execute these as one batch now; or `((), when)`: look again then, or on an arrival.
+
+        Called on the loop while an instance is free and requests wait, before each batch. `waiting` has them in the order in
+        which they may be taken: by priority, then by arrival. Their rows (`batch_size`) must not exceed `max_batch_size`, and
+        only inputs with `allow_ragged_batch` may differ in shape. `now` and `when` are seconds on the kernel's clock, as
+        `enqueued` is. What is chosen otherwise, and what is raised, is logged, and the core's rule decides.
+        """
+
+
 class Frontend(Protocol):
     """Something that takes requests from outside, such as a wire protocol."""
 
@@ -136,3 +176,50 @@ class Frontend(Protocol):
     @property
     def address(self) -> str:
         """Where it listens, for the start-up table, e.g. `http://0.0.0.0:8000`."""
+
+
+class Observer(Protocol):
+    """Is told of the requests of one model version, as `Kernel.observe` has asked for. On the loop; must not raise.
+
+    Records come many at a time, some time after: `StatisticsCounter.settle` tells of those that have not been told yet.
+    """
+
+    def answered(self, records: Sequence[Record]) -> None:
+        """These requests have been answered with success."""
+
+    def first_response(self, seconds: float) -> None:
+        """A request to a decoupled model has got its first response, `seconds` after it was enqueued."""
+
+    def looked_up(self, hit: bool, seconds: float, now: float) -> None:
+        """The response cache was asked for an answer, which took `seconds`; after a miss, with what keeping the answer took."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """How full a response cache is: bytes there are, bytes that are used, answers kept; `evictions`: answers that had to go."""
+
+    size: int
+    used: int
+    entries: int
+    evictions: int
+
+
+class Cache(Protocol):
+    """Keeps the answers of models whose config says so; hook `make_cache`, or `Kernel(cache=…)`. On the loop: must not block.
+
+    What it raises is logged, and the request is executed as if there were no cache. Keys are hashes: two of one kernel are the
+    same exactly if model, load and inputs are; other kernels have other keys.
+    """
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest answer that it takes (`StoredResponse.size`); others are not offered to it."""
+
+    def lookup(self, key: bytes) -> StoredResponse | None:
+        """Return what was inserted with `key`, if it is still there."""
+
+    def insert(self, key: bytes, response: StoredResponse) -> None:
+        """Keep `response`, if there is room for it or can be made; the same key again replaces it."""
+
+    def usage(self) -> CacheUsage:
+        """How full it is, for the metrics."""

@@ -85,14 +85,22 @@ class Listener:
                     ssl_handshake_timeout=handshake,
                 )
                 place.port = self._server.sockets[0].getsockname()[1]
+        except UnicodeError as error:  # a host that no name server could be asked for
+            raise self._failure(f"can't listen on '{place}': {error}") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 reason = f"Socket '{place}' already in use "
             else:
-                reason = f"can't listen on '{place}': {os.strerror(error.errno) if error.errno else error}"
-            failure = OSError(f"failed to start {self._service} service: Unavailable - {reason}")
+                cause = error.strerror or str(error)
+                if error.errno and not isinstance(error, socket.gaierror):  # the resolver's numbers are its own
+                    cause = os.strerror(error.errno)  # shorter than asyncio's
+                reason = f"can't listen on '{place}': {cause}"
+            failure = self._failure(reason)
             failure.errno = error.errno
             raise failure from error
+
+    def _failure(self, reason: str) -> OSError:
+        return OSError(f"failed to start {self._service} service: Unavailable - {reason}")
 
     def close(self) -> None:
         """Accept no more. Does nothing the second time."""

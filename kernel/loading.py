@@ -6,6 +6,7 @@ and read on load threads.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, read_config, require_complete
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint
+from kernel.gpus import without_gpus
 from kernel.interfaces import Backend
 from kernel.model import Model
 from kernel.overrides import OverrideFolder
 from kernel.places import place_of
 from kernel.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
 from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.warming import give_up
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
@@ -46,12 +49,17 @@ class Loader:
         self._backends = backends
         self._auto_complete = auto_complete
         self._config_name = config_name
+        self.warming: set[Model] = set()  # what has been started and is warmed up
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on a load thread."""
         return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
 
     # -- look ----------------------------------------------------------------------------------------------------------
+
+    def mistaken(self) -> list[str]:
+        """Return what to say about repositories that hardly are some."""
+        return [words for repository in self._repositories if (words := repository.mistaken())]
 
     def names(self) -> set[str]:
         """Return the names of all models in the repositories. Raises ServingError where one can't be read."""
@@ -148,6 +156,8 @@ class Loader:
                 auto_complete=self._auto_complete,
                 config_name=self._config_name,
                 backends=self._backends,
+                gpus=self._kernel.gpus,
+                cpu_backends=without_gpus(self._backends) if self._kernel.gpus else (),
                 model_name=name,
                 partial=self._auto_complete,
             )
@@ -155,12 +165,7 @@ class Loader:
             if errors.stage == "A" or not folder.versions:
                 raise NotRead(name, errors, folder.path) from errors
             raise LoadFailed(name, [Problem.of(max(folder.versions), errors, folder.path)]) from errors
-        if read.sequence_batching is not None:
-            words = f"model '{name}' asks for sequence_batching, which is not served yet"
-            raise NotRead(name, ServingError(Code.UNSUPPORTED, words))
         warnings = (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions))
-        if read.message.model_warmup:
-            warnings += ("model_warmup is not run yet",)
         try:
             versions = select_versions(read, folder.versions)
         except ConfigError as error:
@@ -169,25 +174,46 @@ class Loader:
 
     # -- make ----------------------------------------------------------------------------------------------------------
 
-    async def make(self, plan: LoadPlan, number: int) -> Model | Problem:
-        """Return the started model version, or why there is none."""
+    async def make(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore) -> Model | Problem:
+        """Return the started model version, or why there is none. `limit`: how many may be made at a time.
+
+        A warm-up is outside of the limit: it may wait for other models that are still to be made.
+        """
         config = plan.config
         try:
-            backend = self.backend(config)
-            if self._auto_complete:
-                config = await self.in_thread(
-                    backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
-                )
-            require_complete(config)
-            backend.validate(config, plan.folder.path, (number,))
-            model = Model(self._kernel, config, number, plan.folder.path)
-            await model.start(backend)
+            async with limit:
+                model = await self._started(plan, config, number)
+            self.warming.add(model)
+            try:
+                await model.warm_up()
+            except BaseException:
+                await model.close(0.0)
+                raise
+            finally:
+                self.warming.discard(model)
         except ServingError as error:
             return Problem.of(number, error, plan.folder.path)
         except Exception as error:
             log.exception("model '%s' version %d failed to load", config.name, number)
             return Problem(number, f"{Code.INTERNAL.value}: {type(error).__name__}: {error}", place_of(error, plan.folder.path))
         return model
+
+    async def _started(self, plan: LoadPlan, config: ModelConfig, number: int) -> Model:
+        backend = self.backend(config)
+        if self._auto_complete:
+            config = await self.in_thread(
+                backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
+            )
+        require_complete(config)
+        backend.validate(config, plan.folder.path, (number,))
+        model = Model(self._kernel, config, number, plan.folder.path)
+        await model.start(backend)
+        return model
+
+    def stop(self) -> None:
+        """Nothing may begin to serve any more: what is warmed up is given up."""
+        for model in self.warming:
+            give_up(model.scheduler, ServingError(Code.UNAVAILABLE, "Server exiting"))
 
     def backend(self, config: ModelConfig) -> Backend:
         """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""

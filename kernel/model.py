@@ -8,25 +8,35 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kernel.batchers import chosen_by, held_back
+from kernel.batching import BatchRule
+from kernel.cached import CacheStage
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import Code, ServingError
 from kernel.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
 from kernel.interfaces import Backend, InstanceContext, Placement, RemoteExecutor
+from kernel.limited import limited
+from kernel.rate_limiter import needs_of
 from kernel.remote import RemoteInstance
 from kernel.request import InferenceRequest, InferenceResponse
 from kernel.scaling import Slot, rearranged, slots_of
 from kernel.scheduler import Scheduler
+from kernel.sequence_scheduler import SequenceScheduler
+from kernel.state import initial_values
 from kernel.statistics import ModelStatistics
 from kernel.strict import OutputWatch
 from kernel.thread import InstanceThread
+from kernel.warming import give_up, warm_up
+from kernel.warmup import Sample, read_samples
 from kernel.worker import ThreadInstance, ThreadTaskInstance
 
 if TYPE_CHECKING:
     from kernel.server import Kernel
+    from kernel.telling import Arrivals
 
 __all__ = ["Model", "ModelState"]
 
@@ -37,6 +47,8 @@ BATCH_NOTE = (
     "shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
+
+FORMS = 64  # shapes of an input that are remembered as right, and choices of outputs
 
 
 class ModelState(enum.Enum):
@@ -66,11 +78,18 @@ class Model:
         self.decoupled = config.decoupled
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
+        self.tracing: Arrivals | None = None  # what front ends tell of requests that have come in; None while nothing is traced
+        self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
+        self._began = 0.0
+        self._asked = 0
         self._finalizing: asyncio.Future[None] | None = None
         self._slots: dict[ModelInstance, Slot] = {}
+        self._passive: list[ModelInstance] = []  # instances that are there and take no requests
+        self._samples: list[Sample] = []  # what the instances are yet to be warmed up with
         self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
         self.scheduler: Scheduler
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
+        self._initial: Mapping[str, Any] = {}  # the first values of a sequence's state
         self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
         self._batches = config.max_batch_size > 0
         # What `check` compares, in one tuple a name: datatype, dims, rank, and the dims of a fixed size with their places.
@@ -84,6 +103,10 @@ class Model:
             )
             for spec in config.inputs
         }
+        self._forms: dict[str, tuple[str, dict[tuple[int, ...], int]]] = {  # name -> datatype, right shapes with their rows
+            spec.name: (spec.datatype, {}) for spec in config.inputs
+        }
+        self._wanted: dict[tuple[str, ...], frozenset[str]] = {}  # requested outputs that have passed
         self._reshaped_in = [spec for spec in config.inputs if spec.reshape is not None]
         self._reshaped_out = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
 
@@ -92,12 +115,109 @@ class Model:
     async def start(self, backend: Backend) -> None:
         """Make the instances. Raises ServingError when one of them fails; the others are finalized then."""
         kernel = self.kernel
-        instances = await self._make_instances(backend, self.config, slots_of(self.config))
-        scheduler = self.scheduler = Scheduler(
-            self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn
-        )
+        self._began = kernel.clock()
+        slots = slots_of(self.config)
+        self._check_needs(slots)
+        self._samples = await self._read_samples(self.config)
+        if self.config.sequence_batching is not None:
+            read = kernel.loop.run_in_executor(kernel.load_pool, initial_values, self.config, self.model_folder)
+            self._initial = await read
+        instances = await self._make_instances(backend, self.config, slots)
+        try:
+            self._check_needs(slots)  # once more: others may have come meanwhile
+            scheduler = self.scheduler = self._make_scheduler(self._taking(instances))
+        except BaseException:
+            await asyncio.gather(*(self._close_instance(instance) for instance in instances))
+            raise
+        self.find_observers()
         scheduler.watch = OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output)
         self.enqueue = self._enqueue_reshaped if self._reshaped_in or self._reshaped_out else self.scheduler.enqueue
+        if self.is_cached:
+            assert kernel.cache is not None
+            self.enqueue = CacheStage(kernel.cache, scheduler, self.enqueue, self.output_names, kernel.clock).enqueue
+        elif self.config.message.response_cache.enable and kernel.cache is None:
+            words = "model '%s' asks for response_cache, and the server has none (--cache-config): nothing is kept"
+            log.warning(words, self.name)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether answers may come from the response cache. Of decoupled models they never do."""
+        return self.kernel.cache is not None and self.config.message.response_cache.enable and not self.decoupled
+
+    def _make_scheduler(self, instances: Sequence[ModelInstance]) -> Scheduler:
+        kernel = self.kernel
+        kind: type[Scheduler] = Scheduler
+        arguments: tuple[Any, ...] = (
+            self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn,
+        )  # fmt: skip
+        if self.config.sequence_batching is not None:
+            kind = SequenceScheduler
+            arguments = (*arguments, self._initial)
+        if kernel.limits is None:
+            scheduler = kind(*arguments)
+        else:
+            scheduler = limited(kind)(*arguments, limits=kernel.limits, slot_of=self._slots.__getitem__)
+        if scheduler.rule is not None:
+            batcher = kernel.plugins.batcher(self.config)
+            if batcher is not None:
+                scheduler.rule = chosen_by(batcher, BatchRule.of(self.config), self.name)
+            scheduler.rule = held_back(scheduler.rule)
+        if not instances:
+            scheduler.refuse_all(self._only_passive())
+        return scheduler
+
+    def _taking(self, instances: Sequence[ModelInstance]) -> list[ModelInstance]:
+        """Return those of new instances that take requests, and keep the others."""
+        self._passive += [instance for instance in instances if self._slots[instance].passive]
+        return [instance for instance in instances if not self._slots[instance].passive]
+
+    def _only_passive(self) -> ServingError:
+        words = f"model '{self.name}' has only instances that take no requests (instance_group.passive)"
+        return ServingError(Code.UNAVAILABLE, words)
+
+    def _check_needs(self, slots: Sequence[Slot]) -> None:
+        """Refuse instances that could never start under the kernel's rate limiter. Raises ServingError."""
+        if self.kernel.limits is not None:
+            self.kernel.limits.limiter.check([needs_of(slot.resources, slot.device_id) for slot in slots if not slot.passive])
+
+    async def _read_samples(self, config: ModelConfig) -> list[Sample]:
+        """Return what new instances are to be warmed up with. Raises ServingError for what is no request to this model."""
+        if not config.warmup:
+            return []
+        kernel = self.kernel
+        samples: list[Sample] = await kernel.loop.run_in_executor(kernel.load_pool, read_samples, config, self.model_folder)
+        for sample in samples:
+            self._prepare(sample.request(self.name, _nobody), sample)
+        return samples
+
+    def _prepare(self, request: InferenceRequest, sample: Sample) -> None:
+        """Check a request of a warm-up, and make of it what the model is to see."""
+        self.check(request)
+        sample.add_surplus(request)
+        self._reshape_inputs(request)
+
+    async def warm_up(self) -> None:
+        """Have the instances execute the config's samples. Raises ServingError; what is left to do then is to close it."""
+        samples, self._samples = self._samples, []
+        await self._warm_up(self.scheduler.instances, samples)
+
+    async def _warm_up(self, instances: Sequence[ModelInstance], samples: Sequence[Sample]) -> None:
+        await warm_up(self.scheduler, instances, samples, self._prepare, max(1, self.config.max_batch_size))
+
+    def serve(self) -> None:
+        """Requests may come from now on."""
+        self.state = ModelState.READY
+        self.tracing = self.kernel.tracer.of_model(self.name)
+        self.load_seconds = self.kernel.clock() - self._began
+        self.find_observers()
+
+    def find_observers(self) -> None:
+        """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""
+        asked, self._asked = self._asked, len(self.kernel.observers)
+        statistics = self.scheduler.statistics
+        statistics.settle()  # what has been is nothing to those who come now
+        found = [ask(self) for ask in self.kernel.observers[asked:]]
+        statistics.observers = (*statistics.observers, *(observer for observer in found if observer is not None))
 
     def accept_any_output(self) -> None:
         """Look at no answer any more."""
@@ -109,22 +229,43 @@ class Model:
         Instances that it also asks for go on untouched, new ones take requests once all of them are up, the rest finishes what
         it has. Raises ServingError when a new one fails; nothing has changed then. (Contract: lifecycle, section 4.7.)
         """
-        running = {instance: self._slots[instance] for instance in self.scheduler.instances}
+        scheduler = self.scheduler
+        running = {instance: self._slots[instance] for instance in (*scheduler.instances, *self._passive)}
         go, missing = rearranged(running, slots_of(config))
-        come = await self._make_instances(backend, config, missing)
+        self._check_needs(missing)
+        samples = await self._read_samples(config) if missing else []
+        made = await self._make_instances(backend, config, missing)
+        come = [instance for instance in made if not self._slots[instance].passive]
+        try:
+            await self._warm_up(come, samples)
+            if self.state is ModelState.READY:
+                self._check_needs(missing)
+        except BaseException:
+            await asyncio.gather(*(self._close_instance(instance) for instance in made))
+            raise
         if self.state is not ModelState.READY:  # it was replaced or unloaded meanwhile
-            for instance in come:
-                await self._close_instance(instance)
+            await asyncio.gather(*(self._close_instance(instance) for instance in made))
             return
         self.config = config
-        for instance, gone in zip(go, self.scheduler.rearrange(come, go)):
-            task = asyncio.ensure_future(self._see_off(instance, gone))
+        self._taking(made)
+        leaving = [instance for instance in go if instance in scheduler.instances]
+        departures = [self._see_off(instance, gone) for instance, gone in zip(leaving, scheduler.rearrange(come, leaving))]
+        for instance in set(go).intersection(self._passive):
+            self._passive.remove(instance)
+            departures.append(self._see_off(instance, None))
+        if not scheduler.instances:
+            scheduler.refuse_all(self._only_passive())
+        elif not leaving and len(come) == len(scheduler.instances):  # there was none before
+            scheduler.refuse_all(None)
+        for departure in departures:
+            task = asyncio.ensure_future(departure)
             self._departures.add(task)
             task.add_done_callback(self._departures.discard)
 
-    async def _see_off(self, instance: ModelInstance, gone: asyncio.Future[None]) -> None:
-        """Finalize an instance that has left the scheduler."""
-        await gone
+    async def _see_off(self, instance: ModelInstance, gone: asyncio.Future[None] | None) -> None:
+        """Finalize an instance that has left the scheduler, or never was in it."""
+        if gone is not None:
+            await gone
         self._slots.pop(instance, None)
         await self._close_instance(instance)
 
@@ -182,10 +323,10 @@ class Model:
             return RemoteInstance(name, cast("RemoteExecutor", executor), kernel.clock)
         return CallbackInstance(name, executor, kernel.clock)
 
-    def stop(self) -> None:
-        """Accept nothing more."""
+    def stop(self, continuing: bool = False) -> None:
+        """Accept nothing more. `continuing`: but for what goes on with a sequence, as the model can still be reached."""
         self.state = ModelState.UNLOADING
-        self.scheduler.stop()
+        self.scheduler.stop(continuing)
 
     @property
     def healthy(self) -> bool:
@@ -210,9 +351,8 @@ class Model:
                 async with asyncio.timeout(timeout):
                     await scheduler.drained()
             except TimeoutError:
-                scheduler.abort(
-                    ServingError(Code.UNAVAILABLE, f"Server is stopping, request to model '{self.name}' was given up")
-                )
+                words = f"Server is stopping, request to model '{self.name}' was given up"
+                give_up(scheduler, ServingError(Code.UNAVAILABLE, words))
         scheduler.closed = True
         if self._finalizing is None:
             self._finalizing = asyncio.ensure_future(self._finalize())
@@ -220,12 +360,14 @@ class Model:
 
     async def _finalize(self) -> None:
         self.scheduler.leave_behind()
-        going = [self._close_instance(instance) for instance in self.scheduler.instances]
+        going = [self._close_instance(instance) for instance in (*self.scheduler.instances, *self._passive)]
         await asyncio.gather(*going, *self._departures)
         self.state = ModelState.UNAVAILABLE
         self.attachments.clear()
 
     async def _close_instance(self, instance: ModelInstance) -> None:
+        if self.kernel.limits is not None:
+            self.kernel.limits.let_go(instance)
         if instance.outstanding and not instance.inline and not instance.may_be_killed:
             log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self.name)
             return
@@ -251,6 +393,27 @@ class Model:
 
         Sets `model`, `batch_size` and `wanted` of the request. (Contract: http_protocol, section 3.4.)
         """
+        inputs, requested = request.inputs, request.requested_outputs
+        wanted = self._wanted.get(tuple(requested)) if requested else self.output_names
+        if wanted is not None and len(inputs) == len(self._forms):
+            # Most requests look like one before them: each input has a form that has passed, and all the same rows.
+            rows = 0
+            for name, tensor in inputs.items():
+                form = self._forms.get(name)
+                if form is None or tensor.datatype != form[0]:
+                    break
+                own = form[1].get(tensor.array.shape, 0)
+                if not own or (rows and own != rows):
+                    break
+                rows = own
+            else:
+                request.wanted = wanted
+                request.batch_size = rows or 1
+                request.model = self
+                return
+        self._check_anew(request)
+
+    def _check_anew(self, request: InferenceRequest) -> None:
         expected, inputs = self._expected, request.inputs
         requested = request.requested_outputs
         if requested:
@@ -284,6 +447,15 @@ class Model:
                 raise self._empty_batch(request, name)
         if len(inputs) != len(expected) and not self._required <= inputs.keys():
             raise self._missing(request)  # as many as it has to bring, but optional ones among them
+        for name, tensor in inputs.items():
+            shapes = self._forms[name][1]
+            if len(shapes) >= FORMS:
+                shapes.clear()
+            shapes[tensor.array.shape] = request.batch_size
+        if requested:
+            if len(self._wanted) >= FORMS:
+                self._wanted.clear()
+            self._wanted[tuple(requested)] = request.wanted
         request.model = self
 
     def _check_batch(self, request: InferenceRequest) -> None:
@@ -342,11 +514,14 @@ class Model:
 
     # -- reshape: the client sees dims, the model sees reshape -----------------------------------------------------------
 
-    def _enqueue_reshaped(self, request: InferenceRequest) -> None:
+    def _reshape_inputs(self, request: InferenceRequest) -> None:
         for spec in self._reshaped_in:
             tensor = request.inputs.get(spec.name)
             if tensor is not None:
                 tensor.array = self._reshape(tensor.array, spec.dims, spec.reshape or ())
+
+    def _enqueue_reshaped(self, request: InferenceRequest) -> None:
+        self._reshape_inputs(request)
         if self._reshaped_out:
             request.respond = _Reshaping(self, request.respond)
         self.scheduler.enqueue(request)
@@ -385,6 +560,10 @@ class _Reshaping:
         if response is not None and response.error is None:
             self._model.reshape_outputs(response)
         self._respond(response, final)
+
+
+def _nobody(response: InferenceResponse | None, final: bool) -> None:
+    """The continuation of a request that is only checked."""
 
 
 def _invalid(message: str) -> ServingError:

@@ -1,13 +1,18 @@
 """Models that come with a load request: a temporary model folder made of the request's files, and of nothing else.
 
 Decides what a name or a path may be, so that no request leads out of a folder (contract: lifecycle, section 4.8); what the
-files say is not its business.
+files say is not its business. A folder is locked as long as its process lives; what one that was killed has left is removed
+later.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import posixpath
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +20,10 @@ from pathlib import Path
 from kernel.errors import Code, ServingError
 from kernel.repository import ModelFolder
 
-__all__ = ["OverrideFolder", "check_model_name"]
+__all__ = ["OverrideFolder", "check_model_name", "remove_left_behind"]
+
+_PREFIX = "kernel-model-"
+_LOCK = "lock"
 
 
 def check_model_name(name: str) -> None:
@@ -37,9 +45,12 @@ class OverrideFolder:
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         check_model_name(name)
         targets = {_inside(given): data for given, data in files.items()}
-        self._root = Path(tempfile.mkdtemp(prefix="kernel-model-"))
-        self.path = self._root / name
+        self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = -1
+        self.path = self._root / "model" / name
         try:
+            self._lock = _locked(self._root)
+            self.path.parent.mkdir()
             self.path.mkdir()
             for inner, data in targets.items():
                 target = self.path / inner
@@ -55,6 +66,33 @@ class OverrideFolder:
     def remove(self) -> None:
         """Delete the folder; again is no error."""
         shutil.rmtree(self._root, ignore_errors=True)
+        if self._lock != -1:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_left_behind() -> None:
+    """Remove the folders of processes that have ended without doing it. What can't be looked at is left alone."""
+    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = root.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
+            lock = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(root, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _locked(root: Path) -> int:
+    """Lock a folder, and return what holds the lock. Nobody sees the file before it is locked."""
+    early = root / f"{_LOCK}.new"
+    lock = os.open(early, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    early.rename(root / _LOCK)
+    return lock
 
 
 def _inside(given: str) -> str:

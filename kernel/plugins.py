@@ -13,14 +13,27 @@ from typing import TYPE_CHECKING, cast
 
 import pluggy
 
+from kernel.cache import LocalCache
 from kernel.errors import Code, ServingError
-from kernel.hookspecs import GROUP, HookSpecs
-from kernel.interfaces import Backend, Frontend
+from kernel.hookspecs import GROUP, HookSpecs, hookimpl
+from kernel.interfaces import Backend, Batcher, Cache, Frontend
 
 if TYPE_CHECKING:
+    from kernel.config import ModelConfig
     from kernel.server import Kernel
+    from kernel.settings import TraceOptions
+    from kernel.trace import TraceSink
 
 __all__ = ["Plugins"]
+
+
+class _Own:
+    """What the core itself supplies, through the same door as everybody."""
+
+    @staticmethod
+    @hookimpl(trylast=True)
+    def make_cache(name: str, settings: Mapping[str, str]) -> Cache | None:
+        return LocalCache.of(settings) if name == "local" else None
 
 
 class Plugins:
@@ -30,6 +43,7 @@ class Plugins:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(HookSpecs)
         self._origins: dict[object, str] = {}
+        self._register(_Own(), None, "the kernel itself")
         seen: set[str] = set()
         for entry in importlib.metadata.entry_points(group=GROUP):
             if entry.name in seen:  # the same distribution found twice on the path
@@ -77,3 +91,21 @@ class Plugins:
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Let the plugins add their command-line options."""
         self._manager.hook.add_options(parser=parser)
+
+    def trace_sink(self, kernel: Kernel, options: TraceOptions) -> TraceSink | None:
+        """Return what takes traces in the mode that the options ask for. Raises ServingError."""
+        sink: TraceSink | None = self._manager.hook.make_trace_sink(kernel=kernel, options=options)
+        return sink
+
+    def cache(self, name: str, settings: Mapping[str, str]) -> Cache:
+        """Make the response cache called `name`. Raises ServingError where no plugin knows one of that name."""
+        cache: Cache | None = self._manager.hook.make_cache(name=name, settings=settings)
+        if cache is None:
+            words = f"unable to find a response cache '{name}': no installed plugin makes it, only 'local' is built in"
+            raise ServingError(Code.INVALID_ARG, words)
+        return cache
+
+    def batcher(self, config: ModelConfig) -> Batcher | None:
+        """Return the batcher that a plugin has for a model, None where none has."""
+        batcher: Batcher | None = self._manager.hook.make_batcher(config=config)
+        return batcher

@@ -8,45 +8,57 @@ ten or a hundred thousand wait.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from kernel.config import QueuePolicy
 from kernel.errors import Code, Reason, ServingError
-from kernel.request import InferenceRequest, RequestState
+from kernel.request import InferenceRequest
 
 __all__ = ["RequestQueue"]
 
+SLACK = 64  # time-outs of requests that have left, kept at most beyond twice as many as wait
+
 
 class _Level:
-    """One priority level. An OrderedDict keeps the order and gives a place back in constant time."""
+    """One priority level. An OrderedDict keeps the order and gives a place back in constant time.
 
-    __slots__ = ("delayed", "limit", "may_override", "rejects", "timeout", "waiting")
+    All that wait have the same time-out, but for those that chose a shorter one: so they expire in the order of the line, and
+    its head says when that is. What expires out of turn is in the queue's heap.
+    """
 
-    def __init__(self, policy: QueuePolicy) -> None:
+    __slots__ = ("delayed", "limit", "may_override", "number", "rejects", "timeout", "timeout_us", "waiting")
+
+    def __init__(self, number: int, policy: QueuePolicy) -> None:
+        self.number = number
         self.limit = policy.max_queue_size
+        self.timeout_us = policy.default_timeout_us
         self.timeout = policy.default_timeout_us / 1e6
         self.may_override = policy.allow_timeout_override
         self.rejects = policy.timeout_action == "REJECT"
         self.waiting: OrderedDict[InferenceRequest, None] = OrderedDict()
         self.delayed: OrderedDict[InferenceRequest, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.delayed)
-
     @property
     def is_full(self) -> bool:
-        return bool(self.limit) and len(self) >= self.limit
+        return bool(self.limit) and len(self.waiting) + len(self.delayed) >= self.limit
+
+
+def _by_number(level: _Level) -> int:
+    return level.number
 
 
 class RequestQueue:
     """Queue of pending requests with priority levels, a size limit and time-outs.
 
     `levels` 0 means no priorities: one level, the request's priority is ignored. With levels, a priority of 0 or above the
-    number of levels means `default_level` (reference behaviour).
+    number of levels means `default_level` (reference behaviour). `plain`: neither time-outs, nor limits, nor priorities apply;
+    then work may be handed over early.
     """
 
-    __slots__ = ("_default", "_expiries", "_levels", "_line", "_timed", "plain", "size")
+    __slots__ = ("_count", "_default", "_expiries", "_levels", "_line", "_numbers", "_policies", "_policy", "plain", "size")
 
     def __init__(
         self,
@@ -55,28 +67,30 @@ class RequestQueue:
         default_policy: QueuePolicy | None = None,
         policies: Mapping[int, QueuePolicy] | None = None,
     ) -> None:
-        default = default_policy or QueuePolicy()
-        policies = policies or {}
-        if levels:
-            self._levels = [_Level(policies.get(level, default)) for level in range(1, levels + 1)]
-        else:
-            self._levels = [_Level(default)]
-        self._default = max(default_level, 1) - 1
+        self._policy = default_policy or QueuePolicy()
+        self._policies = (policies or {}) if levels else {}
+        self._count = levels
+        self._default = max(default_level, 1)
+        self._levels: list[_Level] = []  # those that somebody has come to, the most urgent first
+        self._numbers: dict[int, _Level] = {}
+        self._line = self._make(self._default).waiting  # all there is where the queue is plain
+        self._expiries: list[tuple[float, int, InferenceRequest]] = []  # of those that expire out of turn; some are stale
+        self.plain = levels <= 1 and not (self._levels[0].limit or self._levels[0].timeout)
         self.size = 0
-        self._expiries: list[tuple[float, int, InferenceRequest]] = []
-        self._timed = 0  # entries of _expiries that still wait
-        #: True when neither time-outs, nor limits, nor priorities apply: then work may be handed over early.
-        self._line = self._levels[0].waiting  # all there is then
-        self.plain = len(self._levels) == 1 and not self._levels[0].limit and not self._levels[0].timeout
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests in the order in which they may be taken."""
-        for level in self._levels:
-            yield from level.waiting
-            yield from level.delayed
+        if self.plain:
+            return iter(self._line)
+        return chain.from_iterable(self._lines())
+
+    def __contains__(self, request: object) -> bool:
+        assert isinstance(request, InferenceRequest), request
+        level = self._level(request)
+        return request in level.waiting or request in level.delayed
 
     def push(self, request: InferenceRequest, now: float) -> None:
         """Append `request`. Raises ServingError(UNAVAILABLE) when its level is full.
@@ -87,19 +101,19 @@ class RequestQueue:
             self._line[request] = None
             self.size += 1
             return
-        level = self._level(request)
-        if level.is_full:
+        priority = request.priority
+        level = self._numbers.get(priority if 0 < priority <= self._count else self._default) or self._level(request)
+        waiting, limit, timeout = level.waiting, level.limit, level.timeout
+        if limit and len(waiting) + len(level.delayed) >= limit:
             raise ServingError(Code.UNAVAILABLE, f"{request.log_id}Exceeds maximum queue size", Reason.REJECTED)
-        level.waiting[request] = None
+        waiting[request] = None
         self.size += 1
-        timeout = level.timeout
         if timeout:
-            own = request.timeout_us / 1e6
-            if level.may_override and 0 < own < timeout:
-                timeout = own
-            request.expires = now + timeout
-            heapq.heappush(self._expiries, (request.expires, request.order, request))
-            self._timed += 1
+            if level.may_override and 0 < request.timeout_us < level.timeout_us:
+                request.expires = now + request.timeout_us / 1e6
+                heapq.heappush(self._expiries, (request.expires, request.order, request))
+            else:
+                request.expires = now + timeout
 
     def is_full(self, request: InferenceRequest) -> bool:
         """Whether `push` would refuse the request."""
@@ -109,25 +123,36 @@ class RequestQueue:
         """Put requests that were taken, but not begun, back where they came from: in front of their level, in this order."""
         for request in reversed(requests):
             level = self._level(request)
-            level.waiting[request] = None
-            level.waiting.move_to_end(request, last=False)
-            self.size += 1
+            overtaken = level.timeout and request.expires is None
+            line = level.delayed if overtaken else level.waiting
+            line[request] = None
+            line.move_to_end(request, last=False)
             if request.expires is not None:
                 heapq.heappush(self._expiries, (request.expires, request.order, request))
-                self._timed += 1
+        self.size += len(requests)
 
     def take(self, count: int) -> list[InferenceRequest]:
         """Remove and return the first `count` requests."""
         taken: list[InferenceRequest] = []
-        for level in self._levels:
-            for line in (level.waiting, level.delayed):
-                while line and len(taken) < count:
-                    taken.append(line.popitem(last=False)[0])
+        for line in self._lines():
+            missing = count - len(taken)
+            if missing >= len(line):
+                taken += line
+                line.clear()
+            else:
+                pop = line.popitem
+                taken += [pop(last=False)[0] for _ in range(missing)]
+                break
         self.size -= len(taken)
         if self._expiries:
-            self._timed -= sum(request.expires is not None for request in taken)
-            self._sweep(taken)
+            self._sweep()
         return taken
+
+    def pick(self, requests: list[InferenceRequest]) -> list[InferenceRequest]:
+        """Remove these requests, wherever they stand, and return them."""
+        for request in requests:
+            self.remove(request)
+        return requests
 
     def take_one(self) -> InferenceRequest:
         """Remove and return the first request; the queue isn't empty."""
@@ -143,9 +168,8 @@ class RequestQueue:
             if request in line:
                 del line[request]
                 self.size -= 1
-                if request.expires is not None:
-                    self._timed -= 1
-                    self._sweep([request])
+                if self._expiries:
+                    self._sweep()
                 return True
         return False
 
@@ -154,40 +178,63 @@ class RequestQueue:
 
         Where the policy says DELAY they stay, behind all others of their level, and never expire again.
         """
-        rejected: list[InferenceRequest] = []
+        late: list[tuple[float, int, InferenceRequest]] = []
         heap = self._expiries
         while heap and heap[0][0] <= now:
-            request = heapq.heappop(heap)[2]
-            if request.expires is None or request.state is not RequestState.PENDING:
-                continue
+            entry = heapq.heappop(heap)
+            waiting = self._level(entry[2]).waiting
+            if entry[2] in waiting:
+                del waiting[entry[2]]
+                late.append(entry)
+        for level in self._levels:
+            if level.timeout:
+                waiting = level.waiting
+                while waiting and (request := next(iter(waiting))).expires is not None and request.expires <= now:
+                    del waiting[request]
+                    late.append((request.expires, request.order, request))
+        rejected: list[InferenceRequest] = []
+        late.sort()
+        for _, _, request in late:
             level = self._level(request)
-            if request not in level.waiting:
-                continue
-            self._timed -= 1
             request.expires = None
-            del level.waiting[request]
             if level.rejects:
-                self.size -= 1
                 rejected.append(request)
             else:
                 level.delayed[request] = None
+        self.size -= len(rejected)
         return rejected
 
     def next_expiry(self) -> float | None:
         """Return when `expire` has to be called at the latest, or None. May be early, never late."""
-        return self._expiries[0][0] if self._expiries else None
+        earliest = self._expiries[0][0] if self._expiries else None
+        for level in self._levels:
+            if level.timeout and level.waiting:
+                expires = next(iter(level.waiting)).expires
+                if earliest is None or (expires is not None and expires < earliest):
+                    earliest = expires
+        return earliest
+
+    def waiting_since(self) -> float | None:
+        """Return when the first of each line was enqueued, the earliest of them; None while nobody waits."""
+        return min((next(iter(line)).enqueued for line in self._lines()), default=None)
+
+    def _lines(self) -> list[OrderedDict[InferenceRequest, None]]:
+        """Return the lines in which somebody waits, in the order in which they are served."""
+        return [line for level in self._levels for line in (level.waiting, level.delayed) if line]
 
     def _level(self, request: InferenceRequest) -> _Level:
-        levels = self._levels
-        if len(levels) == 1:
-            return levels[0]
         priority = request.priority
-        return levels[priority - 1 if 0 < priority <= len(levels) else self._default]
+        number = priority if 0 < priority <= self._count else self._default
+        return self._numbers.get(number) or self._make(number)
 
-    def _sweep(self, gone: list[InferenceRequest]) -> None:
-        """Forget the time-outs of those that left; rebuild the heap once most of it is stale, so that it stays small."""
-        for request in gone:
-            request.expires = None
-        if len(self._expiries) > 2 * self._timed + 64:
-            self._expiries = [entry for entry in self._expiries if entry[2].expires is not None]
+    def _make(self, number: int) -> _Level:
+        """Return a level that nobody has come to before: a config may say that there are millions."""
+        level = self._numbers[number] = _Level(number, self._policies.get(number, self._policy))
+        insort(self._levels, level, key=_by_number)
+        return level
+
+    def _sweep(self) -> None:
+        """Forget the time-outs of those that have left once most are theirs, so that nothing is kept for them."""
+        if len(self._expiries) > 2 * self.size + SLACK:
+            self._expiries = [entry for entry in self._expiries if entry[2] in self._level(entry[2]).waiting]
             heapq.heapify(self._expiries)

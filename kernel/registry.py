@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kernel.arrivals import Arrivals, Coming
 from kernel.catalog import Catalog
 from kernel.claims import Claims
 from kernel.dependents import by_dependency, related_to
@@ -19,7 +20,7 @@ from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend
 from kernel.loading import Loader
 from kernel.model import Model
-from kernel.overrides import check_model_name
+from kernel.overrides import check_model_name, remove_left_behind
 from kernel.plans import LoadPlan
 from kernel.reading import Reader, Wish, Work
 from kernel.repository import FileRepository
@@ -59,6 +60,7 @@ class Registry:
         self._rollout = Rollout(kernel, self.catalog, self.loader)
         self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
         self._claims = Claims()
+        self.arrivals = Arrivals()
         self._explicit = explicit
         self._load_models = load_models
         self._exit_on_error = exit_on_error
@@ -76,6 +78,7 @@ class Registry:
         """Load what is to be loaded at start-up, ensembles after what they consist of."""
         names = found = await self.loader.in_thread(self.loader.names)
         if self._explicit:
+            await self.loader.in_thread(remove_left_behind)
             names = set(self._load_models)
             if "*" in names:
                 if len(names) > 1:
@@ -91,15 +94,18 @@ class Registry:
             log.error("model '%s' failed to load: %s", name, error.message)
         if failures and self._exit_on_error:
             reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
+            reasons += "".join(f"\n  {words}" for words in await self.loader.in_thread(self.loader.mistaken))
             raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}")
 
     async def stop(self, timeout: float) -> None:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
         catalog = self.catalog
         self._rollout.stopping = True
+        self.arrivals.give_up()
+        self.loader.stop()
         deadline = self._kernel.clock() + timeout
         for model in catalog.ready_models():
-            model.stop()
+            model.stop(continuing=True)
         busy: list[Model] = []
         try:
             async with asyncio.timeout(timeout):
@@ -130,7 +136,14 @@ class Registry:
         check_model_name(name)
         failures = await self.bring_up({name: wish}, within)
         if name in failures:
+            serving = self._versions(name)
+            goes_on = f"version {serving} goes on serving" if serving else "nothing serves"
+            log.error("model '%s' is not loaded, %s: %s", name, goes_on, failures[name].message)
             raise failures[name]
+        log.info("model '%s' is loaded: version %s", name, self._versions(name))
+
+    def _versions(self, name: str) -> str:
+        return ", ".join(map(str, sorted(self.catalog.copies(name))))
 
     async def update(self, names: Collection[str]) -> dict[str, ServingError]:
         """Load models whose files have changed, each as it was last asked for; return why which ones failed."""
@@ -154,6 +167,11 @@ class Registry:
 
     async def bring_up(self, wishes: Mapping[str, Wish], within: str = "") -> dict[str, ServingError]:
         """Load several models, some at a time, and what follows from that; return why which ones failed."""
+        with self.arrivals.expecting(wishes) as coming:
+            failures = await self._bring_up(wishes, within, coming)
+        return {name: error for name, error in failures.items() if name in wishes}
+
+    async def _bring_up(self, wishes: Mapping[str, Wish], within: str, coming: Coming) -> dict[str, ServingError]:
         names = self._related(wishes)
         while True:
             if within and (taken := self._claims.taken_with(within, names)):
@@ -165,7 +183,7 @@ class Registry:
                 work = await self._reader.read(wishes)
                 related = self._related({*wishes, *work.plans}, work.plans)
                 if related <= names:
-                    await self._carry_out(work)
+                    await self._carry_out(work, coming)
                     break
             work.discard()  # it will be read again
             names |= related
@@ -178,15 +196,18 @@ class Registry:
             self.catalog.entries[name].error = told
         for name in failures.keys() & work.composing:
             log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)
-        return {name: error for name, error in failures.items() if name in wishes}
+        return failures
 
     def _related(self, names: Iterable[str], plans: Mapping[str, LoadPlan] | None = None) -> set[str]:
         """Return the names and all that an operation on them may touch, by what is known and what was planned."""
         planned = {name: plan.config for name, plan in (plans or {}).items()}
         return related_to(names, [self.catalog.configs(), planned])
 
-    async def _carry_out(self, work: Work) -> None:
-        """Carry out the plans, ensembles last and in order; ensembles that use what has changed are made anew."""
+    async def _carry_out(self, work: Work, coming: Coming) -> None:
+        """Carry out the plans, ensembles after what they consist of; ensembles that use what has changed are made anew.
+
+        `coming`: what this operation is still at, for those who wait for it.
+        """
         catalog = self.catalog
         changed: set[str] = set()
         limit = asyncio.Semaphore(self._parallel)
@@ -200,8 +221,7 @@ class Registry:
             before = catalog.copies(name)
             problem = ""
             try:
-                async with limit:
-                    await self._rollout.carry_out(plan, planned, work.failures, anew=anew)
+                await self._rollout.carry_out(plan, planned, work.failures, limit, anew=anew)
                 catalog.entry(name).error = None
             except ServingError as error:
                 work.failures[name] = error
@@ -210,9 +230,15 @@ class Registry:
                 changed.add(name)
             return problem
 
-        await asyncio.gather(*(one(plan) for name, plan in work.plans.items() if name not in planned))
-        for name in by_dependency(ensembles):
-            uses_changed = not changed.isdisjoint(step.model_name for step in ensembles[name].ensemble or ())
+        async def model(plan: LoadPlan) -> None:
+            await one(plan)
+            self.arrivals.settle(coming, plan.config.name)
+
+        async def ensemble(name: str, steps: set[str], before: list[asyncio.Task[None]]) -> None:
+            # Not after all models: one of them may wait for this very ensemble, to be warmed up.
+            if before:
+                await asyncio.wait(before)
+            uses_changed = not changed.isdisjoint(steps)
             entry = catalog.entry(name)
             plan = work.plans.get(name)
             problem = ""
@@ -223,6 +249,20 @@ class Registry:
             if uses_changed and problem and entry.serves:
                 log.warning("ensemble '%s' is unavailable: %s", name, problem)
                 catalog.retire_all(name, problem)
+            self.arrivals.settle(coming, name)
+
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for name, plan in work.plans.items():
+            if name not in planned:
+                coming[name] = set()
+                tasks[name] = asyncio.ensure_future(model(plan))
+        for name in by_dependency(ensembles):
+            coming[name] = {step.model_name for step in ensembles[name].ensemble or ()}
+            before = [tasks[step] for step in coming[name] & tasks.keys()]
+            tasks[name] = asyncio.ensure_future(ensemble(name, coming[name], before))
+        for name in coming.keys() - tasks.keys():
+            self.arrivals.settle(coming, name)  # there is no plan for it
+        await asyncio.gather(*tasks.values())
 
     # -- unload --------------------------------------------------------------------------------------------------------
 
@@ -263,8 +303,12 @@ class Registry:
         for version in entry.versions.values():
             if version.state is UNAVAILABLE:
                 version.reason = UNLOADED  # nobody wants it any more, whatever was wrong with it
+        if entry.serves:
+            log.info("model '%s' is unloaded", name)
         catalog.retire_all(name)
-        for other in self._ensembles_of(name):
+        for other in sorted(self._ensembles_of(name)):
+            if catalog.copies(other):
+                log.info("ensemble '%s' is unloaded with model '%s', which it needs", other, name)
             catalog.retire_all(other)
         if not dependents or entry.plan is None:
             return

@@ -89,6 +89,12 @@ class FileRepository:
                 found[name] = folder
         return found
 
+    def mistaken(self) -> str:
+        """Return what to say where the repository is one model's folder, which is easily named in its place; else nothing."""
+        if not (self.path / "config.pbtxt").is_file():
+            return ""
+        return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
+
     def find(self, name: str) -> ModelFolder | None:
         """Return the folder of one model, or None where there is none of that name."""
         if _hidden(name) or "/" in name or "\0" in name or not name:

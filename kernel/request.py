@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kernel.batch import Batch
 
-__all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond"]
+__all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond", "log_ids"]
 
 #: The one completion. `(response, final)`; the response is None only for a final flag that carries no data.
 Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
@@ -45,6 +45,8 @@ TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
 _INITIALIZED = RequestState.INITIALIZED
 _NONE: frozenset[str] = frozenset()
 
+LISTED = 16  # of a batch's ids, in a message
+
 
 class InferenceRequest:
     """One inference request.
@@ -70,6 +72,7 @@ class InferenceRequest:
         "error",
         "expires",
         "flags",
+        "heard",
         "id",
         "inputs",
         "model",
@@ -82,7 +85,6 @@ class InferenceRequest:
         "priority",
         "requested_outputs",
         "respond",
-        "started",
         "state",
         "timeout_us",
         "trace",
@@ -127,11 +129,11 @@ class InferenceRequest:
         self.batch_size = 1  # rows, set by the model's check
         self.batch: Batch | None = None  # the execution that holds it
         self.enqueued = 0.0
-        self.started = 0.0
         self.expires: float | None = None  # when the queue policy's time-out strikes
         self.order = 0  # place in the order of acceptance
         self.error: ServingError | None = None  # why it was released, where not by an answer
         self.counted = False  # the statistics have it
+        self.heard = False  # its first response has been told to the statistics' observers
         self.outcome: Any = None  # what preserve_ordering holds back
 
     @property
@@ -147,6 +149,14 @@ class InferenceRequest:
 
     def __repr__(self) -> str:
         return f"<InferenceRequest {self.id or '-'} for {self.model_name} {self.state.name}>"
+
+
+def log_ids(requests: Sequence[InferenceRequest]) -> str:
+    """Return the prefix for a message about several requests, that of one where there is one; "" for none."""
+    if len(requests) < 2:
+        return requests[0].log_id if requests else ""
+    named = ", ".join(request.id or "<id_unknown>" for request in requests[:LISTED])
+    return f"[request ids: {named}{', …' if len(requests) > LISTED else ''}] "
 
 
 class InferenceResponse:

@@ -43,11 +43,13 @@ class Rollout:
         plan: LoadPlan,
         planned: Mapping[str, ModelConfig],
         failures: Mapping[str, ServingError],
+        limit: asyncio.Semaphore,
         *,
         anew: bool = False,
     ) -> None:
         """Make the planned versions READY, then let those go that are not selected any more. Raises LoadFailed.
 
+        `limit`: how many versions may be made at a time.
         `planned`: ensembles that may be checked together with this one, loaded or not. `failures`: why models are not there.
         `anew`: although the files are the same, since what they mean is not.
         """
@@ -62,7 +64,7 @@ class Rollout:
             checked = plan
             if plan.config.is_ensemble and making:
                 checked = replace(plan, config=self._checked_ensemble(plan, planned, failures))
-            results = await self._made(checked, entry, making, staying)
+            results = await self._made(checked, entry, making, staying, limit)
         except BaseException:
             if plan.override is not None:
                 self._catalog.drop(plan.override)
@@ -90,14 +92,14 @@ class Rollout:
         )
 
     async def _made(
-        self, plan: LoadPlan, entry: Entry, making: Sequence[int], staying: Sequence[int]
+        self, plan: LoadPlan, entry: Entry, making: Sequence[int], staying: Sequence[int], limit: asyncio.Semaphore
     ) -> dict[int, Model | Problem | None]:
         """Make and change what has to be, all at once; return what came of each version, None for one that stays as it is."""
         for number in making:
             version = entry.versions.setdefault(number, Version(LOADING))
             if version.state is not READY:
                 version.state, version.reason = LOADING, ""
-        tasks = {number: asyncio.ensure_future(self._loader.make(plan, number)) for number in making}
+        tasks = {number: asyncio.ensure_future(self._loader.make(plan, number, limit)) for number in making}
         changes = {number: asyncio.ensure_future(self._changed(plan, entry, number)) for number in staying}
         try:
             if tasks or changes:

@@ -7,7 +7,7 @@ An instance goes on where the new config asks for one of the same kind at the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kernel.config import ModelConfig
@@ -25,6 +25,9 @@ class Slot:
     kind: str
     device_id: int
     group: bytes
+    passive: bool = False  # it is there, and takes no requests
+    resources: tuple[tuple[str, bool, int], ...] = ()  # what its executions hold under a rate limiter
+    priority: int = 0
 
     @property
     def likeness(self) -> tuple[str, int, bytes]:
@@ -32,20 +35,21 @@ class Slot:
 
 
 def slots_of(config: ModelConfig) -> list[Slot]:
-    """Return the slots that the config asks for, in its order. An ensemble has one."""
+    """Return the slots that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one."""
     if config.is_ensemble:
         return [Slot(config.name, "CPU", 0, b"")]
     slots = []
     for group, message in zip(config.instance_groups, config.message.instance_group):
-        if group.passive:
-            continue
         rest = type(message)()
         rest.CopyFrom(message)
         for field in ("name", "count", "gpus"):
             rest.ClearField(field)
-        device_id = group.gpus[0] if group.gpus else 0
         likeness = rest.SerializeToString(deterministic=True)
-        slots += [Slot(f"{group.name}_{index}", group.kind, device_id, likeness) for index in range(group.count)]
+        devices = [device for _ in range(group.count) for device in group.gpus or (0,)]
+        slots += [
+            Slot(f"{group.name}_{index}", group.kind, device, likeness, group.passive, group.resources, group.priority)
+            for index, device in enumerate(devices)
+        ]
     return slots
 
 
@@ -75,4 +79,4 @@ def _renamed(slot: Slot, taken: set[str]) -> Slot:
         name = f"{group}_{number}"
         number += 1
     taken.add(name)
-    return Slot(name, slot.kind, slot.device_id, slot.group)
+    return replace(slot, name=name)

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any
 
 from kernel.batch import Batch
-from kernel.batching import BatchRule, decide
+from kernel.batchers import Decider
+from kernel.batching import BatchRule
 from kernel.config import ModelConfig
 from kernel.deadlines import Deadlines
 from kernel.deadlock import circular_wait
@@ -22,7 +23,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.instance import SKIPPED, ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
-from kernel.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, log_ids
 from kernel.statistics import StatisticsCounter
 from kernel.strict import OutputWatch
 from kernel.tensor import Tensor
@@ -68,20 +69,12 @@ class Scheduler:
         self.version_text = str(version)
         self.instances: tuple[ModelInstance, ...] = ()
         self.leaving: dict[ModelInstance, asyncio.Future[None]] = {}  # instances that only finish what they have
+        self.warming: dict[ModelInstance, Any] = {}  # instances that are warmed up before they take requests, and by whom
         self.clock = clock
         self.statistics = StatisticsCounter()
         batching = config.dynamic_batching
-        self.rule = BatchRule.of(config) if batching else None
-        self.queue = (
-            RequestQueue(
-                batching.priority_levels,
-                batching.default_priority_level,
-                batching.default_queue_policy,
-                batching.priority_queue_policy,
-            )
-            if batching
-            else RequestQueue()
-        )
+        self.rule: Decider | None = BatchRule.of(config) if batching else None
+        self.queue = self._make_queue(config)
         self.decoupled = config.decoupled
         #: Looks at the answers before they are counted and given out, as long as somebody is to (strict.py).
         self.watch: OutputWatch | None = None
@@ -114,6 +107,17 @@ class Scheduler:
         self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
         self._let_in(instances)
 
+    def _make_queue(self, config: ModelConfig) -> RequestQueue:
+        batching = config.dynamic_batching
+        if batching is None:
+            return RequestQueue()
+        return RequestQueue(
+            batching.priority_levels,
+            batching.default_priority_level,
+            batching.default_queue_policy,
+            batching.priority_queue_policy,
+        )
+
     def _let_in(self, instances: Sequence[ModelInstance]) -> None:
         """Have `instances` take requests from now on, besides those that do."""
         for instance in instances:
@@ -126,13 +130,24 @@ class Scheduler:
     @property
     def pending(self) -> int:
         """Requests that were accepted and have not begun to execute."""
-        begun = sum(
-            len(batch.requests)
+        return self.queue.size + len(self._handed_over())
+
+    def waiting_since(self) -> float | None:
+        """Return when the request was enqueued that has waited longest, None while nobody waits."""
+        waiting = self.queue.waiting_since()
+        times = [request.enqueued for request in self._handed_over()]
+        return min(times if waiting is None else [*times, waiting], default=None)
+
+    def _handed_over(self) -> list[InferenceRequest]:
+        """Return the requests that wait in an instance's inbox."""
+        return [
+            request
             for instance in (*self.instances, *self.leaving)
             for batch in instance.running
             if not batch.started
-        )
-        return self.queue.size + begun
+            for request in batch.requests
+            if request.state is not RELEASED
+        ]
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -183,15 +198,17 @@ class Scheduler:
             self._start_at_once(instance, request)
             return
         request.order = self._order = self._order + 1
-        if instance is not None and self.queue.is_full(request):
-            # Full of what has come in this very turn, and an instance is free: what can begin at once does not wait.
-            self._dispatch()
-            instance = self._free_instance()
         try:
             self.queue.push(request, now)
         except ServingError as error:
-            self._refuse(request, error)
-            return
+            if instance is not None:
+                # Full of what has come in this very turn, and an instance is free: what can begin at once does not wait.
+                self._dispatch()
+            if instance is None or self.queue.is_full(request):
+                self._refuse(request, error)
+                return
+            self.queue.push(request, now)
+            instance = self._free_instance()
         request.state = PENDING
         self.in_flight += 1
         if parent is not None:
@@ -200,8 +217,9 @@ class Scheduler:
             self._watch_over(request, request.deadline)
             if request.deadline <= now:
                 self._pass_deadlines(now)  # not to be executed first
-        if request.expires is not None:
-            self._arm(request.expires)
+        expires = request.expires
+        if expires is not None and (self._timer is None or expires < self._timer_at):
+            self._arm(expires)
         if instance is not None and not self._scheduled:
             self._schedule(now)
 
@@ -227,6 +245,15 @@ class Scheduler:
             if parent is not None:
                 self._adopt(request, parent)
 
+    def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
+        """Accept a checked request that needs no execution, as its answer is known, and give that. `started`: the look-up."""
+        request.enqueued = started
+        request.deadline = None  # kept
+        self.in_flight += 1
+        request.counted = True
+        self.statistics.hit(started, started, now)
+        self.release(request, response)
+
     def _may_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> bool:
         """Refuse the call of a model that nobody waits for any more, or that could only wait for itself."""
         for one in parent.requests:
@@ -236,17 +263,18 @@ class Scheduler:
             self._refuse(request, ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED))
             return False
         if (free is None or free.outstanding >= free.capacity) and (cycle := circular_wait(request, self)):
-            self._refuse(
-                request,
-                ServingError(
-                    Code.UNAVAILABLE,
-                    f"{request.log_id}request to model '{self.name}' could only wait for itself: every instance is held by "
-                    f"the requests that made it ({' -> '.join(cycle)}); give '{self.name}' more instances "
-                    "(instance_group count) or an `async def execute` with a higher max_concurrency",
-                ),
-            )
+            self._refuse(request, self._circular(request, cycle))
             return False
         return True
+
+    def _circular(self, request: InferenceRequest, cycle: Sequence[str]) -> ServingError:
+        """Return why a call is refused that could only wait for itself, and the way out."""
+        return ServingError(
+            Code.UNAVAILABLE,
+            f"{request.log_id}request to model '{self.name}' could only wait for itself: every instance is held by "
+            f"the requests that made it ({' -> '.join(cycle)}); give '{self.name}' more instances "
+            "(instance_group count) or an `async def execute` with a higher max_concurrency",
+        )
 
     def _watch_over(self, request: InferenceRequest, deadline: float) -> None:
         """See to it that the request is answered by its deadline."""
@@ -264,7 +292,8 @@ class Scheduler:
             parent.children.add(request)
 
     def _refuse(self, request: InferenceRequest, error: ServingError) -> None:
-        """Answer a request that was never accepted; nothing counts it (reference: observability, section 1.2)."""
+        """Answer a request that was never accepted; the reference counts it nowhere (observability, section 1.2)."""
+        self.statistics.refused += 1
         request.state = RELEASED
         request.error = error
         respond, request.respond = request.respond, _nobody
@@ -308,13 +337,13 @@ class Scheduler:
                     request = queue.take_one()
                     batch = Batch([request], request.batch_size)
                 else:
-                    count, again = decide(queue, now, rule)
+                    count, again = rule.decide(queue, now)
                     if not count:
                         break
-                    if instance.outstanding and sum(one.batch_size for one in islice(queue, count)) < rule.largest:
+                    if instance.outstanding and _rows(queue, count) < rule.largest:
                         break  # only full batches may follow in a run: smaller ones grow while the instance is busy
-                    requests = queue.take(count)
-                    batch = Batch(requests, sum(request.batch_size for request in requests))
+                    requests = queue.take(count) if isinstance(count, int) else queue.pick(count)
+                    batch = Batch(requests, sum([request.batch_size for request in requests]))
                 self._start(instance, batch)
                 if instance.inline and queue.size:
                     now = self.clock()
@@ -349,12 +378,20 @@ class Scheduler:
 
     # -- execute -------------------------------------------------------------------------------------------------------
 
+    def warm_up(self, instance: ModelInstance, batch: Batch) -> None:
+        """Have one instance execute a batch before it takes requests: past the queue, and out of everybody's order."""
+        now = self.clock()
+        for request in batch.requests:
+            request.enqueued = now
+        self.in_flight += len(batch.requests)
+        Scheduler._start(self, instance, batch)  # whatever else a start means to another kind of scheduler
+
     def _start(self, instance: ModelInstance, batch: Batch) -> None:
         for request in batch.requests:
             assert request.state is not RELEASED, request  # the one state of TRANSITIONS without a way out
             request.state = EXECUTING
             request.batch = batch
-        if self._ordered is not None:
+        if self._ordered is not None and instance not in self.warming:
             self._ordered.extend(batch.requests)
         batch.instance = instance
         instance.outstanding += 1
@@ -436,7 +473,7 @@ class Scheduler:
             else:
                 self._conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
-            self._fail_batch(batch, self._as_error(problem))
+            self._fail_batch(batch, self._as_error(problem, batch))
         if self.queue.size and not self._scheduled:
             self._dispatch()
         if self.leaving:
@@ -449,6 +486,10 @@ class Scheduler:
         requests = batch.requests
         if result is SKIPPED:
             pass
+        elif type(result) is list and self._simple and _all_answered(requests, result):
+            self.statistics.executed_all(batch)
+            for request, response in zip(requests, result):
+                self.release(request, response)
         elif result is None or type(result) is list or type(result) is tuple:
             self.statistics.executed(batch)
             if self.decoupled:
@@ -478,7 +519,7 @@ class Scheduler:
         else:
             if not self._is_ensemble:  # whose failed execution is its step's (reference behaviour)
                 self.statistics.executed(batch)
-            self._fail_batch(batch, self._as_error(result))
+            self._fail_batch(batch, self._as_error(result, batch))
 
     def _fail_batch(self, batch: Batch, error: ServingError) -> None:
         answer = self.release if self._ordered is None else self._answer
@@ -486,14 +527,14 @@ class Scheduler:
             if request.state is not RELEASED:
                 answer(request, InferenceResponse([], error=error))
 
-    def _as_error(self, problem: object) -> ServingError:
+    def _as_error(self, problem: object, batch: Batch) -> ServingError:
         if isinstance(problem, ServingError):
             return problem
         if not isinstance(problem, BaseException):
             problem = TypeError(f"its executor returned {type(problem).__name__}, not a list of responses")
         if isinstance(problem, asyncio.CancelledError):
             return ServingError(Code.CANCELLED, f"the execution of model '{self.name}' was cancelled", Reason.BACKEND)
-        log.error("model '%s' failed", self.name, exc_info=problem)
+        log.error("%smodel '%s' failed", log_ids(batch.requests), self.name, exc_info=problem)
         return ServingError(
             Code.INTERNAL, f"model '{self.name}' failed: {type(problem).__name__}: {problem}", Reason.BACKEND
         )
@@ -510,6 +551,9 @@ class Scheduler:
 
     def _answer(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Release with the model's own answer, when those that were taken before it have theirs."""
+        if self.warming and request.batch is not None and request.batch.instance in self.warming:
+            self.release(request, response)
+            return
         request.outcome = response
         self._flush()
 
@@ -534,6 +578,9 @@ class Scheduler:
             return
         if self.watch is not None and response is not None:
             self.watch((request,), (response,))
+        if self.decoupled and response is not None and self.statistics.observers and not request.heard:
+            request.heard = True
+            self.statistics.first_response(self.clock() - request.enqueued)
         if final:
             if response is not None and self._ordered is not None:
                 self._answer(request, response)
@@ -543,7 +590,7 @@ class Scheduler:
             try:
                 request.respond(self.sign(request, response), False)
             except Exception:
-                log.exception("the receiver of a response of model '%s' failed", self.name)
+                log.exception("%sthe receiver of a response of model '%s' failed", request.log_id, self.name)
 
     def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
         """Give the final answer: the one way to RELEASED for a request that was accepted."""
@@ -575,7 +622,7 @@ class Scheduler:
         try:
             respond(response, True)
         except Exception:
-            log.exception("the receiver of an answer of model '%s' failed", self.name)
+            log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
         request.batch = None  # only now: an ensemble reads the times of its steps there
         if batch is None or batch.ended:
             request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
@@ -589,8 +636,8 @@ class Scheduler:
         error = response.error if response is not None else None
         statistics = self.statistics
         if error is not None:
-            if request.error is None:
-                request.error = error if error.reason is not Reason.OTHER else _by_backend(error)
+            if request.error is None:  # an execution's answer; it may be the error of another request that was cancelled
+                request.error = error if error.reason is Reason.BACKEND else _by_backend(error)
             reason, seconds = request.error.reason, self.clock() - request.enqueued
             if self._is_ensemble and reason is Reason.BACKEND:
                 statistics.failed(Reason.OTHER, seconds, times=2)  # as the reference counts them
@@ -623,7 +670,6 @@ class Scheduler:
 
     def rearrange(self, come: Sequence[ModelInstance], go: Collection[ModelInstance]) -> list[asyncio.Future[None]]:
         """Let instances come and others go; those finish what they have begun. Return what is done when they have."""
-        assert len(self.instances) + len(come) > len(go), "somebody has to execute what waits"
         staying = [instance for instance in self.instances if instance not in go]
         self.instances = ()
         self._let_in((*staying, *come))
@@ -664,9 +710,17 @@ class Scheduler:
         if request.state is not EXECUTING:
             self.queue.remove(request)
         request.error = error
+        if batch is None:
+            self.release(request, InferenceResponse([], error=error))
+            return
+        children: set[InferenceRequest] | None = None
+        if batch.children and all(one is request or one.state is RELEASED for one in batch.requests):
+            # Who executes elsewhere hears of it before what it has called answers that it was cancelled, too.
+            children, batch.children = batch.children, None
         self.release(request, InferenceResponse([], error=error))
-        if batch is not None:
-            batch.instance.cancelled(batch, request)
+        batch.instance.cancelled(batch, request)
+        for child in children or ():
+            child.model.scheduler.cancel(child)
 
     def _cancel_children(self, batch: Batch) -> None:
         """The calls of an execution that nobody waits for any more are of no use either."""
@@ -721,8 +775,8 @@ class Scheduler:
         if deadline is not None:
             self._arm(deadline)
 
-    def stop(self) -> None:
-        """Accept nothing more; what was accepted is finished."""
+    def stop(self, continuing: bool = False) -> None:
+        """Accept nothing more; what was accepted is finished. `continuing`: sequences that are running may go on."""
         self.stopping = True
 
     async def drained(self) -> None:
@@ -741,14 +795,39 @@ class Scheduler:
         if self._drained is not None and not self._drained.done() and self.is_idle:
             self._drained.set_result(None)
 
-    def abort(self, error: ServingError) -> None:
-        """Answer everything that is in flight with `error`, now."""
+    def alive(self) -> list[InferenceRequest]:
+        """Return what was accepted, in the queue first; some of it may have its final answer."""
         alive = [*self.queue, *self._open]
-        for instance in (*self.instances, *self.leaving):
+        for instance in dict.fromkeys((*self.instances, *self.leaving, *self.warming)):
             for batch in instance.running:
                 alive.extend(batch.requests)
-        for request in alive:
+        alive.extend(self._ordered or ())  # last: those before them let their answers out
+        return alive
+
+    def why_waiting(self, request: InferenceRequest) -> str:
+        """Return why a request in the queue waits where that is neither busy instances nor its batch, else ""."""
+        return ""
+
+    def abort(self, error: ServingError) -> None:
+        """Answer everything that is in flight with `error`, now."""
+        for request in self.alive():
             self.cancel(request, error)
+
+
+def _rows(queue: RequestQueue, count: int | list[InferenceRequest]) -> int:
+    return sum(one.batch_size for one in (islice(queue, count) if isinstance(count, int) else count))
+
+
+def _all_answered(requests: Sequence[InferenceRequest], result: list[Any]) -> bool:
+    """Whether an execution has come to an answer for each of its requests, and nobody has been answered otherwise."""
+    if len(result) != len(requests):
+        return False
+    for request, response in zip(requests, result):
+        if type(response) is not InferenceResponse or response.error is not None:
+            return False
+        if request.state is RELEASED or request.counted:
+            return False
+    return True
 
 
 def _for(request: InferenceRequest, error: ServingError) -> ServingError:

@@ -19,13 +19,21 @@ from typing import Any
 import numpy as np
 
 from kernel.batch import Batch
+from kernel.cached import ResponseCache
+from kernel.custom_metrics import CustomMetrics
 from kernel.errors import Code, Reason, ServingError
+from kernel.gpus import usable_gpus
 from kernel.handover import BlockedCall
+from kernel.inflight import InflightRequest, inflight
 from kernel.instance import current_worker
+from kernel.interfaces import Cache, Observer
+from kernel.limited import Limits
 from kernel.mailbox import Mailbox
 from kernel.model import Model
 from kernel.plugins import Plugins
 from kernel.polling import Poller
+from kernel.rate_limiter import ResourceLimit
+from kernel.readiness import Readiness
 from kernel.registry import ModelIndex, Registry, Wish
 from kernel.repository import FileRepository
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
@@ -33,6 +41,7 @@ from kernel.settings import LogSettings, TraceOptions, TraceSettings
 from kernel.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.statistics import ModelStatistics
 from kernel.tensor import Tensor, as_bytes_array, datatype_of
+from kernel.tracer import APP, Tracer
 from kernel.turn import Turn
 from kernel.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 
@@ -54,7 +63,13 @@ class Kernel:
     with one warning a model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
     plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `allow_client_shm`: whether
     clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an app's own.
-    `trace`: the trace settings at start.
+    `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this machine has.
+    `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free, "off" ignores
+    those.
+    `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
+    `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a
+    plugin makes one, as `("local", {"size": "268435456"})`.
+    `backend_config`: settings by the name of their backend, "" for all, as `{"python": {"stub-timeout-seconds": "60"}}`.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process.
@@ -77,6 +92,11 @@ class Kernel:
         allow_client_shm: bool = True,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
+        gpus: Sequence[int] | None = None,
+        rate_limit: str = "off",
+        rate_limit_resources: Sequence[str] = (),
+        cache: Cache | tuple[str, Mapping[str, str]] | None = None,
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         if control_mode not in ("none", "poll", "explicit"):
             words = f"unknown model control mode '{control_mode}'; there are 'none', 'poll' and 'explicit'"
@@ -87,16 +107,30 @@ class Kernel:
             raise ServingError(
                 Code.INVALID_ARG, "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
             )
+        if rate_limit not in ("off", "execution_count"):
+            raise ServingError(
+                Code.INVALID_ARG, f"unknown rate_limit '{rate_limit}'; there are 'off' and 'execution_count'"
+            )
+        #: Who may execute when, None where everybody may.
+        self.limits = Limits(_limits(rate_limit_resources)) if rate_limit == "execution_count" else None
         self.control_mode = control_mode
         self._poll_seconds = poll_seconds if control_mode == "poll" else 0.0
         self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
         self.drain_seconds = drain_seconds
         self.strict_outputs = strict_outputs  # read when a model is loaded
+        self._gpus = None if gpus is None else tuple(gpus)
+        self._backend_config = backend_config or {}
         self.plugins = Plugins(plugins)
+        if isinstance(cache, tuple):
+            cache = self.plugins.cache(*cache)
+        self.cache = None if cache is None else ResponseCache(cache)
         self.loop: asyncio.AbstractEventLoop
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
         self.mailbox: Mailbox
+        self.custom_metrics = CustomMetrics()  # those that models make
+        self._readiness = Readiness()
+        self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
         self.turn: Turn
         self.live = False
         self.accepting = False
@@ -108,6 +142,7 @@ class Kernel:
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.trace_settings = TraceSettings(self.is_model_ready, trace)
         self.log_settings = log_settings or LogSettings()
+        self.tracer = Tracer(self, self.trace_settings)
         self._strict_readiness = strict_readiness
         self._loop_thread = 0
         self._backends = self.plugins.backends(self)
@@ -138,9 +173,12 @@ class Kernel:
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
+        if self.limits is not None:
+            self.limits.loop = loop
         self.turn = Turn(loop)
         self._loop_thread = threading.get_ident()
         try:
+            self.tracer.start()
             await self._registry.start()
         except BaseException:
             await self.stop(0.0)
@@ -162,6 +200,7 @@ class Kernel:
         self.live = False
         self.mailbox.drain()
         self.mailbox.closed = True
+        await self.tracer.close()
         self.load_pool.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Kernel:
@@ -184,8 +223,15 @@ class Kernel:
             model = self._registry.lookup(request.model_name, request.model_version)
             model.check(request)
         except ServingError as error:
+            if request.parent is not None and error.code is not Code.INVALID_ARG:
+                held = self._registry.arrivals.hold(request, error, self.submit)
+                if held is None:
+                    return
+                error = held
             _refuse(request, error)
             return
+        if request.trace is not None:
+            self.tracer.go_on(request)
         model.enqueue(request)
 
     def submit_to(self, model: Model, request: InferenceRequest) -> None:
@@ -195,6 +241,8 @@ class Kernel:
         except ServingError as error:
             _refuse(request, error)
             return
+        if request.trace is not None:
+            self.tracer.go_on(request)
         model.enqueue(request)
 
     def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
@@ -215,6 +263,32 @@ class Kernel:
             request.model.scheduler.send(request, response, final)
         elif request.state is not RequestState.RELEASED:
             self.mailbox.post(request.model.scheduler.send, request, response, final)
+
+    def report_response(
+        self,
+        request: InferenceRequest,
+        index: int,
+        *,
+        started: float,
+        output_started: float = 0.0,
+        ended: float,
+        error: ServingError | None = None,
+    ) -> None:
+        """Have the statistics count one response that a backend has sent; for those that want to. Any thread.
+
+        `index`: 0 for the request's first response. Times are seconds on the kernel's clock: when work on the response
+        `started`, when its outputs were there and were written (0.0: it had none), when that `ended`.
+        """
+        if error is None:
+            kind = "success" if output_started else "empty_response"
+        else:
+            kind = "cancel" if error.code is Code.CANCELLED else "fail"
+        responded = request.model.scheduler.statistics.responded
+        times = started, output_started or ended, ended
+        if threading.get_ident() == self._loop_thread:
+            responded(index, kind, *times)
+        else:
+            self.mailbox.post(responded, index, kind, *times)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Call `callback(*args)` on the loop. Any thread; many calls wake the loop once.
@@ -367,6 +441,7 @@ class Kernel:
             model_version=str(version),
             requested_outputs=outputs,
             deadline=None if timeout is None else self.clock() + timeout,
+            trace=APP if self.tracer.active else None,
             **fields,
         )
 
@@ -393,6 +468,16 @@ class Kernel:
         return self._registry.is_ready(name, str(version))
 
     ready = is_model_ready
+
+    def ask_model_ready(self, name: str, version: int | str, reply: Callable[[bool], None]) -> None:
+        """As `is_model_ready`, but a model that can say so itself is asked (`Executor.is_ready`); `reply` is told, once.
+
+        Perhaps before this returns. On the loop. Raises ServingError for what is no version number.
+        """
+        if not self.is_model_ready(name, version):
+            reply(False)
+        else:
+            self._readiness.ask(self.model(name, version).scheduler.instances, reply)
 
     async def load(
         self,
@@ -422,20 +507,55 @@ class Kernel:
     def watch(self, report: Callable[[Reload], None] = log_reload, seconds: float = WATCH_SECONDS) -> None:
         """Reload models as soon as their files are saved, from now on, in any control mode; for development.
 
-        The files are looked at every `seconds`. `report` is told what came of each reload, and what has failed before.
+        In mode "none", in which all models are served, new ones are loaded, too. The files are looked at every `seconds`.
+        `report` is told what came of each reload, and what has failed before.
         """
         if not self.live:
             words = "the kernel has not been started, or has been stopped: it has no models to watch"
             raise ServingError(Code.UNAVAILABLE, words)
-        self._followers.append(self.loop.create_task(Watcher(self._registry, report, seconds).run()))
+        watcher = Watcher(self._registry, report, seconds, all_models=self.control_mode == "none")
+        self._followers.append(self.loop.create_task(watcher.run()))
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Ids of the GPUs that instances may use. Asked of the driver once, by the first model that is read. Any thread."""
+        if self._gpus is None:
+            self._gpus = usable_gpus()
+        return self._gpus
+
+    def backend_settings(self, name: str) -> dict[str, str]:
+        """Return what a backend was told at start: what all of them are, and what it is itself."""
+        return {**self._backend_config.get("", {}), **self._backend_config.get(name, {})}
 
     def index(self, ready: bool = False) -> list[ModelIndex]:
         """Return what is in the repositories and in what state, by name and version; `ready`: only what is READY."""
         return self._registry.index(ready)
 
+    def observe(self, ask: Callable[[Model], Observer | None]) -> None:
+        """Ask for an observer of each model version that serves and, from now on, of each that is loaded. On the loop.
+
+        `ask(model)` returns one, or None; it is called before the version is READY, and must not raise.
+        """
+        self.observers = (*self.observers, ask)
+        for model in self.models():
+            model.find_observers()
+
+    def inflight(self) -> list[InflightRequest]:
+        """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
+        now = self.clock()
+        found = [record for model in self._registry.catalog.alive() for record in inflight(model.scheduler, now)]
+        return sorted(found, key=lambda record: -record.age)
+
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""
         return self._registry.statistics(name, str(version))
+
+
+def _limits(texts: Sequence[str]) -> list[ResourceLimit]:
+    try:
+        return [ResourceLimit.parse(text) for text in texts]
+    except ValueError as error:
+        raise ServingError(Code.INVALID_ARG, f"rate_limit_resources: {error}") from None
 
 
 def _refuse(request: InferenceRequest, error: ServingError) -> None:
@@ -502,5 +622,9 @@ def _tensors(model: str, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
                 Code.INVALID_ARG,
                 f"input '{name}' for model '{model}' has numpy dtype '{array.dtype}', which is no tensor datatype",
             )
-        tensors[name] = Tensor(name, datatype, as_bytes_array(array) if datatype == "BYTES" else array)
+        if datatype == "BYTES":
+            array = as_bytes_array(array)
+        elif datatype == "BF16":
+            array = array.view(np.uint16)
+        tensors[name] = Tensor(name, datatype, array)
     return tensors

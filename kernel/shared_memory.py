@@ -75,12 +75,17 @@ class Span:
         self._object = object
         self._start = start
 
-    def read(self, into: Buffer = None) -> Buffer:
-        """Return a copy of the bytes, a uint8 array that is the caller's own; or fill `into`, a writable buffer of that size.
+    def read(self, kind: type[np.ndarray[Any, Any]] = np.ndarray) -> Buffer:
+        """Return a copy of the bytes, a uint8 array of this `kind` that is the caller's own.
 
-        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile.
+        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile, INTERNAL where there is no memory for
+        a copy: a sparse object may be larger than that.
         """
-        array: Buffer = np.empty(self.byte_size, np.uint8) if into is None else into
+        try:
+            array: Buffer = kind(self.byte_size, np.uint8)
+        except MemoryError:
+            text = f"there is no memory for {self.byte_size} bytes of the shared memory region '{self._region}'"
+            raise ServingError(Code.INTERNAL, text) from None
         buffer = memoryview(array).cast("B")
         done = 0
         while done < self.byte_size:

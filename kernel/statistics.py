@@ -1,7 +1,8 @@
 """What is counted about one model version, and the immutable record of it.
 
 Counts and sums only, in the reference's categories (observability, section 1.2); no averages, no output format. Durations
-are added as seconds and leave as integer nanoseconds.
+are added as seconds and leave as integer nanoseconds. Who wants more than sums is given the requests one by one, many at a
+time (`Observer` in interfaces.py); while nobody does, that costs nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from dataclasses import dataclass, field
 
 from kernel.batch import Batch
 from kernel.errors import Reason
+from kernel.interfaces import Observer, Record
 
-FOLD = 256  # executions that are noted before they are added up
+FOLD = 256  # requests that are noted before they are added up
+
+#: How a response may have ended, and the times of it, in the reference's order.
+RESPONSE_KINDS = ("success", "fail", "empty_response", "cancel")
+RESPONSE_TIMES = ("compute_infer", "compute_output", *RESPONSE_KINDS)
 
 __all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
 
@@ -29,7 +35,8 @@ class ModelStatistics:
     """A snapshot of one model version's counters.
 
     `last_inference_ms`: wall clock, milliseconds since the epoch, 0 before the first. `batch_stats`: rows of an execution ->
-    compute input, infer and output durations per execution. `failures`: reason -> requests.
+    compute input, infer and output durations per execution. `response_stats`: which response of a request it was ("0" for the
+    first) -> durations by kind, of backends that report them. `failures`: reason -> requests.
     """
 
     name: str
@@ -51,10 +58,16 @@ class ModelStatistics:
 
 
 class StatisticsCounter:
-    """The running counters. Only the scheduler writes, on the loop."""
+    """The running counters. Only the scheduler writes, on the loop. Whoever reads calls `settle` first.
+
+    Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`, `misses`:
+    of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a server that
+    stops). `held`: executions that kept the loop from everybody else for long. `observers`: who is told of requests one by one.
+    """
 
     __slots__ = (
         "_ones",
+        "_records",
         "batches",
         "compute_infer",
         "compute_input",
@@ -63,9 +76,17 @@ class StatisticsCounter:
         "fail",
         "fail_time",
         "failures",
+        "held",
+        "hit_time",
+        "hits",
         "inference_count",
         "last_inference",
+        "miss_time",
+        "misses",
+        "observers",
         "queue_time",
+        "refused",
+        "responses",
         "success",
         "success_time",
     )
@@ -82,9 +103,18 @@ class StatisticsCounter:
         self.compute_input = 0.0
         self.compute_infer = 0.0
         self.compute_output = 0.0
+        self.hits = 0
+        self.hit_time = 0.0
+        self.misses = 0
+        self.miss_time = 0.0
+        self.refused = 0
+        self.held = 0
         self.batches: dict[int, list[float]] = {}
-        self._ones: list[tuple[int, float, float, float, float, float]] = []  # executions not yet added up
         self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self.responses: dict[int, dict[str, list[float]]] = {}  # of those that a backend has reported
+        self.observers: tuple[Observer, ...] = ()
+        self._ones: list[Record] = []  # requests executed alone, not yet added up
+        self._records: list[Record] = []  # others, of which the observers have not been told
 
     def executed(self, batch: Batch) -> None:
         """Count one execution of the backend."""
@@ -98,19 +128,55 @@ class StatisticsCounter:
         entry[2] += output_started - input_ended
         entry[3] += batch.ended - output_started
 
+    def executed_all(self, batch: Batch) -> None:
+        """As `executed`, and as `succeeded` for each request of the batch: all are answered as it ends."""
+        self.executed(batch)
+        requests = batch.requests
+        started, input_ended, output_started, ended = batch.started, batch.input_ended, batch.output_started, batch.ended
+        count = len(requests)
+        waited = 0.0
+        for request in requests:
+            request.counted = True
+            waited += started - request.enqueued
+        self.last_inference = ended
+        self.inference_count += batch.size
+        self.success += count
+        self.success_time += waited + count * (ended - started)
+        self.queue_time += waited
+        self.compute_input += count * (input_ended - started)
+        self.compute_infer += count * (output_started - input_ended)
+        self.compute_output += count * (ended - output_started)
+        if self.observers:
+            for request in requests:
+                times = started, input_ended, output_started, ended, ended
+                self._note((request.batch_size, request.enqueued, *times))
+
     def executed_one(self, batch: Batch, enqueued: float) -> None:
         """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
         ones = self._ones
-        ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended))
+        ended = batch.ended
+        ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, ended, ended))
         if len(ones) >= FOLD:
             self._fold()
+
+    def settle(self) -> None:
+        """Add up what has only been noted, and tell the observers of it."""
+        if self._ones:
+            self._fold()
+        if self._records:
+            self._tell()
+
+    def _tell(self) -> None:
+        records, self._records = self._records, []
+        for observer in self.observers:
+            observer.answered(records)
 
     def _fold(self) -> None:
         success_time = queue_time = compute_input = compute_infer = compute_output = 0.0
         batches = self.batches
         ones, self._ones = self._ones, []
         ended = self.last_inference
-        for rows, enqueued, started, input_ended, output_started, ended in ones:
+        for rows, enqueued, started, input_ended, output_started, ended, _ in ones:
             first, second, third = input_ended - started, output_started - input_ended, ended - output_started
             entry = batches.get(rows)
             if entry is None:
@@ -133,6 +199,8 @@ class StatisticsCounter:
         self.compute_input += compute_input
         self.compute_infer += compute_infer
         self.compute_output += compute_output
+        for observer in self.observers:
+            observer.answered(ones)
 
     def succeeded(self, rows: int, enqueued: float, batch: Batch, now: float) -> None:
         """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles)."""
@@ -145,6 +213,39 @@ class StatisticsCounter:
         self.compute_input += input_ended - started
         self.compute_infer += output_started - input_ended
         self.compute_output += batch.ended - output_started
+        if self.observers:
+            self._note((rows, enqueued, started, input_ended, output_started, batch.ended, now))
+
+    def hit(self, enqueued: float, started: float, now: float) -> None:
+        """Count one request that the response cache has answered `now`; the look-up began at `started`."""
+        seconds = now - started
+        self.success += 1
+        self.success_time += now - enqueued
+        self.queue_time += started - enqueued
+        self.hits += 1
+        self.hit_time += seconds
+        if self.observers:
+            self._note((0, enqueued, started, now, now, now, now))
+            for observer in self.observers:
+                observer.looked_up(True, seconds, now)
+
+    def missed(self, seconds: float, now: float) -> None:
+        """Count one request that the response cache had nothing for; `seconds`: the look-up and, later, the insertion."""
+        self.misses += 1
+        self.miss_time += seconds
+        for observer in self.observers:
+            observer.looked_up(False, seconds, now)
+
+    def first_response(self, seconds: float) -> None:
+        """Tell of the first response to a request of a decoupled model, `seconds` after it was enqueued."""
+        for observer in self.observers:
+            observer.first_response(seconds)
+
+    def _note(self, record: Record) -> None:
+        records = self._records
+        records.append(record)
+        if len(records) >= FOLD:
+            self._tell()
 
     def failed(self, reason: Reason, seconds: float, times: int = 1) -> None:
         """Count one accepted request that failed. `times` 2: an ensemble, whose failures the reference counts twice."""
@@ -152,9 +253,25 @@ class StatisticsCounter:
         self.fail_time += seconds * times
         self.failures[reason] += times
 
+    def responded(self, index: int, kind: str, started: float, output_started: float, ended: float) -> None:
+        """Count the response number `index` of a request, of one of RESPONSE_KINDS. Only those with outputs have computed any.
+
+        (Contract: observability, section 1.1; the categories are those of the reference's backend interface.)
+        """
+        times = self.responses.get(index)
+        if times is None:
+            times = self.responses[index] = {name: [0, 0.0] for name in RESPONSE_TIMES}
+        found = [(kind, ended - started)]
+        if kind in ("success", "fail"):
+            found += [("compute_infer", output_started - started), ("compute_output", ended - output_started)]
+        for name, seconds in found:
+            times[name][0] += 1
+            times[name][1] += seconds
+
     def snapshot(self, name: str, version: int, epoch_offset: float) -> ModelStatistics:
         """Return the counters as a record; `epoch_offset` turns the kernel's clock into seconds since the epoch."""
-        self._fold()
+        self.settle()
+        executed = self.success - self.hits
         return ModelStatistics(
             name=name,
             version=version,
@@ -164,9 +281,15 @@ class StatisticsCounter:
             success=_duration(self.success, self.success_time),
             fail=_duration(self.fail, self.fail_time),
             queue=_duration(self.success, self.queue_time),
-            compute_input=_duration(self.success, self.compute_input),
-            compute_infer=_duration(self.success, self.compute_infer),
-            compute_output=_duration(self.success, self.compute_output),
+            compute_input=_duration(executed, self.compute_input),
+            compute_infer=_duration(executed, self.compute_infer),
+            compute_output=_duration(executed, self.compute_output),
+            cache_hit=_duration(self.hits, self.hit_time),
+            cache_miss=_duration(self.misses, self.miss_time),
+            response_stats={
+                str(index): {name: _duration(*times[name]) for name in RESPONSE_TIMES}
+                for index, times in sorted(self.responses.items())
+            },
             batch_stats={
                 size: (_duration(count, one), _duration(count, two), _duration(count, three))
                 for size, (count, one, two, three) in sorted(self.batches.items())

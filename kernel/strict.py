@@ -1,8 +1,9 @@
 """Holds a model's answers to its config: names, datatypes, dims and rows of every output.
 
-Strict, each answer is looked at where the scheduler takes it from its executor, and one that does not fit becomes an error that
-says so: no client, no calling model and no statistic sees it as a success. Otherwise answers pass as they are, like the
-reference's; only the first ones of a model are looked at, for one warning, and then nothing is left here that costs anything.
+Strict, each answer is looked at where the scheduler takes it from its executor, and one that does not fit, or lacks an output
+that is wanted, becomes an error that says so: no client, no calling model and no statistic sees it as a success. Otherwise
+answers pass as they are, like the reference's; only the first ones of a model are looked at, for one warning, and then nothing is
+left here that costs anything.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class OutputCheck:
         self._name = config.name
         self._batches = config.max_batch_size > 0
         #: How many rows there are is a matter of the model where it may answer any number of times.
+        self._decoupled = config.decoupled
         self._same_rows = self._batches and not config.decoupled
         self._specs = {spec.name: (spec.datatype, _dims(spec)) for spec in config.outputs}
 
@@ -55,6 +57,14 @@ class OutputCheck:
                     f"for a request of {_rows(request.batch_size)}"
                 )
         return found
+
+    def missing(self, request: InferenceRequest, response: InferenceResponse) -> list[str]:
+        """Return which outputs the client wants and does not get. Of a decoupled model each response may bring what it likes."""
+        wanted = request.requested_outputs or self._specs
+        if self._decoupled or len(response.outputs) >= len(wanted):
+            return []
+        given = {tensor.name for tensor in response.outputs}
+        return [f"output '{name}' is missing" for name in dict.fromkeys(wanted) if name not in given]
 
     def _undeclared(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._specs, n=1)
@@ -105,6 +115,7 @@ class OutputWatch:
                 continue
             mistakes = self._check.mistakes(request, response)
             if self.strict:
+                mistakes += self._check.missing(request, response)
                 if mistakes:
                     response.outputs = []
                     response.error = self._refusal(request, mistakes)

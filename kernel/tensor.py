@@ -69,11 +69,15 @@ class Tensor:
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
     """Return the KServe datatype that numpy's `dtype` is, or None where there is none (complex, dates, foreign byte order).
 
-    String dtypes (`<U…`, `S…`) are BYTES; convert such arrays with `as_bytes_array`.
+    String dtypes (`<U…`, `S…`) are BYTES; convert such arrays with `as_bytes_array`. The bfloat16 of the package `ml_dtypes` is
+    BF16; take a view of such arrays as uint16.
     """
     name = _NAMES.get(dtype)
-    if name is None and dtype.kind in "US":
-        return "BYTES"
+    if name is None:
+        if dtype.kind in "US":
+            return "BYTES"
+        if dtype.name == "bfloat16":
+            return "BF16"
     return name
 
 

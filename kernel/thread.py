@@ -70,6 +70,7 @@ class DaemonThreads(concurrent.futures.Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # from here on nobody can cancel it: there is somebody to set its result
 
         def work() -> None:
             result, error = _made(function, args)

@@ -1,15 +1,16 @@
 """For development: models are reloaded as soon as their files are saved, and somebody is told what came of it.
 
-The law: only models that are wanted are looked at, whatever the control mode; a model is reloaded once its files have stayed the
-same for one look, so that half a save is nothing; what serves goes on until its successor is READY. The look itself happens on a
-load thread, and takes at most a tenth of the time.
+The law: only models that are wanted are looked at, whatever the control mode, and new ones where all are served (mode `none`); a
+model is loaded once its files have stayed the same for one look, so that half a save is nothing; what serves goes on until its
+successor is READY, also when its files have gone. The look itself happens on a load thread, and takes at most a tenth of the
+time.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,20 @@ class Reload:
 
 
 class Watcher(Follower):
-    """Looks every `seconds` at the models that are wanted, and calls `report` after each reload."""
+    """Looks every `seconds` at the models that are wanted (`all_models`: and at new ones); calls `report` after each reload."""
 
     trouble = "a look at the files of the models failed"
 
-    def __init__(self, registry: Registry, report: Callable[[Reload], None], seconds: float = WATCH_SECONDS) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        report: Callable[[Reload], None],
+        seconds: float = WATCH_SECONDS,
+        *,
+        all_models: bool = False,
+    ) -> None:
         super().__init__(registry, seconds)
+        self._all_models = all_models
         self._report = report
         self._seconds = seconds
         self._unsettled: dict[str, Sighting] = {}
@@ -68,14 +77,14 @@ class Watcher(Follower):
             if (entry.wanted or entry.serves) and entry.seen is not None and name not in self.under_way
         ]
         began = time.perf_counter()
-        found: dict[str, Sighting] = await loader.in_thread(loader.sight, names)
+        found: dict[str, Sighting] = await loader.in_thread(self._sight, names, frozenset(entries))
         self.pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
         settled = {}
         for name, sighting in found.items():
             entry = entries.get(name)
-            if entry is None or len(sighting.paths) != 1:
+            if len(sighting.paths) != 1:
                 continue
-            changed = changed_files(sighting, entry.seen)
+            changed = changed_files(sighting, entry.seen if entry is not None else None)
             if not changed:
                 self._unsettled.pop(name, None)
             elif self._unsettled.get(name) != sighting:
@@ -89,6 +98,17 @@ class Watcher(Follower):
             self.under_way |= settled.keys()
         for group in self.registry.groups(settled.keys()):
             self.begin(self._reload({name: settled[name] for name in settled if name in group}))
+
+    def _sight(self, names: Collection[str], known: Collection[str]) -> dict[str, Sighting]:
+        """Look at the models in `names`, and at those that nobody knows yet. On a load thread."""
+        loader = self.registry.loader
+        new: set[str] = set()
+        if self._all_models:
+            try:
+                new = loader.names() - set(known)
+            except ServingError:  # a repository that can't be read now has nothing new
+                pass
+        return loader.sight([*names, *new])
 
     async def _reload(self, changed: dict[str, tuple[str, ...]]) -> None:
         began, began_ns = time.perf_counter(), time.time_ns()

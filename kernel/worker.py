@@ -24,6 +24,7 @@ __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RUN_SECONDS = 0.001  # what one run should take
 RUN_LIMIT = 64  # executions in one run at most
+READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
 class ThreadInstance(ModelInstance):
@@ -40,6 +41,7 @@ class ThreadInstance(ModelInstance):
         self._put = thread.inbox.put
         self._idle = thread.inbox.empty
         self._execute = executor.execute
+        self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
         self._estimate = RUN_SECONDS
         self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
         self.limit = 1
@@ -50,7 +52,7 @@ class ThreadInstance(ModelInstance):
 
     def take_back(self) -> list[Batch]:
         # The run was too long: what one execution really takes is about to be measured.
-        self._estimate, self.limit = RUN_SECONDS, 1
+        self._estimate, self.limit = READY_SECONDS, 1
         taken: list[Batch] = []
         while True:
             try:
@@ -60,14 +62,21 @@ class ThreadInstance(ModelInstance):
             assert type(work) is Batch, "only an idle instance is told to finalize"
             taken.append(work)
 
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        if self._cancelled is not None:
+            self._cancelled(batch, request)
+
     def finished(self, batch: Batch, result: object) -> None:
+        scheduler = self.scheduler
+        assert scheduler is not None
         if result is not SKIPPED:
             # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
             estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
             if self.runs:
-                self.limit = min(RUN_LIMIT, max(1, int(RUN_SECONDS / estimate)))
-        assert self.scheduler is not None
-        self.scheduler.finished(self, batch, result)
+                # Without a batch that lies ready the thread would wait for the loop between any two of them.
+                least = 2 if scheduler.rule is not None and estimate < READY_SECONDS else 1
+                self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / estimate)))
+        scheduler.finished(self, batch, result)
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
@@ -119,7 +128,7 @@ class ThreadTaskInstance(ModelInstance):
         super().__init__(name, executor, clock)
         self._thread = thread
         self._mailbox = mailbox
-        self._loop = asyncio.new_event_loop()
+        self._loop = self.own_loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         thread.inbox.put(self._serve)
 

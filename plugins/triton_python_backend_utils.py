@@ -21,15 +21,11 @@ from kernel_python.helpers import (
     triton_to_numpy_type,
     using_decoupled_model_transaction_policy,
 )
+from kernel_python.loader import is_model_ready, load_model, unload_model
 from kernel_python.logger import Logger
-from kernel_python.placeholders import MemoryType as _MemoryType
-from kernel_python.placeholders import (
-    MetricFamily,
-    PreferredMemory,
-    is_model_ready,
-    load_model,
-    unload_model,
-)
+from kernel_python.metrics import MetricFamily
+from kernel_python.preferred import MemoryType as _MemoryType
+from kernel_python.preferred import PreferredMemory
 from kernel_python.requests import InferenceRequest
 from kernel_python.responses import InferenceResponse, TritonError
 from kernel_python.tensors import Tensor

@@ -80,9 +80,9 @@ class Slowly:
         self._make = loader.make
         loader.make = self.make  # type: ignore[method-assign]
 
-    async def make(self, plan: Any, number: int) -> Any:
+    async def make(self, plan: Any, number: int, limit: Any) -> Any:
         await asyncio.sleep(self.seconds.get(plan.config.name, 0.0))
-        return await self._make(plan, number)
+        return await self._make(plan, number, limit)
 
 
 async def said(kernel: Kernel, name: str, version: int | str = "") -> float:

@@ -18,11 +18,13 @@ from kernel.cli.parser import Parser
 from kernel.config import ConfigErrors, ModelConfig, check_ensembles, read_config
 from kernel.config.errors import listed
 from kernel.errors import ServingError
+from kernel.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend
 from kernel.logs import LogOptions, set_up
 from kernel.plugins import Plugins
 from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
 from kernel.server import Kernel
+from kernel.warmup import read_samples
 
 __all__ = ["Found", "check", "find_models", "installed_backends"]
 
@@ -98,13 +100,14 @@ def find_models(
         for name, folder in FileRepository(path).scan().items():
             by_name.setdefault(name, []).append(folder)
     models = []
+    gpus = usable_gpus()
     for name, folders in sorted(by_name.items()):
         found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
         models.append(found)
         if len(folders) > 1:
             found.errors.append(not_unique(name, [folder.path for folder in folders]).message)
             continue
-        _read(found, backends, auto_complete, config_name)
+        _read(found, backends, auto_complete, config_name, gpus)
     configs = {found.folder.name: found.config for found in models if found.config is not None}
     versions = {found.folder.name: set(found.versions) for found in models if found.config is not None}
     broken = {found.folder.name for found in models} - configs.keys()
@@ -120,7 +123,9 @@ def find_models(
     return models
 
 
-def _read(found: Found, backends: Mapping[str, Backend], auto_complete: bool, config_name: str) -> None:
+def _read(
+    found: Found, backends: Mapping[str, Backend], auto_complete: bool, config_name: str, gpus: tuple[int, ...]
+) -> None:
     folder = found.folder
     try:
         config = read_config(
@@ -128,6 +133,8 @@ def _read(found: Found, backends: Mapping[str, Backend], auto_complete: bool, co
             auto_complete=auto_complete,
             config_name=config_name,
             backends=backends,
+            gpus=gpus,
+            cpu_backends=without_gpus(backends),
             partial=auto_complete,
         )
         found.warnings += config.warnings
@@ -137,12 +144,21 @@ def _read(found: Found, backends: Mapping[str, Backend], auto_complete: bool, co
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
+        _check_samples(config, folder)
     except ConfigErrors as error:
         found.errors += [one.message for one in error.errors]
     except ServingError as error:
         found.errors.append(error.message)
     else:
         found.config = config
+
+
+def _check_samples(config: ModelConfig, folder: ModelFolder) -> None:
+    """Read what the model is to be warmed up with. Raises ServingError with the place."""
+    try:
+        read_samples(config, folder.path)
+    except ServingError as error:
+        raise config.error(error.message, at=("model_warmup",)) from error
 
 
 def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:

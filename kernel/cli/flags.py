@@ -10,9 +10,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from kernel.cli.backends import add_backend_flags
+from kernel.cli.cache import add_cache_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds
 from kernel.cli.trace import add_trace_flags
 from kernel.logs import FORMATS, LogOptions
+from kernel.rate_limiter import ResourceLimit
 
 __all__ = [
     "add_config_flags",
@@ -29,7 +32,7 @@ __all__ = [
 #: They tune what this server doesn't have (memory pools, thread pools, shared-memory regions of model processes, plug-in
 #: folders): accepted, so that a start script needs no change, and answered with a warning.
 WITHOUT_EFFECT = """
-    backend-directory repoagent-directory cache-directory backend-config host-policy min-supported-compute-capability
+    backend-directory repoagent-directory cache-directory host-policy min-supported-compute-capability
     model-load-gpu-limit pinned-memory-pool-byte-size cuda-memory-pool-byte-size buffer-manager-thread-count
     http-thread-count grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size
     metrics-interval-ms allow-gpu-metrics allow-cpu-metrics
@@ -70,11 +73,6 @@ MISSING: dict[str, Sequence[str]] = {
     "metrics-address": (),
     "metrics-port": (),
     "metrics-config": (),
-    "trace-file": (),
-    "cache-config": (),
-    "response-cache-byte-size": ("0",),
-    "rate-limit": ("off",),
-    "rate-limit-resource": (),
 }
 
 #: What to do instead, where that is more than doing without.
@@ -98,9 +96,10 @@ class _Refuse(argparse.Action):
 
 
 class _Ignore(argparse.Action):
-    """A flag that has nothing to act on."""
+    """A flag that has nothing to act on. What it said is kept: the metrics show a size that is asked for."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
         namespace.without_effect = [*getattr(namespace, "without_effect", ()), option]
 
 
@@ -199,8 +198,35 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop may wait for requests in flight (default: 30)",
     )
     parser.add_switch("--allow-client-shm", True, "let clients register shared memory")
+    add_backend_flags(parser)
+    parser.add_argument(
+        "--rate-limit",
+        type=str.lower,
+        choices=("off", "execution_count"),
+        default="off",
+        help="execution_count: an instance starts only when the resources of its rate_limiter are free, and the one with the "
+        "fewest executions is the next; off: as soon as it is idle (default: off)",
+    )
+    parser.add_argument(
+        "--rate-limit-resource",
+        type=resource,
+        action="append",
+        default=[],
+        metavar="NAME:COUNT[:DEVICE]",
+        help="how much there is of a resource; by default as much as the instance needs that needs most",
+    )
+    add_cache_flags(parser)
     add_log_flags(parser)
     add_trace_flags(parser)
+
+
+def resource(text: str) -> str:
+    """Check a value of --rate-limit-resource."""
+    try:
+        ResourceLimit.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def add_other_flags(parser: Parser) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from kernel.cli.cache import cache_options
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
 from kernel.cli.table import table
@@ -45,11 +47,23 @@ SWITCH_INTERVAL = 0.001
 #: live on: it is frozen, out of the collector's sight. What comes later is looked at ten times less often than by default.
 GC_THRESHOLDS = (7_000, 20, 50)
 
+#: What glibc's `malloc` keeps for later instead of giving it back to the system, and up to which size it serves from that; bytes.
+#: By default it gives back what a large request has used, and asks for it again, page by page, for the next one.
+KEPT_FREE = 128 * 1024 * 1024
+LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
 
 #: What is started, in the words of the reference, which has none for HTTP with TLS.
-SERVICES = {"GRPC": "GRPCInferenceService", "GRPCS": "GRPCInferenceService", "HTTP": "HTTPService", "HTTPS": "HTTPSService"}
+SERVICES = {
+    "GRPC": "GRPCInferenceService",
+    "GRPCS": "GRPCInferenceService",
+    "HTTP": "HTTPService",
+    "HTTPS": "HTTPSService",
+    "METRICS": "Metrics Service",
+}
 
 DESCRIPTION = """\
 Load the models of one or more model repositories and serve them.
@@ -94,6 +108,7 @@ def serve(arguments: Sequence[str]) -> int:
     for flag in options.without_effect:
         log.warning("%s has no effect: there is nothing here that it could act on", flag)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    _keep_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return _until_done(runner.get_loop(), _run(paths, options, log_settings))
 
@@ -117,6 +132,16 @@ def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int])
             if task.done():
                 raise
             log.error("model code has stopped the event loop; the server goes on")
+
+
+def _keep_memory() -> None:
+    """Have the allocator keep what is free; without effect where the C library has no `mallopt`."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    set_option(_M_MMAP_THRESHOLD, LARGEST_KEPT)
+    set_option(_M_TRIM_THRESHOLD, KEPT_FREE)
 
 
 async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> int:
@@ -191,6 +216,10 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         allow_client_shm=options.allow_client_shm,
         log_settings=log_settings,
         trace=trace_options(options),
+        rate_limit=options.rate_limit,
+        rate_limit_resources=options.rate_limit_resource,
+        cache=cache_options(options),
+        backend_config=options.backend_config,
     )
 
 

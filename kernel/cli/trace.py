@@ -1,27 +1,48 @@
-"""`--trace-config` and its older forms: the trace settings at start.
+"""`--trace-config` and its older forms: the trace settings at start, as tritonserver takes them.
 
-Nothing is traced in this version: what would switch tracing on is refused here, and later by the settings themselves.
+A setting stands alone (`rate=5`), or behind the mode that it is for (`triton,file=trace.json`). One that isn't there is refused;
+the reference ignores it.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from kernel.cli.parser import Parser
-from kernel.settings import RANGES, TraceOptions
+from kernel.settings import LEVELS, OFF, OPENTELEMETRY, RANGES, TRITON, TraceOptions
 
 __all__ = ["add_trace_flags", "trace_options"]
 
-#: What is accepted of tracing: the setting's name in `--trace-config` -> the option's and the protocol's.
-TRACE_NUMBERS = {
-    "rate": ("rate", "trace_rate"),
-    "count": ("count", "trace_count"),
-    "triton,log-frequency": ("log_frequency", "log_frequency"),
-    "log-frequency": ("log_frequency", "log_frequency"),
+#: Setting in `--trace-config` -> the option's name, the smallest and the largest number.
+NUMBERS = {
+    "rate": ("rate", *RANGES["trace_rate"]),
+    "count": ("count", *RANGES["trace_count"]),
+    "triton,log-frequency": ("log_frequency", *RANGES["log_frequency"]),
+    "opentelemetry,bsp_max_queue_size": ("bsp_max_queue_size", 1, 2**31 - 1),
+    "opentelemetry,bsp_schedule_delay": ("bsp_schedule_delay", 1, 2**31 - 1),
+    "opentelemetry,bsp_max_export_batch_size": ("bsp_max_export_batch_size", 1, 2**31 - 1),
 }
+
+#: The older flags: how their settings are called in `--trace-config`.
+OLD = {
+    "--trace-file": "triton,file",
+    "--trace-level": "level",
+    "--trace-rate": "rate",
+    "--trace-count": "count",
+    "--trace-log-frequency": "triton,log-frequency",
+}
+
+#: The levels that tritonserver had before, of which both mean the moments.
+OLD_LEVELS = ("MIN", "MAX")
+
+THERE = (
+    "level, rate, count, mode, triton,file, triton,log-frequency, opentelemetry,url, opentelemetry,resource and "
+    "opentelemetry,bsp_max_queue_size, …bsp_schedule_delay, …bsp_max_export_batch_size"
+)
 
 
 class _Trace(argparse.Action):
@@ -29,34 +50,83 @@ class _Trace(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         flag = option or ""
-        name, equals, value = values.partition("=")
-        if flag != "--trace-config":
-            name, equals, value = flag.removeprefix("--trace-"), "=", values
+        name, equals, value = OLD.get(flag, ""), "=", values
+        if not name:
+            name, equals, value = values.partition("=")
         name = name.strip().lower()
         if not equals:
             parser.error(f"{flag} '{values}' is not of the form <setting>=<value> or <mode>,<setting>=<value>")
-        if name in TRACE_NUMBERS:
-            field, setting = TRACE_NUMBERS[name]
-            low, high = RANGES[setting]
-            if not re.fullmatch(r"-?[0-9]{1,20}", value) or not low <= int(value) <= high:
-                parser.error(f"{flag} '{values}': {name} is an integer from {low} to {high}")
-            namespace.trace = replace(namespace.trace, **{field: int(value)})
-        elif (name, value.lower()) not in (("level", "off"), ("mode", "triton")):
-            there = "level=OFF, mode=triton, rate, count and triton,log-frequency"
-            parser.error(f"tritonserver's {flag} {values} is not implemented in this version; there are {there}")
+        try:
+            namespace.trace = _changed(namespace.trace, {"log-frequency": "triton,log-frequency"}.get(name, name), value)
+        except ValueError as error:
+            parser.error(f"{flag} '{values}': {error}")
+
+
+def _changed(options: TraceOptions, name: str, value: str) -> TraceOptions:
+    """Return the options with one of them set. Raises ValueError with what is wrong."""
+    if name in NUMBERS:
+        field, low, high = NUMBERS[name]
+        if not re.fullmatch(r"-?[0-9]{1,20}", value) or not low <= int(value) <= high:
+            raise ValueError(f"{name} is an integer from {low} to {high}")
+        number: dict[str, Any] = {field: int(value)}
+        return replace(options, **number)
+    setter = SETTERS.get(name)
+    if setter is None:
+        raise ValueError(f"there is no trace setting '{name}'; there are {THERE}")
+    return setter(options, value)
+
+
+def _level(options: TraceOptions, value: str) -> TraceOptions:
+    level = value.strip().upper()
+    if level in OLD_LEVELS:
+        level = LEVELS[0]
+    if level == OFF:
+        return replace(options, level=(OFF,))
+    if level not in LEVELS:
+        raise ValueError(f"level is one of {', '.join((OFF, *LEVELS))}")
+    return replace(options, level=tuple(one for one in LEVELS if one == level or one in options.level))
+
+
+def _mode(options: TraceOptions, value: str) -> TraceOptions:
+    if value.lower() not in (TRITON, OPENTELEMETRY):
+        raise ValueError(f"mode is {TRITON} or {OPENTELEMETRY}")
+    return replace(options, mode=value.lower())
+
+
+def _url(options: TraceOptions, value: str) -> TraceOptions:
+    if not re.fullmatch(r"https?://[^/]+.*", value):
+        raise ValueError("url is the whole address that spans are posted to, as in http://localhost:4318/v1/traces")
+    return replace(options, url=value)
+
+
+def _resource(options: TraceOptions, value: str) -> TraceOptions:
+    key, equals, text = value.partition("=")
+    if not (key and equals):
+        raise ValueError("resource is <key>=<value>")
+    return replace(options, resource=(*(pair for pair in options.resource if pair[0] != key), (key, text)))
+
+
+SETTERS: dict[str, Callable[[TraceOptions, str], TraceOptions]] = {
+    "level": _level,
+    "mode": _mode,
+    "triton,file": lambda options, value: replace(options, file=value),
+    "opentelemetry,url": _url,
+    "opentelemetry,resource": _resource,
+}
 
 
 def add_trace_flags(parser: Parser) -> None:
-    """Add `--trace-config` and its older forms. Only the settings are there: nothing is traced in this version."""
+    """Add `--trace-config` and its older forms."""
     parser.set_defaults(trace=TraceOptions())
     parser.add_argument(
         "--trace-config",
         action=_Trace,
         metavar="SETTING=VALUE",
-        help="rate=N, count=N, triton,log-frequency=N: trace settings at start; level=OFF (nothing is traced in this version)",
+        help="trace settings at start, each with a flag of its own: level=TIMESTAMPS (or TENSORS, OFF), rate=N, count=N, "
+        "mode=triton with triton,file=PATH and triton,log-frequency=N, mode=opentelemetry with opentelemetry,url=URL",
     )
-    for name in ("trace-level", "trace-rate", "trace-count", "trace-log-frequency"):
-        parser.add_argument(f"--{name}", action=_Trace, help=argparse.SUPPRESS)
+    for flag in OLD:
+        parser.add_argument(flag, action=_Trace, help=argparse.SUPPRESS)
 
 
 def trace_options(options: argparse.Namespace) -> TraceOptions:

@@ -22,11 +22,14 @@ from kernel.config.records import (
     QueuePolicy,
     TensorSpec,
     VersionPolicy,
+    WarmupInput,
+    WarmupSample,
     record,
 )
 from kernel.config.report import Report
 from kernel.config.rules import check_all
 from kernel.config.source import ConfigSource, config_file
+from kernel.config.stateful import SequenceBatching, SequenceControl, SequenceState
 from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = [
@@ -40,8 +43,13 @@ __all__ = [
     "Message",
     "ModelConfig",
     "QueuePolicy",
+    "SequenceBatching",
+    "SequenceControl",
+    "SequenceState",
     "TensorSpec",
     "VersionPolicy",
+    "WarmupInput",
+    "WarmupSample",
     "check_ensembles",
     "config_file",
     "is_decoupled",
@@ -59,6 +67,7 @@ def read_config(
     config_name: str = "",
     backends: Collection[str] | None = None,
     gpus: tuple[int, ...] = (),
+    cpu_backends: Collection[str] = (),
     model_name: str = "",
     partial: bool = False,
 ) -> ModelConfig:
@@ -66,9 +75,9 @@ def read_config(
 
     `override`: JSON instead of the file. `auto_complete`: a file may be missing, the backend may be told by the model's
     files. `config_name`: prefer `configs/<config_name>.pbtxt`. `backends`: names of those that can serve, None for any.
-    `gpus`: ids of the GPUs that instances may use. `model_name`: where it isn't the folder's name. `partial`: types and
-    dims may be missing, since the model will fill them in; `require_complete` comes later. Raises ConfigErrors with all
-    mistakes of stages A and B.
+    `gpus`: ids of the GPUs that instances may use; KIND_AUTO means them, but not for `cpu_backends`. `model_name`: where
+    it isn't the folder's name. `partial`: types and dims may be missing, since the model will fill them in;
+    `require_complete` comes later. Raises ConfigErrors with all mistakes of stages A and B.
     """
     name = model_name or model_folder.name
     message, source = read_message(
@@ -77,7 +86,7 @@ def read_config(
     if auto_complete:
         complete_backend(message, name, model_folder)
     known = None if backends is None else tuple(sorted(backends))
-    return _finish(message, source, name, model_folder, known, gpus, partial=partial)
+    return _finish(message, source, name, model_folder, known, gpus, partial=partial, cpu_backends=cpu_backends)
 
 
 def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
@@ -120,8 +129,9 @@ def _finish(
     gpus: tuple[int, ...],
     warnings: tuple[str, ...] = (),
     partial: bool = False,
+    cpu_backends: Collection[str] = (),
 ) -> ModelConfig:
-    fill_defaults(message, name, gpus)
+    fill_defaults(message, name, gpus, cpu_backends)
     report = Report(
         message, source, directory=name, model_folder=model_folder, backends=backends, gpus=gpus, partial=partial
     )

@@ -7,6 +7,7 @@ opens no file.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from kernel.model_config_pb2 import ModelConfig as Message
@@ -65,8 +66,10 @@ def _first_version_folder(model_folder: Path) -> Path | None:
     return min(folders, key=lambda entry: int(entry.name[:18]), default=None)
 
 
-def fill_defaults(message: Message, model_name: str, gpus: tuple[int, ...] = ()) -> None:
-    """Fill in every default that the config of a loaded model shows."""
+def fill_defaults(
+    message: Message, model_name: str, gpus: tuple[int, ...] = (), cpu_backends: Collection[str] = ()
+) -> None:
+    """Fill in every default that the config of a loaded model shows. `cpu_backends`: those that don't compute on `gpus`."""
     if not message.name:
         message.name = model_name
     if not message.backend:
@@ -85,7 +88,7 @@ def fill_defaults(message: Message, model_name: str, gpus: tuple[int, ...] = ())
     for name in ("input_pinned_memory", "output_pinned_memory"):
         if not message.optimization.HasField(name):
             getattr(message.optimization, name).enable = True
-    _fill_instance_groups(message, gpus)
+    _fill_instance_groups(message, gpus, on_gpus=message.backend not in cpu_backends)
 
 
 def _fill_scheduling(message: Message) -> None:
@@ -101,7 +104,7 @@ def _fill_scheduling(message: Message) -> None:
             batching.oldest.preferred_batch_size.append(size)
 
 
-def _fill_instance_groups(message: Message, gpus: tuple[int, ...]) -> None:
+def _fill_instance_groups(message: Message, gpus: tuple[int, ...], *, on_gpus: bool) -> None:
     if not message.instance_group:
         message.instance_group.add(name=message.name)
     onnx_on_cpu = 2 if message.backend == "onnxruntime" else 1
@@ -109,7 +112,7 @@ def _fill_instance_groups(message: Message, gpus: tuple[int, ...]) -> None:
         if not group.name:
             group.name = f"{message.name}_{index}"
         if group.kind == ModelInstanceGroup.KIND_AUTO:
-            usable = bool(gpus) and all(gpu in gpus for gpu in group.gpus)
+            usable = on_gpus and bool(gpus) and all(gpu in gpus for gpu in group.gpus)
             group.kind = ModelInstanceGroup.KIND_GPU if usable else ModelInstanceGroup.KIND_CPU
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)

@@ -85,7 +85,9 @@ def _key(key: Any) -> str:
 
 
 def _shortest(value: float) -> float:
-    """A 32-bit float with the fewest digits that still give the same 32 bits."""
+    """A 32-bit float with the fewest digits that still give the same 32 bits; whole numbers without a point."""
+    if value.is_integer():
+        return int(value)
     for digits in range(6, 9):
         short = float(f"{value:.{digits}g}")
         if abs(short) < 3.4e38 and struct.pack("<f", short) == struct.pack("<f", value):

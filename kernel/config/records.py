@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernel.config.datatypes import datatype
 from kernel.config.errors import ConfigError
 from kernel.config.json import as_json
 from kernel.config.positions import Path
 from kernel.config.source import ConfigSource
+from kernel.config.stateful import SequenceBatching, sequence_batching
 from kernel.errors import Code
-from kernel.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
 from kernel.model_config_pb2 import ModelConfig as Message
+from kernel.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
 
 __all__ = [
     "DynamicBatching",
@@ -26,6 +28,8 @@ __all__ = [
     "QueuePolicy",
     "TensorSpec",
     "VersionPolicy",
+    "WarmupInput",
+    "WarmupSample",
     "record",
 ]
 
@@ -81,6 +85,29 @@ class InstanceGroup:
     count: int
     gpus: tuple[int, ...] = ()
     passive: bool = False
+    resources: tuple[tuple[str, bool, int], ...] = ()  # of the rate limiter: name, whether all devices share it, how much
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """A batch that each instance executes `count` times before it takes requests: `batch_size` requests of one row."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """One input of a sample. `dims` leave out the batch dimension; `file` lies in the model's folder `warmup`."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    random: bool = False
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +135,12 @@ class ModelConfig:
     version_policy: VersionPolicy
     instance_groups: tuple[InstanceGroup, ...]
     dynamic_batching: DynamicBatching | None
-    sequence_batching: Any | None  # the message; its records come with the sequence batcher
+    sequence_batching: SequenceBatching | None
     ensemble: tuple[EnsembleStep, ...] | None
     decoupled: bool
     parameters: Mapping[str, str]
     default_model_filename: str
+    warmup: tuple[WarmupSample, ...]  # without those of batch size 0, which are skipped
     message: Message = field(repr=False)
     source: ConfigSource = field(repr=False, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
@@ -122,6 +150,21 @@ class ModelConfig:
     @property
     def is_ensemble(self) -> bool:
         return self.ensemble is not None
+
+    @property
+    def added_inputs(self) -> tuple[TensorSpec, ...]:
+        """What the core adds to a sequence's requests: control tensors, and state that it has kept."""
+        batching = self.sequence_batching
+        if batching is None:
+            return ()
+        controls = [TensorSpec(control.name, control.datatype, (1,)) for control in batching.controls]
+        return (*controls, *(TensorSpec(state.input_name, state.datatype, state.dims) for state in batching.states))
+
+    @property
+    def kept_outputs(self) -> tuple[TensorSpec, ...]:
+        """The state that the core takes from a sequence's answers; some of it may also be an output for clients."""
+        states = self.sequence_batching.states if self.sequence_batching is not None else ()
+        return tuple(TensorSpec(state.output_name, state.datatype, state.dims) for state in states)
 
     @property
     def metadata_platform(self) -> str:
@@ -141,12 +184,6 @@ class ModelConfig:
         `at=("parameters", Key("x"))`.
         """
         return self.source.error(words, detail, at, stage=stage, code=code)
-
-
-def datatype(number: int) -> str:
-    """Return the protocols' name of a DataType: without `TYPE_`, and BYTES for STRING."""
-    name = DataType.Name(number).removeprefix("TYPE_") if number in range(15) else str(number)
-    return "BYTES" if name == "STRING" else name
 
 
 def _spec(io: ModelInput | ModelOutput) -> TensorSpec:
@@ -188,6 +225,28 @@ def _dynamic_batching(message: Message) -> DynamicBatching | None:
     )
 
 
+def _warmup(message: Message) -> tuple[WarmupSample, ...]:
+    return tuple(
+        WarmupSample(
+            sample.name,
+            sample.batch_size,
+            max(1, sample.count),
+            tuple(
+                WarmupInput(
+                    name,
+                    datatype(one.data_type),
+                    tuple(one.dims),
+                    one.WhichOneof("input_data_type") == "random_data",
+                    one.input_data_file,
+                )
+                for name, one in sorted(sample.inputs.items())
+            ),
+        )
+        for sample in message.model_warmup
+        if sample.batch_size
+    )
+
+
 def _version_policy(message: Message) -> VersionPolicy:
     policy = message.version_policy
     kind = policy.WhichOneof("policy_choice") or "latest"
@@ -221,15 +280,18 @@ def record(
                 group.count,
                 tuple(group.gpus),
                 group.passive,
+                tuple((one.name, getattr(one, "global"), one.count) for one in group.rate_limiter.resources),
+                group.rate_limiter.priority,
             )
             for group in message.instance_group
         ),
         dynamic_batching=_dynamic_batching(message),
-        sequence_batching=message.sequence_batching if message.HasField("sequence_batching") else None,
+        sequence_batching=sequence_batching(message),
         ensemble=steps,
         decoupled=message.model_transaction_policy.decoupled,
         parameters={key: value.string_value for key, value in sorted(message.parameters.items())},
         default_model_filename=message.default_model_filename,
+        warmup=_warmup(message),
         message=message,
         source=source,
         warnings=warnings,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from kernel.config.datatypes import datatype
 from kernel.config.errors import listed
 from kernel.config.positions import Path
-from kernel.config.records import datatype
 from kernel.config.report import Report
 from kernel.config.scheduling import check_preferred_sizes
 from kernel.model_config_pb2 import DataType, ModelSequenceBatching

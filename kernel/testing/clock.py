@@ -24,5 +24,7 @@ class VirtualTime:
 
     def advance(self, seconds: float) -> Any:
         """Let so many seconds pass, with all that happens in them. In async tests it is awaited."""
+        if not seconds >= 0:
+            raise ValueError(f"time can't advance by {seconds} seconds, wanted 0 or more")
         work = asyncio.sleep(seconds)
         return work if running_loop() is not None else self._kit.run(work)

@@ -36,6 +36,8 @@ def as_tensor(name: str, value: Any, datatype: str | None, whose: str) -> Tensor
         raise ValueError(f"'{name}' of {whose} has numpy dtype '{array.dtype}', which is no tensor datatype")
     if found == "UINT16" and datatype == "BF16":  # numpy has no BF16; its bits travel as uint16
         found = "BF16"
+    if found == "BF16":
+        array = array.view(np.uint16)
     return Tensor(name, found, as_bytes_array(array) if found == "BYTES" else array)
 
 

@@ -147,6 +147,7 @@ class Run(Frame):
             correlation_id,
             flags,
             self.batch,
+            request.trace,
         )
         self.active += 1
         self.ensemble.submit(bound.model, call.request)
@@ -251,7 +252,7 @@ class Run(Frame):
             return
         name = self.ensemble.name
         if not isinstance(problem, ServingError):
-            log.error("ensemble '%s' failed", name, exc_info=problem)
+            log.error("%sensemble '%s' failed", self.request.log_id, name, exc_info=problem)
             self.error = ServingError(Code.INTERNAL, f"in ensemble '{name}', {type(problem).__name__}: {problem}")
         elif call is None:
             self.error = problem

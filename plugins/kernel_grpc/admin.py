@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kernel import EXTENSIONS, Code, Duration, ServingError, __version__, model_metadata
 from kernel_grpc import grpc_service_pb2 as pb
 from kernel_grpc import repository, settings, shared_memory
-from kernel_grpc.unary import unary
+from kernel_grpc.calls import Call, Method
+from kernel_grpc.unary import INFERENCE, parsed, unary
 
 if TYPE_CHECKING:
     from kernel import Kernel, ModelStatistics
-    from kernel_grpc.calls import Method
 
 __all__ = ["Admin", "methods"]
 
@@ -46,7 +46,7 @@ class Admin:
             unary("ServerLive", "health", pb.ServerLiveRequest, self.live),
             unary("ServerReady", "health", pb.ServerReadyRequest, self.ready),
             unary("ServerMetadata", "metadata", pb.ServerMetadataRequest, self.server_metadata),
-            unary("ModelReady", "health", pb.ModelReadyRequest, self.model_ready),
+            Method(path=f"/{INFERENCE}/ModelReady", category="health", streaming=False, handler=self.model_ready),
             unary("ModelMetadata", "metadata", pb.ModelMetadataRequest, self.model_metadata),
             unary("ModelConfig", "model-config", pb.ModelConfigRequest, self.model_config),
             unary("ModelStatistics", "statistics", pb.ModelStatisticsRequest, self.statistics),
@@ -71,9 +71,17 @@ class Admin:
 
     # --- a model
 
-    def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Not ready, unknown model, unknown version: all the same, and no error."""
-        return pb.ModelReadyResponse(ready=self.kernel.is_model_ready(request.name, version_of(request)))
+    def model_ready(self, call: Call, message: Any) -> None:
+        """Not ready, unknown model, unknown version: all the same, and no error. The model itself may have a say."""
+
+        def reply(ready: bool) -> None:
+            call.reply(pb.ModelReadyResponse(ready=ready).SerializeToString())
+
+        try:
+            request = parsed(pb.ModelReadyRequest, message)
+            self.kernel.ask_model_ready(request.name, version_of(request), reply)
+        except ServingError as error:
+            call.fail(error)
 
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         metadata = model_metadata(self.kernel, request.name, version_of(request))

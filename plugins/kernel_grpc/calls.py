@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernel import peer_name
 from kernel_grpc.answers import Answer, Payload
 from kernel_grpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Assembly, Memory, Message, MessageError
 from kernel_grpc.compression import UNPACKED_ON_LOOP, unpacked
@@ -65,6 +66,11 @@ class Call(Answer):
     @property
     def metadata(self) -> Metadata:
         return self.meaning.metadata
+
+    @property
+    def client(self) -> str:
+        """Who waits for the answer, as `Kernel.inflight` shows it."""
+        return f"gRPC {peer_name(self.connection.transport.get_extra_info('peername'))}"
 
     @property
     def traceparent(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
 from kernel_grpc import grpc_service_pb2 as pb
 from kernel_grpc.encode import encode
-from kernel_grpc.outputs import failed, finished_response, no_response
+from kernel_grpc.outputs import failed, finished_response, no_response, opened
 from kernel_grpc.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.plan import Layout, Memory, Plan, Raws, nobody
 from kernel_grpc.reader import Reader
@@ -52,12 +52,14 @@ class Inference:
         """Handle a call of ModelInfer."""
         try:
             request, plan, _ = self.read(message, call.forwarded, False)
+            request.respond = (WorkedAnswer if plan.works else Answer)(call, plan)
         except ServingError as error:
             call.fail(error)
             return
         request.deadline = call.deadline
-        request.respond = (WorkedAnswer if plan.works else Answer)(call, plan)
         call.request = request
+        if plan.model.tracing is not None:
+            plan.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         plan.model.enqueue(request)
 
     def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Plan, Parameters]:
@@ -196,6 +198,10 @@ class Answer:
         self.call = call
         self.replies = plan.replies
 
+    @property
+    def client(self) -> str:
+        return self.call.client
+
     def __call__(self, response: InferenceResponse | None, final: bool) -> None:
         """Receive the request's answer from the kernel: the call's one completion."""
         if not final:
@@ -224,11 +230,13 @@ class Answer:
 class WorkedAnswer(Answer):
     """The same where the outputs take more work: classes of them, or shared memory that they go to."""
 
-    __slots__ = ("plan",)
+    __slots__ = ("plan", "sinks")
 
     def __init__(self, call: Call, plan: Plan) -> None:
+        """Raises ServingError where an output has nowhere to go."""
         super().__init__(call, plan)
         self.plan = plan
+        self.sinks = opened(plan)
 
     def encoded(self, response: InferenceResponse) -> Any:
-        return encode(response, self.replies, finished_response(response, self.plan))
+        return encode(response, self.replies, finished_response(response, self.plan, self.sinks))

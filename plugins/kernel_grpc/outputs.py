@@ -5,31 +5,44 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kernel import Code, InferenceResponse, ServingError, classify
+from kernel import Code, InferenceResponse, ServingError, Span, classify
 from kernel_grpc.encode import data_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernel import Model
     from kernel_grpc.plan import Plan
 
-__all__ = ["failed", "finished_response", "no_response"]
+__all__ = ["failed", "finished_response", "no_response", "opened"]
 
 log = logging.getLogger(__name__)
 
 
-def finished_response(response: InferenceResponse, plan: Plan) -> frozenset[str]:
-    """Do to a response's outputs what its request wants. Return those whose data is in shared memory now. Raises ServingError."""
+def opened(plan: Plan) -> dict[str, Span]:
+    """Return where in shared memory the outputs of one request go, whatever becomes of the regions meanwhile.
+
+    To be called before its model runs. Raises ServingError.
+    """
+    span_of = plan.model.kernel.shared_memory.span
+    return {name: span_of(*region) for name, region in plan.sinks.items()}
+
+
+def finished_response(response: InferenceResponse, plan: Plan, sinks: Mapping[str, Span]) -> frozenset[str]:
+    """Do to a response's outputs what its request wants. Return those whose data is in shared memory now. Raises ServingError.
+
+    `sinks`: as `opened` for the request.
+    """
     if plan.classes:
         classify(response, plan.classes, plan.model)
-    sinks = plan.sinks
     if not sinks:
         return frozenset()
     written = []
     for tensor in response.outputs:
-        region = sinks.get(tensor.name)
-        if region is None:
+        span = sinks.get(tensor.name)
+        if span is None:
             continue
-        plan.model.kernel.shared_memory.span(*region).write_output(tensor.name, data_of(tensor))
+        span.write_output(tensor.name, data_of(tensor))
         written.append(tensor.name)
     return frozenset(written)
 

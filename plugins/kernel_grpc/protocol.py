@@ -49,6 +49,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=HIGH_WATER)
         clock = self.server.now
         http = Connection(self.server.open, clock(), on_output=self.output)
+        http.transport = transport
         self.begin(transport, http, self.server.keepalive, clock)
         self.server.opened(self)
         http.start()

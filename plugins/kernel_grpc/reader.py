@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernel import DATATYPES, ServingError, Tensor, size_mismatch, strings_of, unpacked
+from kernel import DATATYPES, ServingError, Span, Tensor, size_mismatch, strings_of, unpacked
 from kernel_grpc.contents import typed_contents
 from kernel_grpc.parameters import invalid, kind_of
 
@@ -114,7 +114,7 @@ class Reader:
                     f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
                     f"for model '{self.model.name}'"
                 )
-            data = self.kernel.shared_memory.span(*region).read()
+            data = self.kernel.shared_memory.span(*region)
         elif item.HasField("contents"):
             if self.raws:
                 raise invalid(
@@ -139,22 +139,26 @@ class Reader:
             return Tensor(name, datatype, Placeholder(shape, datatype))  # type: ignore[arg-type]
         if not item.HasField("contents"):
             dtype = None if datatype == "BYTES" else DATATYPES[datatype]
-            self.steps.append(Step(name, datatype, dtype, shape, len(data), region))
+            self.steps.append(Step(name, datatype, dtype, shape, size_of(data), region))
         return Tensor(name, datatype, array)
 
     def _array(self, name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Any:
-        """Return the array of an input. `data`: its bytes, or the elements where they are strings from `bytes_contents`."""
-        if datatype == "BYTES":
+        """Return the array of an input.
+
+        `data`: its bytes, or where they lie in shared memory, or the elements where they are strings from `bytes_contents`.
+        """
+        dtype = DATATYPES[datatype]
+        if datatype != "BYTES" and (expected := prod(shape) * dtype.itemsize) != (size := size_of(data)):
+            raise size_mismatch(name, self.model.name, self.record.id, expected, size)
+        if isinstance(data, Span):
+            data = data.read()
+        try:
+            if datatype != "BYTES":
+                return array_of(shape, dtype, data)
             items = data
             if not isinstance(data, list):
                 items = unpacked(name, self.model.name, self.record.id, data, 0, len(data))
             return strings_of(items, name, self.model, shape, self.record.id)
-        dtype = DATATYPES[datatype]
-        expected = prod(shape) * dtype.itemsize
-        if expected != len(data):
-            raise size_mismatch(name, self.model.name, self.record.id, expected, len(data))
-        try:
-            return array_of(shape, dtype, data)
         except ValueError as error:  # no data, but a shape that no array can have
             sizes = ",".join(map(str, shape))
             subject = f"{self._prefix}input '{name}' for model '{self.model.name}'"
@@ -186,6 +190,11 @@ class Reader:
             self.sinks.setdefault(name, region)
         elif count:
             self.classes.setdefault(name, count)
+
+
+def size_of(data: Any) -> int:
+    """Return how many bytes an input has that aren't typed contents."""
+    return data.byte_size if isinstance(data, Span) else len(data)
 
 
 def array_of(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Any:

@@ -15,7 +15,7 @@ from kernel import Code, InferenceRequest, InferenceResponse, ServingError
 from kernel_grpc import grpc_service_pb2 as pb
 from kernel_grpc.encode import Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.infer import Inference
-from kernel_grpc.outputs import failed, finished_response, no_response
+from kernel_grpc.outputs import failed, finished_response, no_response, opened
 from kernel_grpc.plan import Plan
 from kernel_grpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.unary import parsed
@@ -62,6 +62,7 @@ class InferStream:
             if call.server.draining:
                 raise ServingError(Code.UNAVAILABLE, SHUTTING_DOWN)
             request, plan, parameters = inference.read(data, call.forwarded, True)
+            answer = request.respond = StreamAnswer(self, request, plan, parameters.empty_final)
         except ServingError as error:
             self._refuse(data, error)
             return
@@ -69,10 +70,11 @@ class InferStream:
             log.exception("a request on a stream can't be read")
             self._refuse(data, ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}"))
             return
-        answer = request.respond = StreamAnswer(self, request, plan, parameters.empty_final)
         self.answers[answer] = None
         if not plan.decoupled:
             self.order.append(answer)
+        if plan.model.tracing is not None:
+            plan.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         plan.model.enqueue(request)
         if len(self.answers) >= IN_FLIGHT or not call.writable:
             self.balance()
@@ -157,21 +159,28 @@ class InferStream:
 class StreamAnswer:
     """The continuation of one request on a stream. `stream`: None once nobody waits for it any more.
 
-    `payload`: the whole answer where it has to wait for its turn. `prefixes`: what its responses have in common.
+    `payload`: the whole answer where it has to wait for its turn. `prefixes`: what its responses have in common. `sinks`: where
+    in shared memory its outputs go.
     """
 
-    __slots__ = ("empty_final", "in_order", "payload", "plan", "prefixes", "request", "stream")
+    __slots__ = ("empty_final", "in_order", "payload", "plan", "prefixes", "request", "sinks", "stream")
 
     def __init__(
         self, stream: InferStream, request: InferenceRequest | None, plan: Plan | None, empty_final: bool
     ) -> None:
+        """Raises ServingError where an output has nowhere to go."""
         self.stream: InferStream | None = stream
         self.request = request
         self.plan = plan
+        self.sinks = opened(plan) if plan is not None and plan.sinks else {}
         self.empty_final = empty_final
         self.in_order = plan is None or not plan.decoupled
         self.payload: Any = None
         self.prefixes: dict[Reply, bytes] | None = None if self.in_order else {}
+
+    @property
+    def client(self) -> str:
+        return self.stream.call.client if self.stream is not None else "a gRPC client that has gone"
 
     def __call__(self, response: InferenceResponse | None, final: bool) -> None:
         """Receive a response from the kernel."""
@@ -185,7 +194,7 @@ class StreamAnswer:
             plan = self.plan
             assert plan is not None
             try:
-                sunk = finished_response(response, plan) if plan.works else ()
+                sunk = finished_response(response, plan, self.sinks) if plan.works else ()
                 payload = streamed(response, plan.replies, final, self.prefixes, sunk)
             except Exception as error:
                 payload = self._error(failed(error, plan.model), final)

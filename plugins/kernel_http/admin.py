@@ -1,7 +1,7 @@
 """Everything but inference: health, metadata, configuration, statistics, the repository.
 
 Each operation reads the kernel's public state and returns a whole response; key orders are the reference's. Only a load
-takes time: later requests of its connection wait for it.
+takes time: later requests of its connection wait for it; and a model that is asked whether it is ready may.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kernel import EXTENSIONS, Code, ServingError, model_metadata
@@ -46,14 +47,15 @@ class Admin:
             "live": self.live,
             "ready": self.ready,
             "server_metadata": self.server_metadata,
-            "model_ready": self.model_ready,
             "model_metadata": self.model_metadata,
             "model_config": self.model_config,
             "statistics": self.statistics,
+            "inflight": self.inflight,
             "index": self.index,
             "unload": self.unload,
         }
-        return {**{name: at_once(operation) for name, operation in quick.items()}, "load": self.load}
+        slow: dict[str, Handler] = {"model_ready": self.model_ready, "load": self.load}
+        return {**{name: at_once(operation) for name, operation in quick.items()}, **slow}
 
     # --- health
 
@@ -63,11 +65,18 @@ class Admin:
     def ready(self, head: Head, body: bytes) -> bytes:
         return replies.OK_EMPTY if self.kernel.is_ready() else replies.REQUEST_ERROR
 
-    def model_ready(self, head: Head, body: bytes) -> bytes:
-        """Not ready, unknown model, unknown version: all the same (spec http_protocol 2.4)."""
-        if self.kernel.is_model_ready(head.model, head.version):
-            return replies.OK_EMPTY
-        return replies.error(400, "Model version not ready", json=False)
+    def model_ready(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+        """Not ready, unknown model, unknown version: all the same (spec http_protocol 2.4). The model itself may have a say."""
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+
+        def reply(ready: bool) -> None:
+            exchange.answer(replies.OK_EMPTY if ready else replies.error(400, "Model version not ready", json=False))
+
+        try:
+            self.kernel.ask_model_ready(head.model, head.version, reply)
+        except ServingError as error:
+            exchange.answer(replies.error_of(error, json=False))
 
     # --- what there is
 
@@ -79,6 +88,10 @@ class Admin:
 
     def model_config(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(self.kernel.model(head.model, head.version).config.as_dict())
+
+    def inflight(self, head: Head, body: bytes) -> bytes:
+        """Every request alive; beside the standard API."""
+        return replies.json_reply({"inflight": [asdict(record) for record in self.kernel.inflight()]})
 
     def statistics(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from kernel import peer_name
 from kernel_http import replies
 from kernel_http.heads import Head
 
@@ -32,6 +33,11 @@ class Exchange:
 
     #: The head of the answer has been written: the payload is only the rest of it.
     begun = False
+
+    @property
+    def client(self) -> str:
+        """Who waits for the answer, as `Kernel.inflight` shows it."""
+        return self.connection.client if self.connection is not None else "an HTTP client that has gone"
 
     def advance(self) -> None:
         """It is this exchange's turn, and its answer isn't complete."""
@@ -127,6 +133,10 @@ class Answers(asyncio.BufferedProtocol):
             else:
                 self._write_size = size
                 self._write_since = now
+
+    @property
+    def client(self) -> str:
+        return f"HTTP {peer_name(self._transport.get_extra_info('peername'))}"
 
     # --- what an answer in pieces needs
 

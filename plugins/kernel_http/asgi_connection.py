@@ -61,6 +61,9 @@ class AsgiConnection:
         "total",
     )
 
+    client = "HTTP by ASGI"
+    began = 0.0  # when the request began to come in; the server doesn't say
+
     def __init__(self, server: Server) -> None:
         self.server = server
         self.exchanges: list[Exchange] = []  # none or one

@@ -37,7 +37,7 @@ Bytes = bytes | bytearray | Memory
 class Body:
     """A body of known length. Bytes are received straight into `space()`, then announced with `received(n)`."""
 
-    __slots__ = ("_buffer", "_filled", "_finished", "_size", "_sizes", "complete", "discard", "head", "length", "seen")
+    __slots__ = ("_buffer", "_filled", "_finished", "_size", "_sizes", "began", "complete", "discard", "head", "length", "seen")
 
     def __init__(self, head: Head, limit: int, scratch: bytearray) -> None:
         """`limit`: the largest JSON part, or body without one, that is kept; a larger one is thrown away.
@@ -51,6 +51,7 @@ class Body:
         self.head = head
         self.length = length
         self.seen = 0  # how many bytes have come
+        self.began = 0.0  # when the first of them did
         self.discard = scratch if head.refusal is not None or (split or length) > limit else None
         self.complete = False
         self._sizes = (split, length - split)
@@ -108,7 +109,7 @@ class ChunkError(Exception):
 class ChunkedBody:
     """A chunked body. Feed it; it says how far it went."""
 
-    __slots__ = ("_line", "_missing", "_trailers", "complete", "content", "discard", "head", "length", "limit", "seen")
+    __slots__ = ("_line", "_missing", "_trailers", "began", "complete", "content", "discard", "head", "length", "limit", "seen")
 
     def __init__(self, head: Head, limit: int) -> None:
         self.head = head
@@ -117,6 +118,7 @@ class ChunkedBody:
         self.content = bytearray()
         self.length = 0  # of the content, thrown away or not
         self.seen = 0
+        self.began = 0.0  # when it began to come in
         self.discard = head.refusal is not None
         self.complete = False
         self._line = b""  # a line that is not complete yet

@@ -23,6 +23,7 @@ from kernel_http.json_errors import NON_OBJECT, first_wins, read_again
 from kernel_http.protocol import Connection
 from kernel_http.reader import Reader
 from kernel_http.streams import StreamExchange
+from kernel_http.tracing import arrived
 
 if TYPE_CHECKING:
     from kernel import Kernel, Respond
@@ -66,6 +67,8 @@ class Generate:
             exchange.answer(replies.error(500, f"the request can't be read: {type(error).__name__}: {error}", json=True))
             return
         exchange.request = request
+        if request.model.tracing is not None:
+            arrived(connection, head, request)
         request.model.enqueue(request)
 
     def _read(self, connection: Connection, head: Head, body: bytes, respond: Respond) -> InferenceRequest:

@@ -20,6 +20,7 @@ from kernel_http.heads import CHUNKED, Head
 from kernel_http.infer_answers import InferExchange, WorkedExchange
 from kernel_http.protocol import Connection
 from kernel_http.reader import Reader
+from kernel_http.tracing import arrived
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model
@@ -136,6 +137,8 @@ class Template:
         request.wanted = self.wanted
         exchange.request = request
         array = None  # a model on the loop executes now, and whoever else holds its input makes it copy
+        if self.model.tracing is not None:
+            arrived(connection, head, request)
         self.model.enqueue(request)
 
 
@@ -249,4 +252,6 @@ class Inference:
             self._remember(connection, head, json, len(tail), template)
         exchange.request = request
         connection.exchanges.append(exchange)
+        if model.tracing is not None:
+            arrived(connection, head, request)
         model.enqueue(request)

@@ -52,7 +52,9 @@ class InferExchange(Exchange):
             error = ServingError(Code.INTERNAL, "the model ended the request without a response")
             self.answer(replies.error_of(error, json=False))
         elif response.error is not None:
-            self.answer(replies.error_of(response.error, json=False))
+            # What the scheduler does not accept is told as what the check refuses: nothing has counted it.
+            refused = self.request is not None and not self.request.counted
+            self.answer(replies.error_of(response.error, json=refused))
         else:
             self.answer(encoded(response, self.binary, self.replies))
 
@@ -79,7 +81,7 @@ class WorkedExchange(InferExchange):
         except ServingError as error:
             payload = replies.error_of(error, json=False)
         except Exception as error:
-            log.exception("the response of model '%s' can't be classified", response.model_name)
+            log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, response.id)
             payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
         else:
             payload = encoded(response, self.binary, self.replies, self.spans)
@@ -112,5 +114,5 @@ def encoded(
     except ServingError as error:
         return replies.error_of(error, json=False)
     except Exception as error:
-        log.exception("the response of model '%s' can't be encoded", response.model_name)
+        log.exception("the response of model '%s' to request '%s' can't be encoded", response.model_name, response.id)
         return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)

@@ -43,6 +43,7 @@ class Connection(Answers):
         "_rest",
         "_scanned",
         "barrier",
+        "began",
         "head",
         "prefix",
         "template",
@@ -52,6 +53,7 @@ class Connection(Answers):
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self.barrier = False  # an operation runs that later requests must wait for
+        self.began = 0.0  # when the message began to come in that is being handed over, 0.0: just now
         # The last request that may be repeated byte for byte: its head, head and JSON part, whole length, and meaning.
         self.head: Head | None = None
         self.prefix = b""
@@ -216,6 +218,7 @@ class Connection(Answers):
         else:
             self._body = Body(head, limit, self.server.buffer)
         self._wait_since()
+        self._body.began = self._since
         if head.expect and at == end:
             self._continue = True
             if not self.exchanges:
@@ -244,7 +247,9 @@ class Connection(Answers):
             message = self.server.too_large(head, body.length)
             self._dispatch_error(head, head.refusal or replies.error(400, message, json=True))
         else:
+            self.began = body.began
             self._dispatch(head, *body.parts())
+            self.began = 0.0
 
     def _dispatch(self, head: Head, json: bytes, tail: Any) -> None:
         """Hand a complete message to its handler."""

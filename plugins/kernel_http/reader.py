@@ -162,7 +162,7 @@ class Reader:
         expected = prod(shape) * dtype.itemsize
         if datatype != "BYTES" and expected != span.byte_size:
             return self._mismatch(name, datatype, shape, expected, span.byte_size)
-        memory = span.read(Memory(span.byte_size, np.uint8))
+        memory = span.read(Memory)
         if datatype != "BYTES":
             return np.ndarray(shape, dtype, memory)
         return self._unpacked(name, shape, memory, 0, span.byte_size)

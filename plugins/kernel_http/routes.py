@@ -52,6 +52,7 @@ ROUTES = (
     Route("ready", "GET", r"/v2/health/ready", False, "health"),
     Route("server_metadata", "GET", r"/v2", True, "metadata"),
     Route("statistics", "GET", r"/v2/models/stats", True, "statistics"),
+    Route("inflight", "GET", r"/v2/inflight", True, "statistics"),
     Route("logging", "GET POST", r"/v2/logging", True, "logging"),
     Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting", True, "trace"),
     Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),

@@ -61,8 +61,10 @@ def completed(config: ModelConfig, signature: Signature, default_max_batch_size:
             for name in inputs:
                 message.input.add(name=name)
         if not message.output:
+            kept = {spec.name for spec in config.kept_outputs}
             for name in signature.outputs:
-                message.output.add(name=name)
+                if name not in kept:
+                    message.output.add(name=name)
         for io in message.input:
             _fill(io, known[io.name], batch_size)
         for io in message.output:

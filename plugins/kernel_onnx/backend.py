@@ -12,10 +12,11 @@ from pathlib import Path
 
 from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError
 from kernel_onnx.agreement import check_agreement
-from kernel_onnx.autocomplete import DEFAULT_MAX_BATCH_SIZE, completed, is_complete
+from kernel_onnx.autocomplete import completed, is_complete
+from kernel_onnx.backend_settings import read_backend_settings
 from kernel_onnx.executor import OnnxExecutor
 from kernel_onnx.providers import check_accelerators
-from kernel_onnx.runtime import installed
+from kernel_onnx.runtime import has_cuda, installed
 from kernel_onnx.sessions import Session, SharedSessions, instance_session, model_file, open_session
 from kernel_onnx.settings import RunSettings, read_settings, warn_of_near_misses
 
@@ -25,14 +26,19 @@ log = logging.getLogger("kernel_onnx")
 
 
 class OnnxBackend:
-    """The Backend of one kernel. `default_max_batch_size`: for models that can batch and whose config doesn't say how far."""
+    """The Backend of one kernel, with what that was told about it at start."""
 
     name = "onnxruntime"
     creates_on_loop = False
 
-    def __init__(self, kernel: Kernel, default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE) -> None:
-        self._default_max_batch_size = default_max_batch_size
+    def __init__(self, kernel: Kernel) -> None:
+        self._settings = read_backend_settings(kernel.backend_settings(self.name))
         self._shared = SharedSessions()
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether KIND_AUTO may mean a GPU: not with an onnxruntime for the CPU alone."""
+        return has_cuda()
 
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         """Refuse parameters and accelerators that make no sense, versions without a model file, and a missing package."""
@@ -56,17 +62,18 @@ class OnnxBackend:
         device_id = group.gpus[0] if group.gpus else 0
         folders = (model_folder, version_folder)
         session = open_session(config, settings, folders, group.kind, device_id, group.name, to_look=True)
-        return completed(config, session.signature, self._default_max_batch_size)
+        return completed(config, session.signature, self._settings.default_max_batch_size)
 
     def create(self, context: InstanceContext) -> OnnxExecutor:
         """Make one instance: a session, or a share of one, for a config that agrees with the model file."""
         config = context.config
-        settings = read_settings(config)
+        settings = read_settings(config, self._settings.threads)
         session, close = self._session(context, settings)
         try:
             check_agreement(config, session.signature)
-            if any(spec.datatype == "BYTES" for spec in config.inputs) and any(
-                spec.datatype == "BF16" for spec in (*config.inputs, *config.outputs)
+            inputs = (*config.inputs, *config.added_inputs)
+            if any(spec.datatype == "BYTES" for spec in inputs) and any(
+                spec.datatype == "BF16" for spec in (*inputs, *config.outputs, *config.kept_outputs)
             ):
                 raise ServingError(
                     Code.UNSUPPORTED,

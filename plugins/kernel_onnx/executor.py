@@ -57,17 +57,20 @@ class OnnxExecutor:
         signature = session.signature
         known = {**signature.initializers, **signature.inputs}
         self._inputs = {
-            spec.name: _Input(spec, not self._batches and known[spec.name].dims == ()) for spec in config.inputs
+            spec.name: _Input(spec, not self._batches and known[spec.name].dims == ())
+            for spec in (*config.added_inputs, *config.inputs)
         }
         self._ragged = frozenset(spec.name for spec in config.inputs if spec.allow_ragged_batch)
         self._made = BatchInputs(config) if config.message.batch_input else None
         self._cuts = cuts(config)
-        self._outputs = config.outputs
-        self._names = [spec.name for spec in config.outputs]
+        declared = frozenset(spec.name for spec in config.outputs)
+        self._outputs = (*config.outputs, *(spec for spec in config.kept_outputs if spec.name not in declared))
+        self._names = [spec.name for spec in self._outputs]
         self._all = frozenset(self._names)
         self._anything = next(iter(signature.outputs), "")
-        self._values = any(spec.datatype == "BF16" for spec in (*config.inputs, *config.outputs))
+        self._values = any(spec.datatype == "BF16" for spec in (*config.inputs, *config.added_inputs, *self._outputs))
         self._options(False)  # refuses entries that onnxruntime doesn't take
+        self._current: _Run | None = None
 
     def execute(self, batch: Batch) -> Result:
         """Run one batch; see kernel.Executor."""
@@ -77,6 +80,12 @@ class OnnxExecutor:
         except NotText:
             return self._execute_readable(batch)
         return self._answer(batch, batch, self._wanted(requests), feeds)
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        """End the run of a batch that nobody waits for any more. On the loop, while the run goes on elsewhere."""
+        run = self._current
+        if run is not None and run.batch is batch:
+            run.end_if_alone()
 
     def finalize(self) -> None:
         """Give the session back."""
@@ -90,7 +99,8 @@ class OnnxExecutor:
         feeds: dict[str, Any] = {}
         for name in batch.requests[0].inputs:  # the batcher lets only requests with the same inputs together
             array = laid_out(batch.requests, name) if name in self._ragged else batch.gather(name)
-            feeds[name] = self._inputs[name].feed(array)
+            known = self._inputs.get(name)  # none of a name that only a warm-up sample brings: onnxruntime refuses it
+            feeds[name] = array if known is None else known.feed(array)
         if self._made is not None:
             self._made.add(batch.requests, feeds)
         return feeds
@@ -142,9 +152,9 @@ class OnnxExecutor:
         """Run `part`, which is the batch or some of its requests."""
         batch.input_ended = self._clock()
         options = self._options(wanted is not self._outputs)
-        batch.children = {_Run(options)}  # type: ignore[arg-type]
-        if self.placement is Placement.THREAD and all(request.state is RELEASED for request in part.requests):
-            options.terminate = True  # the last of them went before there was anything to end
+        run = self._current = _Run(batch, part, options)
+        if self.placement is Placement.THREAD:
+            run.end_if_alone()  # the last of them may have gone before there was anything to end
         try:
             arrays = self._run(wanted, feeds, options)
         except Exception as error:
@@ -152,7 +162,7 @@ class OnnxExecutor:
                 raise ServingError(Code.CANCELLED, f"the execution of model '{self._model}' was cancelled") from None
             raise failure(error, f"model '{self._model}', instance '{self._instance}'") from None
         finally:
-            batch.children = None
+            self._current = None
         batch.output_started = self._clock()
         columns = [self._split(part, spec, array) for spec, array in zip(wanted, arrays)]
         return self._responses(part, columns)
@@ -234,23 +244,16 @@ class _Input:
 
 
 class _Run:
-    """A run of the session, in the place of a call that its batch has made: when all its requests are gone, it is ended, too.
+    """One run of the session, for a batch or some of its requests. A new one each time: a late end must not hit the next run."""
 
-    One for each run: a late `cancel` must not hit the next one.
-    """
+    __slots__ = ("_options", "_requests", "batch")
 
-    __slots__ = ("_options",)
-
-    def __init__(self, options: Any) -> None:
+    def __init__(self, batch: Batch, part: Batch, options: Any) -> None:
+        self.batch = batch
+        self._requests = part.requests
         self._options = options
 
-    @property
-    def model(self) -> _Run:
-        return self
-
-    @property
-    def scheduler(self) -> _Run:
-        return self
-
-    def cancel(self, run: _Run) -> None:
-        self._options.terminate = True
+    def end_if_alone(self) -> None:
+        """Tell the run to end when none of its requests waits for an answer any more. Any thread."""
+        if all(request.state is RELEASED for request in self._requests):
+            self._options.terminate = True

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+import threading
+from pathlib import Path
 from typing import Any
 
 from kernel import Code, ServingError
 
-__all__ = ["SEVERITY", "failure", "installed", "load", "terminated"]
+__all__ = ["SEVERITY", "failure", "has_cuda", "installed", "load", "share_threads", "terminated"]
 
 log = logging.getLogger("kernel_onnx")
 
@@ -32,6 +34,16 @@ def installed(model: str) -> None:
         raise _missing(model)
 
 
+def has_cuda() -> bool:
+    """Whether the installed onnxruntime is one for GPUs. Looks at its files only: nothing is imported for this."""
+    try:
+        spec = importlib.util.find_spec("onnxruntime")
+    except ValueError:
+        return False
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    return any(True for folder in folders for _ in Path(folder, "capi").glob("*onnxruntime_providers_cuda.*"))
+
+
 def load(model: str) -> Any:
     """Return the module `onnxruntime`. Raises ServingError(UNAVAILABLE) that says why there is none for `model`."""
     try:
@@ -49,6 +61,28 @@ def load(model: str) -> Any:
             f"{getattr(onnxruntime, '__file__', None) or list(onnxruntime.__path__)}",
         )
     return onnxruntime
+
+
+_shared_threads: list[tuple[int, int]] = []  # of this process, once there are some
+_making = threading.Lock()
+
+
+def share_threads(runtime: Any, sizes: tuple[int, int]) -> None:
+    """Have the pools of threads that all sessions of the process may share, within and between operators; once and for all."""
+    with _making:
+        if not _shared_threads:
+            try:
+                runtime.set_global_thread_pool_sizes(*sizes)
+            except Exception as error:  # somebody else in the process has them already
+                log.warning("the global thread pools of onnxruntime stay as they are: %s", str(error).strip())
+            _shared_threads.append(sizes)
+        elif _shared_threads[0] != sizes:
+            log.warning(
+                "the global thread pools of onnxruntime have %d and %d threads in this process, which asks for %d and %d now",
+                *_shared_threads[0],
+                *sizes,
+            )
+            _shared_threads[0] = sizes  # it is said once
 
 
 def _missing(model: str) -> ServingError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel import Code, InstanceContext, ModelConfig, ServingError
 from kernel_onnx.providers import CPU, CUDA, providers, require
-from kernel_onnx.runtime import SEVERITY, failure, load
+from kernel_onnx.runtime import SEVERITY, failure, load, share_threads
 from kernel_onnx.settings import RunSettings
 from kernel_onnx.signature import Signature, read_signature
 
@@ -96,8 +96,12 @@ def _options(runtime: Any, settings: RunSettings, model_folder: Path, to_look: b
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.add_session_config_entry("session.disable_prepacking", "1")
     else:
-        options.intra_op_num_threads = settings.intra_op_threads
-        options.inter_op_num_threads = settings.inter_op_threads
+        if settings.shared_threads is None:
+            options.intra_op_num_threads = settings.intra_op_threads
+            options.inter_op_num_threads = settings.inter_op_threads
+        else:
+            share_threads(runtime, settings.shared_threads)
+            options.use_per_session_threads = False
         if settings.parallel:
             options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
         if settings.memory_arena is not None:

@@ -43,7 +43,8 @@ _PLACEMENTS = ("thread", "loop")
 class RunSettings:
     """`intra_op_threads`, `inter_op_threads`: 0 lets onnxruntime choose. `memory_arena`, `memory_pattern`: None for its default.
 
-    `session_entries`, `run_entries`: config entries of sessions and of runs. `placement`: "thread" or "loop".
+    `session_entries`, `run_entries`: config entries of sessions and of runs. `placement`: "thread" or "loop". `shared_threads`:
+    the numbers of threads of the pools that all sessions share, None where each session has its own.
     """
 
     intra_op_threads: int
@@ -57,9 +58,10 @@ class RunSettings:
     run_entries: Mapping[str, str]
     op_libraries: tuple[str, ...]
     placement: str
+    shared_threads: tuple[int, int] | None = None
 
 
-def read_settings(config: ModelConfig) -> RunSettings:
+def read_settings(config: ModelConfig, shared_threads: tuple[int, int] | None = None) -> RunSettings:
     """Return the settings. Raises ConfigErrors with every parameter that has a wrong value."""
     errors: list[ConfigError] = []
     parameters = config.parameters
@@ -88,6 +90,7 @@ def read_settings(config: ModelConfig) -> RunSettings:
         run_entries=_with_prefix(parameters, RUN_PREFIXES),
         op_libraries=tuple(config.message.model_operations.op_library_filename),
         placement=value("placement", _placement, "one of 'thread', 'loop'") or "thread",
+        shared_threads=shared_threads,
     )
     if errors:
         raise ConfigErrors(errors)

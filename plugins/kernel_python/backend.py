@@ -24,6 +24,7 @@ from kernel_python.modules import PrivateModules
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, interpreter_of
 from kernel_python.process.executor import ProcessExecutor
+from kernel_python.settings import read_settings
 
 __all__ = ["PythonBackend"]
 
@@ -38,6 +39,7 @@ class PythonBackend:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._settings = read_settings(kernel.backend_settings(self.name))
 
     # -- config --------------------------------------------------------------------------------------------------------
 
@@ -63,7 +65,8 @@ class PythonBackend:
         file = _model_file(config, version_folder)
         if _in_process(config):
             interpreter = interpreter_of(config, model_folder)
-            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, interpreter)
+            patience = self._settings.stub_timeout
+            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, interpreter, patience)
             return config if made is None else completed(config, made)
         owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
         modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
@@ -87,11 +90,13 @@ class PythonBackend:
         config = context.config
         file = _model_file(config, context.version_folder)
         if _in_process(config):
-            return ProcessExecutor.start(context, file, interpreter_of(config, context.model_folder))
+            interpreter = interpreter_of(config, context.model_folder)
+            return ProcessExecutor.start(context, file, interpreter, self._settings.stub_timeout)
         instance = Instance(
             context.kernel, context.instance_name, config.name, str(context.version_folder.absolute()), "initialize"
         )
         instance.decoupled = config.decoupled
+        instance.iterative = config.sequence_batching is not None and config.sequence_batching.iterative
         instance.zero_copy = instance.lends = config.parameters.get("zero_copy", "").lower() == "true"
         instance.outputs = frozenset(spec.name for spec in config.outputs)
         modules = instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)

@@ -155,6 +155,9 @@ def _submit(
             if refusal is not None:
                 future.set_result(response_of(refusal, False))
                 return future
+        if core.trace is not None:
+            kernel.submit_to(model, core)
+            return future
         model.check(core)
     except ServingError:
         kernel.submit(core)  # finds the same fault, and has the words for it

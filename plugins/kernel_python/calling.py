@@ -34,6 +34,8 @@ class Instance:
         "decoupled",
         "executor",
         "idle",
+        "iterative",
+        "kept",
         "kernel",
         "lends",
         "model_name",
@@ -56,6 +58,8 @@ class Instance:
         self.modules: PrivateModules | None = None
         self.executor: Any = None  # the instance's ModelExecutor, once it is made
         self.decoupled = False
+        self.iterative = False  # its requests may be executed more than once
+        self.kept: frozenset[str] = frozenset()  # outputs that the server keeps, in a process of its own
         self.zero_copy = False
         self.lends = False
         self.outputs: frozenset[str] = frozenset()

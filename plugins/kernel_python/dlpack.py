@@ -69,6 +69,9 @@ class _Exporter:
 
 def array_of(obj: Any) -> tuple[Array, str]:
     """Return the array that `obj` is, and its datatype."""
+    if isinstance(obj, np.ndarray) and datatype_of(obj.dtype) == "BF16":  # of ml_dtypes, for which numpy has no capsule
+        _check_contiguous(obj)
+        return obj.view(np.uint16), "BF16"
     if type(obj).__name__ == "PyCapsule":
         capsule = obj
     elif hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
@@ -85,10 +88,7 @@ def array_of(obj: Any) -> tuple[Array, str]:
     if is_bf16:
         head.code = _UINT
     array = np.from_dlpack(_Exporter(capsule, (1, 0)))
-    if not array.flags.c_contiguous:
-        raise TritonModelException(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-        )
+    _check_contiguous(array)
     datatype = "BF16" if is_bf16 else datatype_of(array.dtype)
     if datatype is None:
         raise TritonModelException(unsupported("from_dlpack", array.dtype))
@@ -103,6 +103,13 @@ def _writable(array: Array) -> Array:
     memory.owner = array  # type: ignore[attr-defined]
     writable: Array = np.frombuffer(memory, array.dtype).reshape(array.shape)  # type: ignore[call-overload]
     return writable
+
+
+def _check_contiguous(array: Array) -> None:
+    if not array.flags.c_contiguous:
+        raise TritonModelException(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+        )
 
 
 def _check_device(kind: int) -> None:

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
-from kernel import Batch, Placement, Result, ServingError
+from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.faults import describe, execution_error
+from kernel_python.readiness import question_of
 from kernel_python.received import Received
 from kernel_python.responses import InferenceResponse, answers, small_answer
 from kernel_python.waiting import GreenletExit
@@ -51,6 +52,7 @@ class ModelExecutor:
         self._execute: Callable[[list[Received]], Any] = model.execute
         self._clock: Callable[[], float] = instance.kernel.clock
         self._copies_small = not (instance.decoupled or instance.zero_copy)
+        self.is_ready = question_of(instance, model)
 
     def execute(self, batch: Batch) -> Result | Awaitable[Result]:
         """Run one batch; see kernel.Executor."""
@@ -68,7 +70,7 @@ class ModelExecutor:
         except BaseException:  # a model's SystemExit is not our end
             log.exception("finalize of model instance '%s' failed", instance.name)
         finally:
-            self.model = self._execute = None  # type: ignore[assignment]
+            self.model = self._execute = self.is_ready = None  # type: ignore[assignment]
             EXECUTION.reset(token)
             if instance.modules is not None:
                 instance.modules.remove()
@@ -94,7 +96,7 @@ class ModelExecutor:
             if result is not None:
                 message = f"Python model '{instance.name}' is using the decoupled mode and the execute function must return None."
                 raise self._failure(requests, execution_error(instance.name, message))
-            return None
+            return self._rescheduled(requests)
         plain = type(result) is list and len(result) == len(requests)
         if plain:
             for request, response in zip(requests, result):
@@ -107,6 +109,25 @@ class ModelExecutor:
             requests.clear()
             return answers(instance, batch.requests, result)  # type: ignore[return-value]
         return self._sort_out(batch, requests, result)
+
+    def _rescheduled(self, requests: list[Received]) -> list[CoreResponse | None] | None:
+        """Return what becomes of the requests of a decoupled model: some are to come again, the others answer themselves."""
+        for request in requests:
+            if request._release == RESCHEDULE:
+                break
+        else:
+            return None
+        if not self.instance.iterative:
+            log.error("model instance '%s': %s", self.instance.name, _NOT_CONFIGURED)
+            return None
+        return [self._once_more(request) if request._release == RESCHEDULE else None for request in requests]
+
+    @staticmethod
+    def _once_more(request: Received) -> Any:
+        """The request comes again, with a sender of its own: there is nothing for this one to make good for."""
+        if request._sender is not None:
+            request._sender._settle()
+        return RESCHEDULED
 
     def _sort_out(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None]:
         """Conclude an execution in which not every request was simply answered by a response in the list."""
@@ -135,6 +156,9 @@ class ModelExecutor:
                     out.append(None)
                 else:
                     out.extend(answers(instance, [core], [response]))
+            elif request._release == RESCHEDULE and instance.iterative and not core.is_cancelled:
+                out.append(self._once_more(request))
+                continue
             elif core.is_cancelled or (response is None and sender is not None):
                 out.append(None)  # nobody waits, or the sender answers: has already, will later, or goes and says so
                 continue
@@ -170,7 +194,10 @@ class ModelExecutor:
         instance = self.instance
         modules = instance.modules
         text = describe(error, modules.main, modules.shown) if modules is not None else describe(error)
-        log.error("execute of model instance '%s' raised", instance.name, exc_info=error)
+        ids = log_ids([request._core for request in requests])
+        # An execution that nobody waits for any more often ends like this: what it has called was cancelled with it.
+        level = logging.DEBUG if all(request._core.is_cancelled for request in requests) else logging.ERROR
+        log.log(level, "%sexecute of model instance '%s' raised", ids, instance.name, exc_info=error)
         return self._failure(requests, execution_error(instance.name, text))
 
     def _failure(self, requests: list[Received], error: ServingError) -> ServingError:
@@ -211,7 +238,7 @@ class AsyncExecutor(ModelExecutor):
     """
 
     #: Names in a model's code that may mean a synchronous wait.
-    SYNCHRONOUS: ClassVar[frozenset[str]] = frozenset({"exec", "decoupled"})
+    SYNCHRONOUS: ClassVar[frozenset[str]] = frozenset({"exec", "decoupled", "load_model"})
 
     def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
         super().__init__(instance, model, placement, capacity)

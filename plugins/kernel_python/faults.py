@@ -17,6 +17,7 @@ __all__ = [
     "ErrorCode",
     "PybindEnum",
     "TritonModelException",
+    "asked_in_vain",
     "describe",
     "execution_error",
     "incompatible",
@@ -102,6 +103,14 @@ def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL
     """Return the error of a failed execution (spec python_backend, 2.4)."""
     return ServingError(
         code, f"Failed to process the request(s) for model '{instance_name}', message: {message}", Reason.BACKEND
+    )
+
+
+def asked_in_vain(failed: str, instance_name: str, error: ServingError) -> TritonModelException:
+    """Return what a model is told of a question that the server could not answer."""
+    words = error.message
+    return TritonModelException(
+        f"{failed}: Failed to process the request for model '{instance_name}', message: {words}"
     )
 
 

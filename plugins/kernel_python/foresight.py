@@ -14,8 +14,8 @@ from pathlib import Path
 
 __all__ = ["may_wait"]
 
-#: `exec(…)`, or the iterator of a decoupled call.
-_WAITS = re.compile(rb"\b(exec|decoupled)\b")
+#: `exec(…)`, or the iterator of a decoupled call, or the load of a model.
+_WAITS = re.compile(rb"\b(exec|decoupled|load_model)\b")
 _FILES = 500
 _OURS = ("kernel_python", "kernel_model_", "triton_python_backend_utils")
 
@@ -41,7 +41,7 @@ def _library_may() -> bool:
     count = len(sys.modules)
     if _others[0] != count:
         utils = sys.modules.get("triton_python_backend_utils")
-        known = [utils] if utils is None else [utils, *(getattr(utils, name, None) for name in ("InferenceRequest",))]
+        known = [utils, getattr(utils, "InferenceRequest", utils), getattr(utils, "load_model", utils)]
         found = utils is not None and any(
             any(value is one for one in known for value in vars(module).values())
             for name, module in list(sys.modules.items())

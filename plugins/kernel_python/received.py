@@ -61,7 +61,8 @@ class Received(InferenceRequest):
         return json.dumps(dict(parameters), separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
 
     def requested_output_names(self) -> set[str]:
-        return set(self._core.wanted)
+        core = self._core  # whose `wanted` may name state besides, which is nobody's request
+        return set(core.requested_outputs or core.wanted & self._instance.outputs)
 
     def trace(self) -> InferenceTrace:
         return InferenceTrace(self._core.trace)

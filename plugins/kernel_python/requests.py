@@ -15,7 +15,7 @@ from typing import Any
 from kernel_python import bls
 from kernel_python.faults import TritonModelException, incompatible
 from kernel_python.iterator import ResponseIterator
-from kernel_python.placeholders import PreferredMemory
+from kernel_python.preferred import PreferredMemory
 from kernel_python.responses import InferenceResponse, checked_parameters
 from kernel_python.sender import InferenceResponseSender
 from kernel_python.tensors import Tensor

@@ -38,7 +38,7 @@ class Tensor:
     """`Tensor(name, array)`. Shares memory with `array`, unless that is not C-contiguous.
 
     Raises TritonModelException for an empty name and for dtypes that no datatype stands for. String arrays may hold `str`,
-    `bytes` or any objects (their `str()` counts); `<U` and `S` arrays are strings too.
+    `bytes` or any objects (their `str()` counts); `<U` and `S` arrays are strings too. Arrays of `ml_dtypes.bfloat16` are BF16.
     """
 
     __slots__ = ("_array", "_datatype", "_name", "_state")
@@ -73,10 +73,11 @@ class Tensor:
             array = np.asarray(array)
         if not array.flags.c_contiguous:
             array = array.copy()
+        is_bf16 = datatype == "BF16"  # of ml_dtypes
         self._name = name if type(name) is str else text(name)
-        self._array = array
+        self._array = array.view(np.uint16) if is_bf16 else array
         self._datatype = datatype
-        self._state = _PLAIN
+        self._state = _BF16 if is_bf16 else _PLAIN
 
     def name(self) -> str:
         """Return the tensor's name."""
@@ -105,6 +106,22 @@ class Tensor:
             self._array = self._array.copy()
             COPIES.received += 1
         self._state = _PLAIN
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """For `numpy.asarray(tensor)`, which is `as_numpy()`; BF16 comes as `ml_dtypes.bfloat16`, where that is installed."""
+        array = self._bfloat16() if self._datatype == "BF16" else self.as_numpy()
+        return np.array(array, dtype) if copy else np.asarray(array, dtype)
+
+    def _bfloat16(self) -> Array:
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError:
+            raise TritonModelException(
+                f"Tensor '{self._name}' is BF16, which numpy lacks: install the package ml_dtypes, or use to_dlpack()."
+            ) from None
+        if not self._array.flags.writeable and self._state != _VIEW:
+            self._array = self._array.copy()
+        return self._array.view(bfloat16)
 
     def shape(self) -> list[int]:
         """Return the shape, `[]` for a scalar."""

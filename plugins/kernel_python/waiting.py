@@ -13,9 +13,12 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from kernel import Code, ServingError
+from kernel_python.calling import Instance
 from kernel_python.faults import TritonModelException
+from kernel_python.questions import AT_ONCE, answer
 
-__all__ = ["GreenletExit", "drive", "future_for", "on_loop", "wait_for"]
+__all__ = ["GreenletExit", "ask", "drive", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 _POOL_SIZE = 64
@@ -44,6 +47,37 @@ def wait_for(kernel: Any, step: Step, advice: str) -> None:
         raise TritonModelException(
             f"This call would block the event loop, which serves all models: {advice}."
         ) from error
+
+
+def ask(instance: Instance, what: str, *arguments: Any) -> Any:
+    """Return what the kernel answers, once it does; see questions.py. Raises the ServingError that it answers with.
+
+    Raises TritonModelException where waiting would block the loop; nothing was asked then.
+    """
+    kernel = instance.kernel
+    outcome: list[tuple[ServingError | None, Any]] = []
+
+    def step(wake: Callable[[], None]) -> None:
+        def reply(error: ServingError | None, value: Any) -> None:
+            outcome.append((error, value))
+            wake()
+
+        answer(kernel, what, arguments, reply)
+
+    if on_loop(kernel) and what in AT_ONCE:
+        step(lambda: None)
+    else:
+        try:
+            wait_for(kernel, step, f"call {what}() in `execute` itself, or by `await asyncio.to_thread({what}, …)`")
+        except TritonModelException:
+            instance.waits()
+            raise
+        except RuntimeError as error:  # the kernel has stopped
+            raise ServingError(Code.UNAVAILABLE, str(error)) from error
+    problem, value = outcome[0]
+    if problem is not None:
+        raise problem
+    return value
 
 
 def future_for(kernel: Any, step: Step) -> asyncio.Future[None]:

@@ -82,7 +82,7 @@ class Repo:
                 return await main(kernel)
 
         async def limited() -> T:
-            return await asyncio.wait_for(served(), 20)
+            return await asyncio.wait_for(served(), 120)  # a hang, however slow the machine
 
         return asyncio.run(limited())
 
@@ -123,7 +123,7 @@ class Call:
 
     async def result(self) -> list[Any]:
         """Return the outputs Y as lists, and errors as "<CODE>: <text>"."""
-        await asyncio.wait_for(self.done.wait(), 5)
+        await asyncio.wait_for(self.done.wait(), 60)
         assert self.finals == 1
         return [
             f"{one.error.code.name}: {one.error.message}" if one.error else [t.array.tolist() for t in one.outputs]
@@ -134,7 +134,7 @@ class Call:
 async def ask(kernel: Kernel, model: str, value: Any = (1.0,), **fields: Any) -> Any:
     """Return output Y as a list (BYTES: text), or the error as "<CODE>: <text>"."""
     try:
-        response = await asyncio.wait_for(kernel.infer(model, {"X": np.array(value, np.float32)}, **fields), 5)
+        response = await asyncio.wait_for(kernel.infer(model, {"X": np.array(value, np.float32)}, **fields), 60)
     except ServingError as error:
         return f"{error.code.name}: {error.message}"
     array = response.outputs[0].array

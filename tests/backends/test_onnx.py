@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -145,6 +147,32 @@ def test_answers_are_views_of_one_output_and_nobody_elses(repo: OnnxRepo) -> Non
     repo.run(main)
 
 
+def test_nothing_is_copied_on_the_way_in_and_out(repo: OnnxRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The array of a request is what the session reads, and what it has written is what the answer holds."""
+    repo.add("m", SCALE, BATCHES % 0)
+    seen: list[tuple[Any, Any]] = []
+    run = ort.InferenceSession.run
+
+    def noted(self: Any, names: Any, feeds: Any, options: Any) -> Any:
+        made = run(self, names, feeds, options)
+        seen.append((feeds["X"], made[0]))
+        return made
+
+    monkeypatch.setattr(ort.InferenceSession, "run", noted)
+
+    async def main(kernel: Kernel) -> None:
+        array = rows(1, 2)
+        answered: asyncio.Future[InferenceResponse | None] = kernel.loop.create_future()
+        kernel.submit(InferenceRequest("m", {"X": Tensor("X", "FP32", array)}, lambda one, _: answered.set_result(one)))
+        response = await answered
+        ((read, written),) = seen
+        assert response is not None and response.error is None
+        assert read is array or np.shares_memory(read, array)
+        assert response["Y"] is written or np.shares_memory(response["Y"], written)
+
+    repo.run(main)
+
+
 def test_writing_into_an_answer_changes_no_weights(repo: OnnxRepo) -> None:
     """Outputs that are inputs or constants of the graph, directly or as good as."""
     model = graph(
@@ -164,6 +192,31 @@ def test_writing_into_an_answer_changes_no_weights(repo: OnnxRepo) -> None:
             for array in arrays.values():
                 array[:] = 99
         assert x.tolist() == [1, 2]
+
+    repo.run(main)
+
+
+def test_bfloat16_comes_out_without_a_copy_and_is_the_clients_own(repo: OnnxRepo) -> None:
+    """The memory of an answer stays as long as that does, is nobody else's, and is no weight of the model."""
+    model = graph(
+        [node("Identity", ["X"], ["I"]), node("Identity", ["W"], ["J"]), node("Reshape", ["X", "S"], ["R"])],
+        {"X": ("BF16", [2])}, {"I": ("BF16", [2]), "J": ("BF16", [2]), "W": ("BF16", [2]), "R": ("BF16", [1, 2])},
+        {"W": np.array([5, 6], ml_dtypes.bfloat16), "S": np.array([1, 2])},
+    )  # fmt: skip
+    repo.add("m", model, CPU)
+    x = np.array([1, 2], ml_dtypes.bfloat16).view(np.uint16)
+
+    async def main(kernel: Kernel) -> None:
+        kept: list[Any] = []
+        for k in range(3):
+            arrays = await ask(kernel, "m", {"X": Tensor("X", "BF16", x.copy())})
+            values = {name: array.view(ml_dtypes.bfloat16).ravel().tolist() for name, array in arrays.items()}
+            assert values == {"I": [1, 2], "J": [5, 6], "W": [5, 6], "R": [1, 2]}
+            for array in arrays.values():
+                array[:] = k
+            kept.append(arrays)
+        gc.collect()
+        assert [{one for array in arrays.values() for one in array.ravel().tolist()} for arrays in kept] == [{0}, {1}, {2}]
 
     repo.run(main)
 

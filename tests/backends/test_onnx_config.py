@@ -116,6 +116,13 @@ def test_the_default_batch_size_is_the_backends(tmp_path: Path, default: int, ba
     assert (filled.dynamic_batching is not None) == (batch > 1)
 
 
+@pytest.mark.parametrize("name", ["", "onnxruntime"])
+def test_the_default_batch_size_may_be_set(repo: OnnxRepo, name: str) -> None:
+    repo.add("m", ADD)
+    found = repo.config("m", backend_config={name: {"default-max-batch-size": "7"}})
+    assert found["max_batch_size"] == 7
+
+
 def test_a_batcher_of_the_config_is_kept(repo: OnnxRepo) -> None:
     repo.add("m", ADD, 'backend: "onnxruntime" dynamic_batching { max_queue_delay_microseconds: 7 }')
     found = repo.config("m")

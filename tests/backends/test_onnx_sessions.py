@@ -91,7 +91,7 @@ def test_a_run_that_nobody_waits_for_is_ended(repo: OnnxRepo, how: str) -> None:
     async def main(kernel: Kernel) -> None:
         (instance,) = kernel.model("m").scheduler.instances
         waiting = kernel.infer("m", FOREVER, timeout=0.05 if how == "deadline" else None)
-        await until(lambda: any(batch.children for batch in instance.running))
+        await until(lambda: instance.executor._current is not None)
         began = time.monotonic()
         if how == "cancel":
             waiting.cancel()
@@ -142,7 +142,7 @@ def test_instances_run_at_the_same_time(repo: OnnxRepo) -> None:
             sessions: list[Any] = [instance.executor._session.inner for instance in instances]
             assert (sessions[0] is sessions[1]) == (name == "shared")
             calls = [kernel.infer(name, FOREVER) for _ in instances]
-            await until(lambda both=instances: all(any(batch.children for batch in one.running) for one in both))
+            await until(lambda both=instances: all(one.executor._current is not None for one in both))
             calls[0].cancel()  # ends one run, also where both are of one session
             await until(lambda both=instances: sum(one.outstanding for one in both) == 1)
             assert not calls[1].done()

@@ -11,15 +11,16 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
-from onnx_models import CPU, SCALE, OnnxRepo, config_of, parameter_lines, rows
+from onnx_models import CPU, SCALE, OnnxRepo, ask, config_of, parameter_lines, rows
 
 import kernel_onnx.runtime
 import kernel_onnx.sessions as sessions
 from kernel import Batch, ConfigErrors, InferenceRequest, InstanceContext, Kernel, ServingError, Tensor
 from kernel.config import read_config
 from kernel_onnx.backend import OnnxBackend
+from kernel_onnx.backend_settings import read_backend_settings
 from kernel_onnx.providers import check_accelerators, providers, require
-from kernel_onnx.settings import read_settings
+from kernel_onnx.settings import KNOWN, SESSION_PREFIXES, read_settings
 
 
 @pytest.fixture
@@ -153,6 +154,75 @@ def test_a_parameter_that_nobody_reads_is_warned_of(repo: OnnxRepo, caplog: pyte
 def test_a_missing_library_of_operators_is_named(repo: OnnxRepo) -> None:
     repo.add("m", SCALE, 'backend: "onnxruntime" model_operations { op_library_filename: "libnone.so" }')
     assert "while loading the custom operators of 'libnone.so'" in repo.load_error("m")
+
+
+# -- settings of the backend -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, size, threads",
+    [
+        ({}, 4, None),
+        ({"default-max-batch-size": "16"}, 16, None),
+        ({"default-max-batch-size": "0", "enable-global-threadpool": "0"}, 0, None),
+        ({"enable-global-threadpool": "1"}, 4, (0, 0)),
+        ({"enable-global-threadpool": "1", "intra_op_thread_count": "3", "inter_op_thread_count": "2"}, 4, (3, 2)),
+    ],
+)
+def test_settings_of_the_backend(given: dict[str, str], size: int, threads: Any) -> None:
+    found = read_backend_settings(given)
+    assert (found.default_max_batch_size, found.threads) == (size, threads)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"default-max-batch-size": "-1"}, "onnxruntime,default-max-batch-size is '-1', wanted a whole number, 0 or more"),
+        ({"enable-global-threadpool": "yes"}, "onnxruntime,enable-global-threadpool is 'yes', wanted 0 or 1"),
+        ({"intra_op_thread_count": "many"}, "onnxruntime,intra_op_thread_count is 'many', wanted a whole number, 0 or more"),
+    ],
+)
+def test_wrong_settings_of_the_backend(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ServingError) as caught:
+        read_backend_settings(given)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"default_max_batch_size": "8"}, "onnxruntime,default_max_batch_size is not known; there are default-max-batch-size,"),
+        ({"inter_op_thread_count": "2"}, "inter_op_thread_count has no effect without enable-global-threadpool=1"),
+    ],
+)
+def test_settings_that_do_nothing_are_told(given: dict[str, str], words: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_backend_settings(given) == read_backend_settings({})
+    assert words in caplog.text
+
+
+def test_sessions_may_share_their_threads(repo: OnnxRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pool in a process, whatever the models' own parameters say; asked for once."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(ort, "set_global_thread_pool_sizes", lambda *sizes: asked.append(sizes))
+    monkeypatch.setattr(kernel_onnx.runtime, "_shared_threads", [])
+    made: list[Any] = []
+    real = ort.InferenceSession
+
+    def session(path: str, options: Any, **more: Any) -> Any:
+        made.append((options.use_per_session_threads, options.intra_op_num_threads))
+        options.use_per_session_threads = True  # this process has no such pools
+        return real(path, options, **more)
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    for name in ("a", "b"):
+        repo.add(name, SCALE, CPU + IO + "\nmax_batch_size: 8\n" + parameter_lines({"intra_op_thread_count": "1"}))
+
+    async def main(kernel: Kernel) -> None:
+        assert (await ask(kernel, "a", {"X": rows(1)}))["Y"].tolist() == [[3, 3]]
+
+    settings = {"enable-global-threadpool": "1", "intra_op_thread_count": "2"}
+    repo.run(main, backend_config={"onnxruntime": settings})
+    assert asked == [(2, 0)] and made == [(False, 0)] * 2
 
 
 # -- execution providers -----------------------------------------------------------------------------------------------------
@@ -290,7 +360,7 @@ def test_cuda_computes_what_the_cpu_does(tmp_path: Path) -> None:
     (folder / "1" / "model.onnx").write_bytes(SCALE.SerializeToString())
     (folder / "config.pbtxt").write_text(f'backend: "onnxruntime" max_batch_size: 8 instance_group {{ kind: KIND_GPU }} {IO}')
     config = read_config(folder, gpus=(0,))
-    clock: Any = SimpleNamespace(clock=time.monotonic)
+    clock: Any = SimpleNamespace(clock=time.monotonic, backend_settings=lambda name: {})
     context = InstanceContext(clock, config, 1, "m_0_0", "GPU", 0, folder, folder / "1")
     executor = OnnxBackend(clock).create(context)
     assert executor._session.inner.get_providers()[0] == "CUDAExecutionProvider"
@@ -300,3 +370,14 @@ def test_cuda_computes_what_the_cpu_does(tmp_path: Path) -> None:
     for k, response in enumerate(executor.execute(Batch(requests, 6)) or ()):
         assert response is not None and response["Y"].tolist() == [[3 * k] * 2, [-3 * k] * 2]
     executor.finalize()
+
+
+# -- documentation -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_parameter_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text()
+    prefixes = tuple(SESSION_PREFIXES)
+    missing = [key for key in KNOWN if f"`{key}`" not in text and not key.startswith(prefixes)]
+    assert not missing
+    assert all(f"`{prefix}…`" in text for prefix in prefixes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import sys
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,57 @@ def test_bf16_goes_through_dlpack_only() -> None:
     assert copy._array.tolist() == bits.tolist()
 
 
+def test_bf16_of_ml_dtypes_comes_and_goes() -> None:
+    """The one numpy type there is for it, where that package is installed: from arrays, by DLPack's door too, and back."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    values = np.array([[1, -2], [0.5, 3]], bfloat16)
+    for tensor in (Tensor("a", values), Tensor.from_dlpack("a", values), Tensor("a", values.T.copy().T)):
+        assert (tensor.triton_dtype(), tensor.shape()) == (14, [2, 2])
+        assert "cannot be converted to NumPy" in raised(tensor.as_numpy)
+        again = Tensor.from_dlpack("b", tensor.to_dlpack())
+        for one in (tensor, again):
+            array = np.asarray(one)
+            assert array.dtype == bfloat16 and array.tolist() == values.tolist()
+        assert np.array(again, np.float32).dtype == np.float32
+    shared = Tensor("a", values)
+    np.asarray(shared)[0, 0] = 7
+    assert values[0, 0] == 7
+    assert "not contiguous" in raised(Tensor.from_dlpack, "a", values.T)
+
+
+def test_bf16_without_ml_dtypes_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = Tensor.from_dlpack("a", bf16_capsule())
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert raised(np.asarray, tensor) == (
+        "TritonModelException: Tensor 'a' is BF16, which numpy lacks: install the package ml_dtypes, or use to_dlpack()."
+    )
+
+
+def bf16_capsule() -> Any:
+    from kernel import Tensor as CoreTensor
+    from kernel_python.tensors import received
+
+    (tensor,) = received([CoreTensor("a", "BF16", np.array([0x3F80], np.uint16))], False)
+    return tensor.to_dlpack()
+
+
+def test_numpy_takes_a_tensor_as_an_array() -> None:
+    assert np.asarray(Tensor("a", X)) is X
+    assert np.array(Tensor("a", X)) is not X
+    assert np.asarray(Tensor("a", np.array(["x"], dtype=object))).tolist() == ["x"]
+
+
+def test_torch_tensors_come_and_go() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype, number in ((torch.float32, 11), (torch.bfloat16, 14), (torch.int64, 9), (torch.float16, 10)):
+        source = torch.arange(6).reshape(2, 3).to(dtype)
+        tensor = Tensor.from_dlpack("a", source)
+        assert (tensor.triton_dtype(), tensor.shape()) == (number, [2, 3])
+        for back in (torch.from_dlpack(tensor), torch.utils.dlpack.from_dlpack(tensor.to_dlpack())):
+            assert back.dtype == dtype and back.tolist() == source.tolist()
+        assert Tensor.from_dlpack("a", torch.utils.dlpack.to_dlpack(source)).shape() == [2, 3]
+
+
 # -- InferenceResponse and TritonError ---------------------------------------------------------------------------------
 
 
@@ -303,6 +355,26 @@ def test_a_request_says_what_it_was_given() -> None:
     assert request(model_name=b"m").request_id() == ""
 
 
+def test_what_only_a_received_request_has() -> None:
+    made = request(flags=1)
+    assert raised(made.get_response_sender) == (
+        "TritonModelException: Only a request that was received has a response sender, not one that the model made."
+    )
+    assert made.is_cancelled() is False
+    assert made.trace().get_context() is None
+    assert made.set_flags(2) is None and made.flags() == 2
+    assert made.set_release_flags(7) is None, "any number, as in the reference"
+    for function in ("set_flags", "set_release_flags"):
+        for args, shown in (((), ""), (("x",), ", 'x'"), ((-1,), ", -1"), ((1, 2), ", 1, 2")):
+            head, _, given = raised(getattr(made, function), *args).partition("\n\nInvoked with: ")
+            assert head == (
+                f"TypeError: {function}(): incompatible function arguments. The following argument types are supported:\n"
+                "    1. (self: c_python_backend_utils.InferenceRequest, arg0: int) -> None"
+            )
+            assert given.startswith("<c_python_backend_utils.InferenceRequest object at 0x")
+            assert given.partition(">")[2] == shown
+
+
 def test_calls_outside_of_a_model_are_refused() -> None:
     assert raised(request().exec) == "TritonModelException: BLS is only supported during the 'execute' function."
     assert raised(request().async_exec) == "RuntimeError: no running event loop"
@@ -376,7 +448,55 @@ def test_the_log_shows_the_models_place(caplog: pytest.LogCaptureFixture) -> Non
     assert repr(pb_utils.Logger.INFO) == "<LogLevel.INFO: 0>"
 
 
-def test_what_is_not_there_yet_says_so() -> None:
-    assert "custom metrics of models are not supported yet" in raised(pb_utils.MetricFamily, "a", "b", 0)
-    assert "not supported yet" in raised(pb_utils.load_model, "m")
-    assert "not supported yet" in raised(pb_utils.unload_model, "m")
+@pytest.mark.parametrize(
+    ("args", "named", "shown"),
+    [
+        ((), {}, ""),
+        ((1,), {}, "1"),
+        ((pb_utils.TRITONSERVER_MEMORY_CPU, "x"), {}, "<MemoryType.TRITONSERVER_MEMORY_CPU: 1>, 'x'"),
+        ((pb_utils.TRITONSERVER_MEMORY_GPU, 0, 1), {}, "<MemoryType.TRITONSERVER_MEMORY_GPU: 0>, 0, 1"),
+        ((), {"memory": 1}, "kwargs: memory=1"),
+    ],
+)
+def test_preferred_memory_of_something_else_is_refused(args: Any, named: Any, shown: str) -> None:
+    assert raised(pb_utils.PreferredMemory, *args, **named) == (
+        "TypeError: __init__(): incompatible constructor arguments. The following argument types are supported:\n"
+        "    1. c_python_backend_utils.PreferredMemory(preferred_memory_type: triton::backend::python::PreferredMemory::"
+        f"MemoryType, preferred_device_id: int = 0)\n\nInvoked with: {shown}"
+    )
+
+
+LOADERS = {
+    "load_model": "(model_name: str, config: str = '', files: object = None) -> None",
+    "unload_model": "(model_name: str, unload_dependents: bool = False) -> None",
+    "is_model_ready": "(model_name: str, model_version: str = '') -> bool",
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "named", "shown"),
+    [
+        ("load_model", (), {}, ""),
+        ("load_model", (1,), {}, "1"),
+        ("load_model", ("m",), {"config": 1}, "'m'; kwargs: config=1"),
+        ("load_model", ("m", "", None, 1), {}, "'m', '', None, 1"),
+        ("load_model", ("m",), {"model_name": "m"}, "'m'; kwargs: model_name='m'"),
+        ("is_model_ready", ("m", 1), {}, "'m', 1"),
+        ("unload_model", (), {"name": "m"}, "kwargs: name='m'"),
+        ("unload_model", ("m",), {"unload_dependents": "x"}, "'m'; kwargs: unload_dependents='x'"),
+        ("is_model_ready", (1,), {}, "1"),
+        ("is_model_ready", ("m",), {"model_version": 1}, "'m'; kwargs: model_version=1"),
+    ],
+)
+def test_wrong_arguments_about_models_are_refused(function: str, args: Any, named: Any, shown: str) -> None:
+    assert raised(getattr(pb_utils, function), *args, **named) == (
+        f"TypeError: {function}(): incompatible function arguments. The following argument types are supported:\n"
+        f"    1. {LOADERS[function]}\n\nInvoked with: {shown}"
+    )
+
+
+def test_models_are_loaded_by_models_only() -> None:
+    for function in LOADERS:
+        assert raised(getattr(pb_utils, function), "m") == (
+            f"TritonModelException: {function} can only be used by the code of a model that is being served."
+        )

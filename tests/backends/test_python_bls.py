@@ -304,13 +304,13 @@ import asyncio
 class TritonPythonModel:
     async def execute(self, requests):
         s = requests[0].get_response_sender()
-        sent = 0
-        while sent < 50 and not s.is_cancelled():
+        for sent in range(3):
             s.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([sent], np.float32))]))
-            sent += 1
-            await asyncio.sleep(0.01)
+        while not s.is_cancelled():
+            await asyncio.sleep(0.001)
+        for sent in range(3, 50):
+            s.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([sent], np.float32))]))
         s.send(flags=1)
-        pb_utils.Logger.log_warn(f"stopped after {sent}")
 """
     repo.add("gen", gen, decoupled=True)
     body = """
@@ -323,7 +323,7 @@ return tell(requests, [n, rest])
     repo.add("outer", caller(body), io=TEXT, parameters={"placement": placement})
     items, rest = repo.run(lambda kernel: ask(kernel, helpers))
     assert items == [[[0.0]], [[1.0]]]
-    assert len(rest) <= 3
+    assert rest[:-1] in ([], [[[2.0]]]), "what had come before; nothing that is sent to nobody"
     assert rest[-1].startswith("CANCELLED")
 
 

@@ -16,7 +16,14 @@ from kernel import Kernel
 
 __all__ = ["GUARDS", "Ports", "Served"]
 
-LOCAL = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--id=conformance")
+LOCAL = (
+    "--http-address=127.0.0.1",
+    "--http-port=0",
+    "--grpc-address=127.0.0.1",
+    "--grpc-port=0",
+    "--allow-metrics=false",
+    "--id=conformance",
+)
 
 #: What the guarded front ends restrict and forward.
 GUARDS = (

@@ -112,7 +112,7 @@ def test_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
         (["--exit-on-error=maybe"], "Error: argument --exit-on-error: 'maybe' is neither true, 1, false nor 0"),
         (["--model-control-mode=all"], "Error: argument --model-control-mode: invalid choice: 'all'"),
         (["--load-model"], "Error: argument --load-model: expected one argument"),
-        (["--cache-config=local,size=1"], "Error: tritonserver's --cache-config is not implemented in this version"),
+        (["--cache-config=local"], "Error: --cache-config 'local' is not of the form <cache name>,<setting>=<value>"),
         (["--allow-grpc"], "tritonserver's --allow-grpc is not implemented in this version; --allow-grpc=false is accepted"),
         (["--allow-grpc", "true"], "tritonserver's --allow-grpc is not implemented in this version"),
         (
@@ -120,11 +120,31 @@ def test_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
             "tritonserver's --model-namespacing is not implemented in this version: the name of a model has to be unique among "
             "all repositories; rename one of those that share it; --model-namespacing=false is accepted",
         ),
-        (["--rate-limit=execution_count"], "tritonserver's --rate-limit is not implemented in this version; --rate-limit=off is"),
+        (["--rate-limit=sometimes"], "argument --rate-limit: invalid choice: 'sometimes'"),
+        (["--rate-limit-resource=R"], "argument --rate-limit-resource: 'R' is not of the form <resource_name>:<count>"),
+        (["--rate-limit-resource=R:-1"], "argument --rate-limit-resource: 'R:-1' is not of the form"),
+        (["--rate-limit-resource=R:1:x"], "argument --rate-limit-resource: 'R:1:x' is not of the form"),
+        (["--backend-config=python"], "--backend-config option format is '<backend name>,<setting>=<value>'. Got python"),
+        (["--backend-config=python,a"], "'<backend name>,<setting>=<value>'. Got python,a"),
+        (["--backend-config=python,=1"], "'<backend name>,<setting>=<value>'. Got python,=1"),
+        (["--backend-config=,nokey=1"], "',nokey=1' names no backend, and 'nokey' is no setting for all"),
+        (["--backend-config=,default-max-batch-size=x"], "a whole number, 0 or more, is wanted for default-max-batch-size"),
+        (["--backend-config=onnxruntime,default-max-batch-size=-1"], "a whole number, 0 or more, is wanted"),
     ],
 )
 def test_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in refused(["repository", *arguments], capsys)
+
+
+def test_settings_of_backends() -> None:
+    flags = ["--backend-config=python,stub-timeout-seconds=60", "--backend-config", ",default-max-batch-size=8"]
+    flags += ["--backend-config=python, thread-pool-size = 4", "--backend-config=mine,path=a=b,c"]
+    assert parser().read(flags).backend_config == {
+        "python": {"stub-timeout-seconds": "60", "thread-pool-size": "4"},
+        "": {"default-max-batch-size": "8"},
+        "mine": {"path": "a=b,c"},
+    }
+    assert parser().read([]).backend_config == {}
 
 
 def test_what_is_missing_may_be_switched_off() -> None:

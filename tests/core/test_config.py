@@ -42,7 +42,7 @@ def test_json_of_a_python_model_as_the_reference_prints_it(tmp_path):
         '"gather_kernel_buffer_threshold":0,"eager_batching":false},'
         '"sequence_batching":{"oldest":{"max_candidate_sequences":4,"preferred_batch_size":[2],"max_queue_delay_microseconds":0,'
         '"preserve_ordering":false},"max_sequence_idle_microseconds":1000000,"control_input":[{"name":"S","control":['
-        '{"kind":"CONTROL_SEQUENCE_START","int32_false_true":[],"fp32_false_true":[0.0,0.1],"bool_false_true":[],'
+        '{"kind":"CONTROL_SEQUENCE_START","int32_false_true":[],"fp32_false_true":[0,0.1],"bool_false_true":[],'
         '"data_type":"TYPE_INVALID"}]}],"state":[],"iterative_sequence":false},'
         '"instance_group":[{"name":"x_0","kind":"KIND_CPU","count":1,"gpus":[],"secondary_devices":[],"profile":[],"passive":false,'
         '"host_policy":""}],"default_model_filename":"model.py","cc_model_filenames":{},"metric_tags":{},"parameters":{},'

@@ -83,8 +83,6 @@ RULES = [
     ("B", "backend: 'python' instance_group { name: 'g' kind: KIND_MODEL gpus: 0 }", "instance group g of model m has kind KIND_MODEL but specifies one or more GPUs"),
     ("B", "backend: 'python' instance_group { kind: KIND_GPU }", "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
     ("B", "backend: 'python' instance_group { profile: 'a' }", "instance group m_0 of model m and platform specifies profile field which is only supported for TensorRT models"),
-    ("B", "backend: 'python' instance_group { rate_limiter { resources [ { name: 'R' count: 1 global: true }, { name: 'R' count: 1 } ] } }",
-     'Resource "R" is present as both global and device-specific resource in the model configuration.'),
     # -- dynamic batching
     ("A", "backend: 'python' max_batch_size: 4 dynamic_batching { preferred_batch_size: 0 }", "dynamic batching preferred size must be positive for m — got 0"),
     ("A", "backend: 'python' max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "dynamic batching preferred size must be <= max batch size for m — got 8, max_batch_size is 4"),

@@ -17,12 +17,15 @@ PLUGINS = ROOT / "plugins"
 
 #: Each row may import itself and what stands below. What lies in a package stands where the package stands.
 ROWS = (
-    "errors fingerprint tensor versions model_config_pb2",
+    "errors fingerprint gpus tensor versions model_config_pb2",
     "request config interfaces contents shared_memory restriction tls frontend_options",
-    "classification queueing batching sequencing batch deadlines deadlock dependents places scaling",
-    "scheduler claims strict turn instance statistics mailbox worker remote handover thread",
-    "registry catalog entries loading overrides plans polling reading repository rollout watching model",
-    "server settings metadata listening connections hookspecs plugins logs __init__",
+    "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
+    "places scaling rate_limiter warmup trace",
+    "scheduler batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
+    "custom_metrics readiness mailbox "
+    "worker remote handover telling thread trace_file",
+    "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
+    "server settings tracer metadata listening connections hookspecs plugins logs __init__",
     "cli testing __main__",
 )
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernel.config import ConfigError, read_config
 from kernel.errors import Code, ServingError
-from kernel.overrides import OverrideFolder, check_model_name
+from kernel.overrides import OverrideFolder, check_model_name, remove_left_behind
 from kernel.repository import FileRepository, ModelFolder, find_model, missing_versions, select_versions
 
 
@@ -233,6 +233,31 @@ def test_links_are_followed_once(folder):
 
 
 # -- files of a load request -------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_no_repository(tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text("")
+    assert FileRepository(tmp_path).mistaken() == ""
+    model = FileRepository(tmp_path / "m")
+    assert model.mistaken() == f"'{tmp_path}/m' holds a config.pbtxt, so it is a model itself; its repository is '{tmp_path}'"
+
+
+def test_what_a_killed_process_has_left_is_removed(tmp_path, monkeypatch):
+    """And nothing that is in use, in this process or in another, nor what is somebody else's."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine = OverrideFolder("m", {"1/model.py": b"abc"})
+    gone = OverrideFolder("m", {"1/model.py": b"abc"})
+    os.close(gone._lock)  # as the end of a process does
+    other = tmp_path / "kernel-model-other"
+    other.mkdir()
+    (tmp_path / "kernel-model-file").write_text("")
+    (tmp_path / "kernel-model-link").symlink_to(gone.path.parents[1])
+    remove_left_behind()
+    assert mine.path.is_dir() and other.is_dir()
+    assert not gone.path.parents[1].exists()
+    mine.remove()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernel-model-file", "kernel-model-link", "kernel-model-other"]
 
 
 def test_override_folder():

@@ -46,7 +46,7 @@ def slots(tmp_path: Path, text: str) -> list[Slot]:
         ('name: "a" count: 2', 'name: "b" count: 3', [], ["b_2"]),
         ('name: "a" count: 1', 'host_policy: "x" name: "a" count: 2', ["a_0"], ["a_1", "a_2"]),
         ("count: 2", "rate_limiter { priority: 2 } count: 1", ["m_0_0", "m_0_1"], ["m_0_2"]),
-        ("count: 1", "count: 1 passive: true", ["m_0_0"], []),
+        ("count: 1", "count: 1 passive: true", ["m_0_0"], ["m_0_1"]),
     ],
 )
 def test_who_stays(tmp_path: Path, before: str, after: str, go: list[str], come: list[str]) -> None:

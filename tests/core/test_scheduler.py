@@ -351,6 +351,54 @@ def test_priorities(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_delayed_go_behind_the_others_of_their_level(tmp_path: Path) -> None:
+    """A time-out with DELAY: behind a fresher one of the same level, before any of a lower one, and never refused."""
+
+    async def main() -> None:
+        policy = "timeout_action: DELAY default_timeout_microseconds: 300000 allow_timeout_override: true"
+        batching = f"priority_levels: 2 default_priority_level: 1 default_queue_policy {{ {policy} }}"
+        models = {"m": LIMITED + f"dynamic_batching {{ {batching} }}"}
+        async with serving(tmp_path, models, {"m": sleeping(1.0)}) as (client, backend):
+            client.send("m", "first", [[1]])
+            await asyncio.sleep(0.1)
+            client.send("m", "lower", [[1]], priority=2)
+            client.send("m", "later", [[1]])
+            client.send("m", "sooner", [[1]], timeout_us=100_000)
+            await asyncio.sleep(0.8)
+            client.send("m", "fresh", [[1]])
+            await asyncio.sleep(9)
+            assert backend.executions("m") == [["first"], ["fresh"], ["sooner"], ["later"], ["lower"]]
+            assert {words for _, words in client.outcomes().values()} == {"ok"}
+
+    run(main())
+
+
+def test_each_level_has_its_own_policy(tmp_path: Path) -> None:
+    async def main() -> None:
+        own = "default_timeout_microseconds: 200000 max_queue_size: 1"
+        batching = (
+            "priority_levels: 2 default_priority_level: 2 default_queue_policy { default_timeout_microseconds: 500000 } "
+            f"priority_queue_policy {{ key: 1 value {{ {own} }} }}"
+        )
+        models = {"m": LIMITED + f"dynamic_batching {{ {batching} }}"}
+        async with serving(tmp_path, models, {"m": sleeping(1.0)}) as (client, _):
+            client.send("m", "first", [[1]])
+            await asyncio.sleep(0.1)
+            for name in ("a", "b"):
+                client.send("m", f"low {name}", [[1]], priority=2)
+                client.send("m", f"high {name}", [[1]], priority=1)
+            await asyncio.sleep(9)
+            assert client.outcomes() == {
+                "first": (1.0, "ok"),
+                "low a": (0.6, "Request timeout expired"),
+                "high a": (0.3, "Request timeout expired"),
+                "low b": (0.6, "Request timeout expired"),
+                "high b": (0.1, "[request id: high b] Exceeds maximum queue size"),
+            }
+
+    run(main())
+
+
 # -- cancellation and deadlines ----------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,57 @@ def test_levels() -> None:
     assert trace.shown("m")["trace_level"] == ["OFF"]
 
 
+def test_settings_that_mean_nothing_are_refused_while_something_is_traced() -> None:
+    """In the words of the reference, which has none for a count of 0."""
+    trace = settings(file="traces", level=("TIMESTAMPS",))
+    prefix = "Attempting to set invalid trace setting :"
+    assert refused(trace, {"trace_rate": ["0"]}) == (Code.INVALID_ARG, f"{prefix}sample rate must be non-zero")
+    assert refused(trace, {"trace_count": ["0"]}, "m") == (Code.INVALID_ARG, prefix)
+    trace.update({"trace_level": ["OFF"], "trace_rate": ["0"], "trace_count": ["0"]})
+    assert refused(trace, {"trace_level": ["TENSORS"]}) == (Code.INVALID_ARG, f"{prefix}sample rate must be non-zero")
+
+
+def test_mode_opentelemetry() -> None:
+    trace = settings(mode="opentelemetry", level=("TIMESTAMPS",), rate=0, resource=(("a", "b"), ("c", "d")))
+    assert list(trace.shown().items()) == [
+        ("trace_level", ["TIMESTAMPS"]),
+        ("trace_rate", "0"),  # only what the client traces
+        ("trace_count", "-1"),
+        ("trace_mode", "opentelemetry"),
+        ("url", "http://localhost:4318/v1/traces"),
+        ("resource", "a=b,c=d"),
+        ("bsp_schedule_delay", "5000"),
+        ("bsp_max_export_batch_size", "512"),
+        ("bsp_max_queue_size", "2048"),
+    ]
+    trace.update({"trace_rate": ["7"], "log_frequency": ["3"]}, "m")  # of which there is no use in this mode
+    assert trace.shown("m") == {**trace.shown(), "trace_rate": "7"}
+    sampler = trace.sampler("m")
+    assert sampler is not None and sampler.times and not sampler.tensors
+    trace.update({"trace_level": ["TENSORS"]}, "m")
+    assert trace.sampler("m") is None
+
+
+def test_who_decides_what_is_traced() -> None:
+    trace = settings(file="traces", rate=3, count=9, log_frequency=2)
+    retired: list[Any] = []
+    trace.on_retire = retired.append
+    assert trace.sampler("m") is None
+    trace.update({"trace_level": ["TIMESTAMPS"]})
+    both = trace.sampler("m")
+    assert both is not None and both is trace.sampler("n") and len(retired) == 1
+    assert (both.rate, both.left, both.log_frequency, both.times, both.tensors) == (3, 9, 2, True, False)
+    trace.update({"trace_rate": ["5"]}, "m")
+    own = trace.sampler("m")
+    assert own is not None and own.rate == 5 and trace.sampler("n") is both and len(retired) == 1
+    trace.update({"trace_count": ["4"]})
+    assert retired[1:] == [both, own] and both.retired
+    changed = trace.sampler("m")
+    assert changed is not None and (changed.rate, changed.left) == (5, 4)
+    trace.update({"trace_rate": None}, "m")
+    assert trace.sampler("m") is trace.sampler("n")
+
+
 def test_a_level_that_is_not_there_is_ignored_but_not_silently(caplog: pytest.LogCaptureFixture) -> None:
     trace = settings(file="traces")
     with caplog.at_level(logging.WARNING, "kernel"):

@@ -163,9 +163,20 @@ def test_reads_are_copies_and_writes_are_seen(make_key: MakeKey) -> None:
     span.write(b"ab")
     span.write(np.array([[1, 2]], np.uint8))
     assert path_of(key).read_bytes()[18:24] == bytes([18, 19, 1, 2, 22, 23])
-    mine = bytearray(4)
-    assert span.read(mine) is mine
-    assert mine == bytes([1, 2, 22, 23])
+    class Mine(np.ndarray):  # type: ignore[type-arg]
+        pass
+
+    mine = span.read(Mine)
+    assert type(mine) is Mine
+    assert bytes(mine) == bytes([1, 2, 22, 23])
+
+
+def test_a_region_larger_than_all_memory_is_an_error(make_key: MakeKey) -> None:
+    memory, key = SharedMemory(), make_key()
+    os.truncate(path_of(key), 2**56)  # nothing of it is there
+    memory.register("r", key, 0, 2**56)
+    wanted = f"there is no memory for {2**56} bytes of the shared memory region 'r'"
+    assert refusal(memory.span("r", 0, 2**56).read) == (Code.INTERNAL, wanted)
 
 
 def test_bounds_of_a_region(make_key: MakeKey) -> None:

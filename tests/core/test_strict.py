@@ -54,6 +54,31 @@ WRONG = {
 }
 
 
+PAIR = DIMS + 'output { name: "Z" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_output_that_is_left_out(strict: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The reference lets models do so, and so does this server where it isn't told to be strict, without a word."""
+
+    async def main() -> None:
+        backend = TestBackend({"m": giving(y([1, 2]))})
+        write_repository(tmp_path, {"m": PAIR})
+        async with Kernel(tmp_path, plugins=[backend], strict_outputs=strict) as kernel:
+            x = {"X": np.zeros(1, np.float32)}
+            assert (await kernel.infer("m", x, outputs=["Y"]))["Y"].tolist() == [1, 2]  # the other one is not wanted
+            for outputs in (None, ["Z", "Y"]):
+                try:
+                    response = await kernel.infer("m", x, outputs=outputs)
+                except ServingError as error:
+                    assert strict and "model 'm' does not keep to its config: output 'Z' is missing" in error.message
+                else:
+                    assert not strict and [tensor.name for tensor in response.outputs] == ["Y"]
+
+    run(main())
+    assert not caplog.records
+
+
 async def outcome(folder: Path, config: str, behaviour: Any, *, strict: bool, times: int = 1) -> Any:
     """Return what a client got, and the statistics."""
     backend = TestBackend({"m": behaviour})

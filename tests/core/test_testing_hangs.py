@@ -153,6 +153,9 @@ def test_hours_take_no_time(tmp_path: Path) -> None:
         assert not any(call.done for call in calls)
         clock.advance(1)
         assert all(call.done for call in calls) and clock.now - start == 3600
+        for seconds in (-1, float("nan")):
+            with pytest.raises(ValueError, match=f"time can't advance by {seconds} seconds"):
+                clock.advance(seconds)
         with pytest.raises(ServingError, match=r"deadline .* passed after 10\.000 s while it was executing"):
             model.infer(X=[1], timeout=10)
     assert time.monotonic() - began < 5

@@ -115,12 +115,45 @@ def test_what_is_no_save(tmp_path: Path, told: list[Reload]) -> None:
             kernel.watch(told.append)
             for name in ("1/__pycache__/x.pyc", "1/.answer.swp", "1/answer~", "1/4913"):
                 write(tmp_path / "m" / name, "")
-            model(tmp_path, "new", 1)
             await asyncio.sleep(5)
-            assert told == [] and not kernel.is_model_ready("new")
+            assert told == []
             (tmp_path / "m").rename(tmp_path / ".m")
             await asyncio.sleep(5)
             assert told == [] and await said(kernel, "m") == 1
+
+    run(main())
+
+
+def test_a_new_model_is_loaded_where_all_are(tmp_path: Path, told: list[Reload]) -> None:
+    """Whoever starts another model while the server runs need not start that again; its mistakes are told, too."""
+
+    async def main() -> None:
+        model(tmp_path / "models", "m", 1)
+        async with serve(tmp_path / "models") as kernel:
+            kernel.watch(told.append)
+            model(tmp_path / "models", "new", "nothing yet")
+            await asyncio.sleep(5)
+            assert [(one.name, one.versions, one.problem) for one in told] == [("new", (), "Internal: nothing yet")]
+            write(tmp_path / "models" / "new" / "1" / "answer", "7")
+            await asyncio.sleep(1)
+            assert await said(kernel, "new") == 7
+            assert [(one.name, one.changed, one.versions) for one in told[1:]] == [("new", ("1/answer",), (1,))]
+            (tmp_path / "models").rename(tmp_path / "away")  # the repository itself: what there is goes on
+            await asyncio.sleep(5)
+            assert len(told) == 2 and await said(kernel, "new") == 7
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", ["poll", "explicit"])
+def test_in_other_modes_new_models_are_not_the_watchers_business(tmp_path: Path, told: list[Reload], mode: str) -> None:
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        async with serve(tmp_path, mode=mode) as kernel:
+            kernel.watch(told.append)
+            model(tmp_path, "new", 1)
+            await asyncio.sleep(5)  # less than a poll
+            assert told == [] and not kernel.is_model_ready("new")
 
     run(main())
 

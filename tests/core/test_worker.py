@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from virtual import BASE, answer, write_repository
 
 from kernel import (
     Batch,
+    Code,
     InferenceRequest,
     InferenceResponse,
     InstanceContext,
@@ -24,8 +27,10 @@ from kernel import (
     Tensor,
     hookimpl,
 )
+from kernel import scheduler as scheduling
 from kernel.handover import BlockedCall
 from kernel.mailbox import Mailbox
+from kernel.worker import ThreadInstance
 
 X = {"X": np.array([1.0], np.float32)}
 
@@ -54,6 +59,7 @@ class Backend:
     def __init__(self, models: Mapping[str, tuple[Placement, Callable[[Kernel, Batch], Any]]]) -> None:
         self.models = models
         self.made: dict[str, Executor] = {}
+        self.equip: Callable[[Executor], object] = lambda executor: None  # before the instance looks at it
 
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         return config
@@ -63,6 +69,7 @@ class Backend:
 
     def create(self, context: InstanceContext) -> Executor:
         executor = self.made[context.instance_name] = Executor(*self.models[context.config.name], context)
+        self.equip(executor)
         return executor
 
     @hookimpl
@@ -242,8 +249,9 @@ def test_awaitables_run_on_the_kernels_loop_or_on_their_own(tmp_path: Path, plac
     asyncio.run(main())
 
 
-def test_a_run_is_measured_and_what_is_cancelled_in_it_is_skipped(tmp_path: Path) -> None:
+def test_a_run_is_measured_and_what_is_cancelled_in_it_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many quick executions are handed over at once; one that nobody waits for any more is not executed."""
+    monkeypatch.setattr(scheduling, "RUN_PATIENCE", 60.0)  # on a busy machine the run may be looked at, and be taken back
 
     async def main() -> None:
         executed: list[float] = []
@@ -476,5 +484,81 @@ def test_what_is_taken_back_keeps_its_order(tmp_path: Path) -> None:
             leave.set()
             await asyncio.gather(*calls)
             assert order == [100.0 + index for index in range(8)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("batches", "seconds", "first", "after"),
+    [
+        (True, 1 / 8192, 8, 8),  # as many as make a millisecond, in either case
+        (False, 1 / 8192, 8, 8),
+        (True, 1 / 1024, 2, 2),
+        (False, 1 / 1024, 1, 1),
+        (True, 1 / 128, 2, 1),  # nobody knows yet how long it takes; then it was taken back
+        (False, 1 / 128, 1, 1),
+    ],
+)
+def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, first: int, after: int) -> None:
+    """Of a model that gathers batches, that is; what is slow gets its next one when it is done."""
+    instance = bare_instance(batches)
+    end(instance, seconds)
+    assert instance.limit == first
+    assert instance.take_back() == []
+    assert instance.limit == 1
+    end(instance, seconds)
+    assert instance.limit == after
+    for _ in range(100):  # the estimate is the fastest of the recent executions, and grows slowly
+        end(instance, 1 / 128)
+    assert instance.limit == 1
+
+
+def bare_instance(batches: bool) -> ThreadInstance:
+    """Return an instance whose thread does nothing, and whose scheduler listens to nobody."""
+    thread = SimpleNamespace(inbox=queue.SimpleQueue(), serve=None)
+    executor: Any = SimpleNamespace(capacity=1, execute=None)
+    instance = ThreadInstance("m_0", executor, lambda: 0.0, thread, None)  # type: ignore[arg-type]
+    rule = object() if batches else None
+    instance.scheduler = SimpleNamespace(rule=rule, finished=lambda *_: None)  # type: ignore[assignment]
+    instance.runs = True
+    return instance
+
+
+def end(instance: ThreadInstance, seconds: float) -> None:
+    """Report an execution that took `seconds`."""
+    batch = Batch([], 0)
+    batch.started, batch.ended = 1.0, 1.0 + seconds
+    instance.finished(batch, [])
+
+
+def test_an_executor_on_a_thread_hears_of_cancellation_where_it_wants_to(tmp_path: Path) -> None:
+    """On the loop, while its thread is in the middle of the execution: so it can end what goes on there."""
+
+    async def main() -> None:
+        entered, leave = threading.Event(), threading.Event()
+
+        def execute(kernel: Kernel, batch: Batch) -> Result:
+            entered.set()
+            assert leave.wait(10)
+            return echo(kernel, batch)
+
+        kernel, backend = serve(tmp_path, {"m": (Placement.THREAD, execute)})
+        heard: list[tuple[Batch, InferenceRequest, int]] = []
+
+        def cancelled(batch: Batch, request: InferenceRequest) -> None:
+            heard.append((batch, request, threading.get_ident()))
+            leave.set()
+
+        backend.equip = lambda executor: setattr(executor, "cancelled", cancelled)
+        async with kernel:
+            one, answers = request(kernel, "m")
+            kernel.submit(one)
+            await until(entered.is_set)
+            (batch,) = kernel.model("m").scheduler.instances[0].running
+            kernel.cancel(one)
+            assert heard == [(batch, one, threading.get_ident())]
+            ((response, final),) = answers
+            assert final and response.error.code is Code.CANCELLED
+            assert (await kernel.infer("m", X))["Y"].tolist() == [1.0]
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ async def main(repository: str) -> None:
     async with Kernel(repository) as kernel:
         parser = argparse.ArgumentParser()
         kernel.plugins.add_options(parser)
-        options = parser.parse_args(["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false"])
+        options = parser.parse_args(["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"])
         frontends = kernel.plugins.frontends(kernel, options)
         for frontend in frontends:
             await frontend.start()

@@ -22,7 +22,14 @@ START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 
 #: What keeps a server from the ports that another may have.
-FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0")
+FREE_PORTS = (
+    "--http-address=127.0.0.1",
+    "--http-port=0",
+    "--grpc-address=127.0.0.1",
+    "--grpc-port=0",
+    "--metrics-address=127.0.0.1",
+    "--metrics-port=0",
+)
 
 MODEL = """\
 import time

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from .serving import REPOSITORY, Server, serving
+from .serving import FREE_PORTS, REPOSITORY, Server, serving
 from .test_grpc_admin import grpc_url
 
 SAMPLES = REPOSITORY.parent / "repository_onnx"
@@ -114,7 +114,7 @@ def test_without_onnxruntime_the_others_are_served(without: dict[str, str]) -> N
 
 @pytest.mark.parametrize("command", ["check", "serve"])
 def test_without_onnxruntime_its_models_say_what_to_install(without: dict[str, str], command: str) -> None:
-    ports = ["--http-port=0", "--http-address=127.0.0.1", "--allow-grpc=false"] if command == "serve" else []
+    ports = [*FREE_PORTS, "--allow-grpc=false"] if command == "serve" else []
     done = kernel(without, command, SAMPLES, *ports)
     assert done.returncode == 1
     words = "model 'digits_cnn' needs onnxruntime, which is not installed: pip install 'kernel-serve[onnx]'"

@@ -228,7 +228,8 @@ class Repo:
             async with Kernel(self.folder, control_mode=mode, load_models=load, exit_on_error=False) as kernel:
                 parser = argparse.ArgumentParser()
                 kernel.plugins.add_options(parser)
-                options = parser.parse_args(["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", *flags])
+                only_http = ["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"]
+                options = parser.parse_args([*only_http, *flags])
                 (frontend,) = kernel.plugins.frontends(kernel, options)
                 await frontend.start()
                 try:

@@ -108,6 +108,16 @@ def test_unreadable_config_ends_the_start(models: Path) -> None:
         (["MODELS", "--model-control-mode=explicit", "--load-model=ech"], "failed to load all models"),
         (["MODELS", "--http-prot=1"], "usage: kernel serve"),
         (["MODELS", "--model-namespacing"], "tritonserver's --model-namespacing is not implemented in this version"),
+        (
+            ["MODELS", "--cache-config=local,size=100", "--cache-config=redis,host=h"],
+            "error: creating server: Invalid argument - "
+            "found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        (
+            ["MODELS", "--cache-config=local,bytes=100"],
+            "error: creating server: Invalid argument - "
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' field",
+        ),
         (["MODELS", "--strict-readiness=perhaps"], "'perhaps' is neither true, 1, false nor 0"),
     ],
 )

@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 
-from .serving import BROKEN, ECHO, FINALIZED, SLEEPER, SLOW_TO_LOAD, Server, serving, wait_until, write_model
+from .serving import (
+    BROKEN,
+    ECHO,
+    FINALIZED,
+    FREE_PORTS,
+    SLEEPER,
+    SLOW_TO_LOAD,
+    Server,
+    serving,
+    wait_until,
+    write_model,
+)
 
 EXPIRED = '"failed to stop server: Internal - Exit timeout expired. Exiting immediately."'
 
@@ -163,7 +174,7 @@ def test_a_hanging_finalize_does_not_hold_up_a_failed_start(tmp_path: Path) -> N
     write_model(tmp_path / "models", "hangs", HANGS_AT_THE_END)
     write_model(tmp_path / "models", "broken", BROKEN)
     done = subprocess.run(
-        [sys.executable, "-m", "kernel", "serve", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"],
+        [sys.executable, "-m", "kernel", "serve", str(tmp_path / "models"), *FREE_PORTS],
         capture_output=True,
         text=True,
         timeout=25,

@@ -181,6 +181,7 @@ class FakeKernel:
         outputs = [tensor for tensor in outputs if tensor.name in request.wanted]
         model = request.model
         response = InferenceResponse(outputs, model_name=model.name, model_version=str(model.version), id=request.id)
+        request.counted = True  # as every request that was executed
         request.respond(self.change(response), True)
 
     # --- what the front end calls
@@ -203,6 +204,9 @@ class FakeKernel:
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         return name in self.served and (not version or int(version) in self.served[name])
+
+    def ask_model_ready(self, name: str, version: str, reply: Callable[[bool], None]) -> None:
+        reply(self.is_model_ready(name, version))
 
     def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
         self.cancelled.append(request)

@@ -29,6 +29,7 @@ class FakeCall:
         deadline: float | None = None,
     ) -> None:
         self.metadata = metadata or {}
+        self.traceparent = self.metadata.get("traceparent", "")
         self.forwarded = tuple((forwarded or {}).items())
         self.deadline = deadline
         self.request: InferenceRequest | None = None

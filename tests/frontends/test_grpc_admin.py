@@ -151,6 +151,21 @@ def test_model_ready(serve: Callable[..., None]) -> None:
     serve(test)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_model_that_is_asked_whether_it_is_ready(serve: Callable[..., None], told: bool) -> None:
+    """The answer comes when the model has said it, also to a client that has gone meanwhile."""
+
+    async def test(client: Caller, kernel: Kernel) -> None:
+        asked: list[Any] = []
+        kernel.ask_model_ready = lambda name, version, reply: asked.append((name, version, reply))  # type: ignore[method-assign]
+        call = client.start("ModelReady", pb.ModelReadyRequest(name="m", version="1").SerializeToString())
+        assert asked[0][:2] == ("m", "1")
+        asked[0][2](told)
+        assert answer_of(call, "ModelReady").ready is told
+
+    serve(test)
+
+
 @pytest.mark.parametrize("name", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"])
 @pytest.mark.parametrize("model", ["m", "nope"])
 def test_versions_that_are_none(serve: Callable[..., None], name: str, model: str) -> None:
@@ -642,5 +657,20 @@ def test_log_settings_that_are_wrong(
         with fails(code, message):
             log_settings(client, **changes)
         assert log_settings(client) == LOG
+
+    serve(test)
+
+
+def test_statistics_of_responses(serve: Callable[..., None]) -> None:
+    async def test(client: Caller, kernel: Kernel) -> None:
+        statistics = kernel.model("batched").scheduler.statistics
+        statistics.responded(0, "success", 1.0, 1.5, 2.0)
+        statistics.responded(1, "empty_response", 1.0, 3.0, 3.0)
+        (stats,) = client.ask("ModelStatistics", pb.ModelStatisticsRequest(name="batched")).model_stats
+        first, second = stats.response_stats["0"], stats.response_stats["1"]
+        assert [(one.count, one.ns) for one in (first.compute_infer, first.compute_output, first.success)] == [
+            (1, 500_000_000), (1, 500_000_000), (1, 1_000_000_000),
+        ]  # fmt: skip
+        assert (second.empty_response.count, second.empty_response.ns, second.success.count) == (1, 2_000_000_000, 0)
 
     serve(test)

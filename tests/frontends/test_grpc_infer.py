@@ -4,6 +4,7 @@ the decisions in its users' favour: what is malformed is INVALID_ARGUMENT, and i
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -211,6 +212,17 @@ def test_scalars() -> None:
     kernel.add(config("scalar", [Spec("X", "FP32", ())], [Spec("Y", "FP32", ())]))
     response = Service(kernel).ask(request("scalar", ("X", "FP32", []), raw=[floats(7)]))
     assert (list(response.outputs[0].shape), response.raw_output_contents[0]) == ([], floats(7))
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+def test_no_elements_in_a_shape_that_no_array_can_have(datatype: str) -> None:
+    service = Service()
+    service.kernel.add(config("deep", [Spec("X", datatype, (-1, -1, -1))], [Spec("Y", datatype, (-1, -1, -1))]))
+    call = service.start(request("deep", ("X", datatype, [0, 2**62, 2**62]), raw=[b""]))
+    assert call.failure is not None
+    code, text = call.failure
+    assert code is INVALID
+    assert text.startswith(f"{UNKNOWN_ID}input 'X' for model 'deep' has shape [0,{2**62},{2**62}], which no array can have: ")
 
 
 def test_requests_without_inputs(service: Service) -> None:
@@ -1008,6 +1020,13 @@ def test_strings_to_shared_memory(service: Service, region: Any) -> None:
     assert bytes(region.buf[32:41]) == strings(b"hello")
 
 
+def test_a_region_of_another_size_is_refused_without_being_read(service: Service, region: Any) -> None:
+    os.truncate(f"/dev/shm/{region.name.lstrip('/')}", 2**56)  # nothing of it is there
+    service.kernel.shared_memory.register("vast", region.name, 0, 2**56)
+    words = f"input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 16, got {2**56}"
+    assert service.start(with_region(name="vast", size=2**56)).failure == (INVALID, UNKNOWN_ID + words)
+
+
 def test_an_output_that_the_region_is_too_small_for(service: Service, region: Any) -> None:
     for _ in range(2):
         assert service.start(output(add_sub(), **shared(size=8))).failure == (
@@ -1023,8 +1042,13 @@ def test_a_region_that_goes_while_the_model_runs(service: Service, region: Any) 
     call = service.start(output(add_sub(), **shared()))
     service.kernel.shared_memory.unregister("reg")
     service.kernel.finish(service.kernel.held[0])
-    assert call.failure == (Code.NOT_FOUND, "Unable to find shared memory region: 'reg'")
+    assert not call.response.raw_output_contents[0]
+    assert bytes(region.buf[:16]) == floats(2, 3, 4, 5)
     service.kernel.hold = False
+    count = len(service.kernel.requests)
+    gone = service.start(output(add_sub(), **shared()))  # as before, so it isn't read again
+    assert gone.failure == (Code.NOT_FOUND, "Unable to find shared memory region: 'reg'")
+    assert len(service.kernel.requests) == count  # its model has not run
     assert service.start(with_region()).failure == (Code.NOT_FOUND, "Unable to find shared memory region: 'reg'")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,25 @@ def test_classification_and_shared_memory_work_here_too(service: Service) -> Non
     with_parameters(made.outputs.add(name="OUTPUT0"), shared_memory_region="no", shared_memory_byte_size=16)
     stream.send(made)
     assert shown(stream.take()[0]) == ("", "Unable to find shared memory region: 'no'", None)
+
+
+def test_a_region_that_has_gone_is_missed_before_the_model_runs(service: Service, stream: Streaming) -> None:
+    object = SharedMemory(create=True, size=16)
+    try:
+        service.kernel.shared_memory.register("reg", object.name, 0, 16)
+        made = add_sub(id="x")
+        with_parameters(made.outputs.add(name="OUTPUT0"), shared_memory_region="reg", shared_memory_byte_size=16)
+        stream.send(made)
+        assert [one.infer_response.outputs[0].name for one in stream.take()] == ["OUTPUT0"]
+        assert bytes(object.buf[:16]) == floats(2, 3, 4, 5)
+        service.kernel.shared_memory.unregister("reg")
+        count = len(service.kernel.requests)
+        stream.send(made)
+        assert [shown(one) for one in stream.take()] == [("x", "Unable to find shared memory region: 'reg'", None)]
+        assert len(service.kernel.requests) == count
+    finally:
+        object.close()
+        object.unlink()
 
 
 # --- decoupled models: which of the messages is final

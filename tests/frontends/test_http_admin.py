@@ -8,12 +8,14 @@ import base64
 import json
 import socket
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from frontends.fakes import Client, FakeKernel, parse, request
 
-from kernel import Code, ServingError
+from kernel import Code, Duration, ModelStatistics, ServingError
 from kernel_http import add_options, register_frontends
+from kernel_http.admin import statistics_of
 
 
 @pytest.fixture
@@ -66,6 +68,22 @@ def test_model_ready(client: Client) -> None:
         response = client.ask(request("GET", f"/v2/models/{path}"))
         assert (response.status, response.error) == (400, "Model version not ready")
         assert response.headers["Content-Type"] == "text/plain"
+
+
+def test_a_model_that_is_asked_whether_it_is_ready(client: Client) -> None:
+    """The answer comes when the model has said it; later requests of the connection keep their place behind it."""
+    asked: list[Any] = []
+    client.kernel.ask_model_ready = lambda name, version, reply: asked.append((name, version, reply))  # type: ignore[method-assign]
+    client.send(request("GET", "/v2/models/m/ready") + request("GET", "/v2/models/m/versions/3/ready"))
+    client.send(request("GET", "/v2/health/live"))
+    assert client.take() == b""
+    assert [one[:2] for one in asked] == [("m", ""), ("m", "3")]
+    asked[1][2](True)
+    assert client.take() == b""
+    asked[0][2](False)
+    first, _, rest = client.take().partition(b"HTTP/1.1 200 OK")
+    assert first.startswith(b"HTTP/1.1 400") and b"Model version not ready" in first
+    assert rest.count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_statistics(client: Client) -> None:
@@ -261,3 +279,12 @@ def test_port_in_use_and_address() -> None:
         await frontend.stop()
 
     asyncio.run(run())
+
+
+def test_statistics_of_responses() -> None:
+    """Of backends that report them; `{}` for all others, the python backend among them."""
+    times = {name: Duration(1, 2) for name in ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")}
+    shown = statistics_of(ModelStatistics("m", 1, response_stats={"0": times, "1": {"cancel": Duration()}}))
+    assert list(shown["response_stats"]) == ["0", "1"]
+    assert shown["response_stats"]["0"] == {name: {"count": 1, "ns": 2} for name in times}
+    assert shown["response_stats"]["1"] == {"cancel": {"count": 0, "ns": 0}}

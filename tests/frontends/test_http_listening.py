@@ -20,6 +20,7 @@ from certificates import Certificates, make_certificates
 from frontends.fakes import FakeKernel, binary, parse, request, tensor
 
 from kernel import ServingError
+from kernel.listening import Listener, Place
 from kernel_http import add_options, register_frontends
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -143,6 +144,30 @@ def test_what_is_no_socket_is_left_alone(run: Run, tmp_path: Path) -> None:
 
     run(main)
     assert path.read_text() == "data"
+
+
+class Resolver:
+    """A loop that finds no host."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def create_server(self, *args: Any, **options: Any) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service not known"),
+        (UnicodeError("label empty or too long"), "label empty or too long"),
+    ],
+)
+def test_a_host_that_is_not_found(error: Exception, reason: str) -> None:
+    loop: Any = Resolver(error)
+    with pytest.raises(OSError) as caught:
+        asyncio.run(Listener(Place("nowhere", 8000), "HTTP").start(loop, asyncio.Protocol))
+    assert str(caught.value) == f"failed to start HTTP service: Unavailable - can't listen on 'nowhere:8000': {reason}"
 
 
 def test_another_s_socket_is_not_taken_away(run: Run, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ EVERY_PATH = """
     model_metadata metadata /v2/models/m
     model_config model-config /v2/models/m/config
     statistics statistics /v2/models/m/stats
+    inflight statistics /v2/inflight
     infer inference /v2/models/m/infer
     generate inference /v2/models/m/generate
     generate_stream inference /v2/models/m/generate_stream

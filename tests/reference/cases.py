@@ -611,7 +611,7 @@ BEHAVIOUR = [
             "raise_value_error raise_deep raise_model_exception raise_without_words return_int return_tuple return_too_few "
             "return_too_many return_string nothing undeclared other_type other_shape other_order twice not_finite strings "
             "fixed_strings empty_strings unicode_array complex_array strided scalar error_and_outputs send "
-            "send_at_once send_error bad_calls no_such_method"
+            "send_at_once send_error bad_calls bad_questions metrics no_such_method"
         ).split()
     ),
 ]

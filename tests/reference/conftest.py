@@ -21,10 +21,22 @@ from .cases_grpc_rest import SETTINGS as GRPC_SETTINGS
 from .cases_grpc_rest import SHARED_MEMORY as GRPC_SHARED_MEMORY
 from .cases_grpc_stream import CANCELLATION, STREAMS
 from .cases_rest import RESTRICTED, RESTRICTIONS, SETTINGS, SHARED_MEMORY
+from .cases_sequences import SEQUENCES
 from .wire import Answer, Case, exchange
 
 #: Of models/explicit, what is loaded at start.
 CHOSEN = ("--model-control-mode=explicit", "--load-model=echo")
+
+#: Of models/metrics, what is loaded at start, and what is to be seen of it.
+LOADED = ("echo", "batches", "fails", "tells", "many", "chain", "chain_failing", "kept", "customs")
+MEASURED = (
+    "--model-control-mode=explicit",
+    *(f"--load-model={name}" for name in LOADED),
+    "--cache-config=local,size=1048576",
+    "--metrics-config=summary_latencies=true",
+    "--metrics-config=summary_quantiles=0.5:0.05,0.99:0.001",
+    "--metrics-config=histogram_latencies=true",
+)
 
 Pair = tuple[servers.Server, servers.Server]
 Answers = dict[str, tuple[Answer, Answer]]
@@ -111,6 +123,23 @@ def restricted(pairs: Pairs) -> Pair:
 
 
 @pytest.fixture(scope="session")
+def measured(pairs: Pairs) -> Pair:
+    """Both servers in explicit mode on models/metrics, all that can be loaded, with summaries."""
+    return pairs.start("measured", MODELS / "metrics", *MEASURED)
+
+
+@pytest.fixture(scope="session")
+def sequences(pairs: Pairs) -> Pair:
+    """Both servers, all of models/sequences loaded at start."""
+    return pairs.start("sequences", MODELS / "sequences")
+
+
+@pytest.fixture(scope="session")
+def sequence_answers(sequences: Pair) -> Answers:
+    return ask(sequences, SEQUENCES)
+
+
+@pytest.fixture(scope="session")
 def plain_answers(plain: Pair) -> Answers:
     return ask(plain, PLAIN)
 
@@ -191,7 +220,7 @@ def logs_on_failure(request: pytest.FixtureRequest) -> Iterator[None]:
     report = getattr(request.node, "reference_report", None)
     if report is None or not report.failed:
         return
-    for name in ("plain", "explicit", "restricted"):
+    for name in ("plain", "explicit", "restricted", "measured", "sequences"):
         if name in request.fixturenames:
             for server in request.getfixturevalue(name):
                 report.sections.append((f"log of {server.name}", server.tail()))

@@ -49,10 +49,13 @@ class Memory:
 class Server:
     """A running server. `log` is the file with all that it printed, `memory` shared memory for its clients."""
 
-    def __init__(self, name: str, command: Sequence[str], port: int, grpc_port: int, log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], port: int, grpc_port: int, log: Path, metrics_port: int
+    ) -> None:
         self.name = name
         self.port = port
         self.grpc_port = grpc_port
+        self.metrics_port = metrics_port
         self.log = log
         self.memory = Memory(name)
         command = [part.replace(PREFIX, self.memory.prefix) for part in command]
@@ -131,14 +134,14 @@ def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
     more = ["--exit-timeout-secs=8", f"--backend-config=python,shm-region-prefix-name={PREFIX}"]
     command = [sys.executable, reference_script(), repository, *ports, *more, *flags]
-    return Server("reference", [str(part) for part in command], http_port, grpc_port, log)
+    return Server("reference", [str(part) for part in command], http_port, grpc_port, log, metrics_port)
 
 
 def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     """Start ours. The caller stops it. With KERNEL_REFERENCE_SELF set, the reference stands in: the suite tests itself."""
     if os.environ.get("KERNEL_REFERENCE_SELF"):
         return reference(repository, log, flags)
-    http_port, grpc_port = free_ports(2)
-    ports = ["--http-port", http_port, "--grpc-port", grpc_port]
+    http_port, grpc_port, metrics_port = free_ports(3)
+    ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
     command = [sys.executable, "-m", "kernel", "serve", repository, *ports, *flags]
-    return Server("ours", [str(part) for part in command], http_port, grpc_port, log)
+    return Server("ours", [str(part) for part in command], http_port, grpc_port, log, metrics_port)

@@ -11,6 +11,7 @@ is in the layers below: outgoing, ending, control, bodies, heads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kernel_grpc.http2.blocks import MAX_BLOCK, MAX_HEADER_LIST
 from kernel_grpc.http2.bodies import CONNECTION_WINDOW
@@ -66,8 +67,11 @@ class Connection(Heads):
     """One connection from a client.
 
     `open_stream` gets a well-formed request's Head; whether its header list is `too_large` is for it to heed. `now` is the time
-    on any clock, in seconds. `start` must be called once before anything is received.
+    on any clock, in seconds. `start` must be called once before anything is received. `transport`: its owner's, from which others
+    learn whose connection it is.
     """
+
+    transport: Any = None
 
     def __init__(
         self,

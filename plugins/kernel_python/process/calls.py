@@ -1,4 +1,4 @@
-"""What a child asks of the kernel: calls of other models (BLS), questions, and lines for the log.
+"""What a child asks of the kernel: calls of other models (BLS), questions, lines for the log. (What it counts: counting.py.)
 
 A call becomes a request like that of any model: its parent is the execution that makes it, so cancellation, and the search for
 circles, see through to it. In the words of kernel_python.bls, whichever side they are said on.
@@ -6,14 +6,16 @@ circles, see through to it. In the words of kernel_python.bls, whichever side th
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, ServingError
 from kernel_python.bls import failed, refusal_of_decoupled, refusal_of_memory
-from kernel_python.process import wire
+from kernel_python.process import counting, wire
 from kernel_python.process.pool import Loans, Pool
+from kernel_python.questions import answer
 
 __all__ = ["Calls", "write_log"]
 
@@ -55,6 +57,7 @@ class Calls:
         self._loans = loans
         self._execution = execution
         self._calls: dict[int, _Call] = {}
+        self.counting = counting.Counting(kernel.custom_metrics)
 
     def call(self, message: tuple[Any, ...]) -> None:
         """Make a call of another model."""
@@ -117,19 +120,24 @@ class Calls:
             self._kernel.cancel(call.request)
 
     def ask(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
-        """Answer a question."""
-        error, value = None, None
+        """Answer a question, now or later."""
+        if what not in counting.QUESTIONS:
+            answer(self._kernel, what, arguments, functools.partial(self._reply, number))
+            return
         try:
-            if what == "is_model_ready":
-                value = bool(self._kernel.is_model_ready(*arguments))
-            else:
-                raise ServingError(Code.UNSUPPORTED, f"'{what}' can't be asked for from a process of its own")
+            value = self.counting.answer(what, arguments)
         except ServingError as problem:
-            error = problem.code.name, problem.message
-        self._send(wire.frame((wire.REPLY, number, error, value)))
+            self._reply(number, problem, None)
+        else:
+            self._reply(number, None, value)
+
+    def _reply(self, number: int, error: ServingError | None, value: Any) -> None:
+        told = None if error is None else (error.code.name, error.message)
+        self._send(wire.frame((wire.REPLY, number, told, value)))
 
     def end(self) -> None:
-        """The child is gone: nobody waits for what it has called."""
+        """The child is gone: nobody waits for what it has called, nobody holds its metrics."""
+        self.counting.end()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             self._kernel.cancel(call.request)

@@ -22,7 +22,13 @@ _PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?
 
 
 def complete_in_process(
-    kernel: Kernel, config: ModelConfig, version_folder: Path, model_folder: Path, file: Path, interpreter: Interpreter
+    kernel: Kernel,
+    config: ModelConfig,
+    version_folder: Path,
+    model_folder: Path,
+    file: Path,
+    interpreter: Interpreter,
+    patience: float,
 ) -> dict[str, Any] | None:
     """Return what the model's `auto_complete_config` makes of its config, in a process; None where it has none.
 
@@ -35,6 +41,7 @@ def complete_in_process(
         "instance": config.name,
         "phase": "auto_complete",
         "config": json.dumps(config.as_dict()),
+        "patience": patience,
     }
     completion = _Completion()
     kernel.call_soon(completion.begin, kernel, config.name, setup, interpreter)

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import logging
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class ProcessExecutor:
     placement = Placement.REMOTE
     may_wait = True
 
-    def __init__(self, context: InstanceContext, file: Path, interpreter: Interpreter) -> None:
+    def __init__(self, context: InstanceContext, file: Path, interpreter: Interpreter, patience: float) -> None:
         self.capacity = 1
         self._kernel = context.kernel
         self._name = context.instance_name
@@ -53,6 +54,7 @@ class ProcessExecutor:
             "phase": "initialize",
             "arguments": arguments_of(context),
             "strict_outputs": context.kernel.strict_outputs,
+            "patience": patience,
         }
         self._interpreter = interpreter
         self._async_capacity = async_capacity(context.config)
@@ -60,6 +62,7 @@ class ProcessExecutor:
         self._life: Life | None = None  # the one that takes executions
         self._coming: Life | None = None  # the one that has not initialized yet
         self._first: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.is_ready: Callable[[], Awaitable[bool]] | None = None
         self._idle_lives = 0  # lives in a row that did no work
         self._timer: asyncio.TimerHandle | None = None
         self._closing = self._killed = False
@@ -67,9 +70,12 @@ class ProcessExecutor:
         self.restarts = 0
 
     @classmethod
-    def start(cls, context: InstanceContext, file: Path, interpreter: Interpreter) -> ProcessExecutor:
-        """Return the executor once its model has initialized, or raise the ServingError that says why it has not."""
-        executor = cls(context, file, interpreter)
+    def start(cls, context: InstanceContext, file: Path, interpreter: Interpreter, patience: float) -> ProcessExecutor:
+        """Return the executor once its model has initialized, or raise the ServingError that says why it has not.
+
+        `patience`: seconds in which a process has to have begun, before any code of the model's runs.
+        """
+        executor = cls(context, file, interpreter, patience)
         context.kernel.call_soon(executor._begin)
         executor._first.result()
         return executor
@@ -128,6 +134,7 @@ class ProcessExecutor:
 
     def ready(self, life: Life, is_async: bool) -> None:
         self._life, self._coming = life, None
+        self.is_ready = life.is_ready if life.may_be_asked else None
         self.capacity = self._async_capacity if is_async else 1
         if not self._first.done():
             self._first.set_result(None)
@@ -148,6 +155,7 @@ class ProcessExecutor:
     def ended(self, life: Life, not_begun: list[Batch]) -> None:
         assert life.why is not None
         coming = life is self._coming
+        self.is_ready = None
         self._life = self._coming = None
         if not_begun:
             assert self._instance is not None
@@ -206,7 +214,9 @@ def setup_of(
         "path": list(sys.path) if interpreter.own else None,
         "decoupled": config.decoupled,
         "zero_copy": config.parameters.get("zero_copy", "").lower() == "true",
+        "iterative": config.sequence_batching is not None and config.sequence_batching.iterative,
         "outputs": [spec.name for spec in config.outputs],
+        "kept": [spec.name for spec in config.kept_outputs],
         "async_capacity": async_capacity(config),
         "strict_outputs": False,
     }

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel import SKIPPED, Batch, Code, InferenceRequest, InferenceResponse, Kernel, Reason, RequestState, ServingError
+from kernel import (
+    RESCHEDULED,
+    SKIPPED,
+    Batch,
+    Code,
+    InferenceRequest,
+    InferenceResponse,
+    Kernel,
+    Reason,
+    RequestState,
+    ServingError,
+)
 from kernel_python.process import wire
 from kernel_python.process.link import Link
 from kernel_python.process.pool import Loans, Pool
@@ -81,7 +92,7 @@ class Handed:
             wire.plain(request.parameters),
             request.model_version,
             [str(name) for name in outputs] if outputs else None,
-            None if trace is None else getattr(trace, "context", None),
+            None if trace is None else trace.context or "",
             wire.write_tensors(request.inputs.values(), self._pool, blocks),
         )
 
@@ -140,7 +151,9 @@ class Handed:
         try:
             if type(outcome) is list:
                 loans = self._loans
-                result = [wire.read_response(one, loans, _by_model) for one in outcome]
+                result = [
+                    RESCHEDULED if one is wire.AGAIN else wire.read_response(one, loans, _by_model) for one in outcome
+                ]
             elif outcome is wire.OPEN:
                 result = None
             elif outcome is wire.SKIPPED:

@@ -6,6 +6,7 @@ executions had not begun. Whether another life follows is the executor's busines
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any, Protocol
@@ -44,13 +45,15 @@ class Owner(Protocol):
 class Life:
     """Starts when it is made; raises OSError where no process can be had.
 
-    `why`: how it has ended, as a ServingError. `finalized`: its model has.
+    `why`: how it has ended, as a ServingError. `finalized`: its model has. `may_be_asked`: the model has is_ready().
     """
 
     def __init__(self, kernel: Kernel, name: str, setup: dict[str, Any], interpreter: Interpreter, owner: Owner) -> None:
         self.name = name
         self.why: ServingError | None = None
         self.finalized = False
+        self.may_be_asked = False
+        self._asked: dict[int, asyncio.Future[bool]] = {}
         self._kernel = kernel
         self._owner = owner
         self._process, ends = spawn(kernel.loop, interpreter, self._exited)
@@ -63,6 +66,8 @@ class Life:
         level = logging.DEBUG if self._verbose else logging.INFO
         more = {"server": os.getpid(), "level": level, "mapped": ends.loans.size}
         self._send((wire.SETUP, wire.GREETING, {**setup, **more}))
+        self._patience = setup["patience"]
+        self._waiting = kernel.loop.call_later(self._patience, self._too_slow)
 
     @property
     def has_worked(self) -> bool:
@@ -88,6 +93,32 @@ class Life:
     def finalize(self) -> None:
         """Have the child finalize and leave; nothing is running."""
         self._send((wire.FINALIZE,))
+
+    async def is_ready(self) -> bool:
+        """Return what the model's is_ready() says, or raise why it says nothing."""
+        number = len(self._asked) and max(self._asked) + 1
+        future: asyncio.Future[bool] = self._kernel.loop.create_future()
+        self._asked[number] = future
+        self._send((wire.PROBE, number))
+        return await future
+
+    def _told(self, number: int, answer: bool | str) -> None:
+        future = self._asked.pop(number)
+        if not future.done():
+            if isinstance(answer, bool):
+                future.set_result(answer)
+            else:
+                future.set_exception(RuntimeError(answer))
+
+    def _too_slow(self) -> None:
+        """It has not even come to the model's code."""
+        self.why = ServingError(
+            Code.INTERNAL,
+            f"Stub process '{self.name}' is not healthy. Process {self.pid} has not begun within {self._patience:g} s "
+            "(--backend-config=python,stub-timeout-seconds)",
+            Reason.BACKEND,
+        )
+        self.kill()
 
     def kill(self) -> None:
         self._process.kill()
@@ -124,10 +155,19 @@ class Life:
             self._calls.hang_up(message[1])
         elif kind == wire.ASK:
             self._calls.ask(*message[1:])
+        elif kind == wire.COUNTED:
+            self._calls.counting.counted(*message[1:])
+        elif kind == wire.CLOSED_FAMILY:
+            self._calls.counting.closed(message[1])
         elif kind == wire.READY:
             self._handed.overlaps = message[1]
             self._pool.limit(message[2])
+            self.may_be_asked = message[3]
             self._owner.ready(self, message[1])
+        elif kind == wire.BEGUN:
+            self._waiting.cancel()
+        elif kind == wire.PROBED:
+            self._told(*message[1:])
         elif kind == wire.COMPLETED:
             self._owner.completed(self, message[1])
         elif kind == wire.FAILED:
@@ -147,6 +187,7 @@ class Life:
     def _exited(self, how: str) -> None:
         """The process has ended: what it still had to say counts, all the rest fails."""
         self._owner.ending(self)
+        self._waiting.cancel()
         handed = self._handed
         while self._link.read():
             pass
@@ -156,6 +197,8 @@ class Life:
         not_begun = handed.not_begun(self._notes.begun)
         self._link.close()
         self._calls.end()
+        for number in list(self._asked):
+            self._told(number, False)
         if self.why is None:
             self.why = ServingError(
                 Code.INTERNAL, f"Stub process '{self.name}' is not healthy. Process {self.pid} {how}", Reason.BACKEND

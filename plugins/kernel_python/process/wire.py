@@ -41,9 +41,10 @@ CANCEL = 4  # (execution, index of the request)
 REPLY = 5  # (question, error as (code, text) or None, value)
 LEVEL = 6  # (level of the log)
 FINALIZE = 7  # ()
+PROBE = 8  # (question): the model's is_ready()
 
 # What the child says:
-READY = 11  # (whether `execute` is async, bytes of shared memory that it has mapped)
+READY = 11  # (whether `execute` is async, bytes of shared memory that it has mapped, whether it has is_ready())
 FAILED = 12  # (code, text): it can't be what SETUP says
 DONE = 13  # (execution, started, input ended, output started, ended, outcome)
 SEND = 14  # (execution, index, response or None, final)
@@ -53,8 +54,13 @@ ASK = 17  # (question, what, arguments)
 LOG = 18  # (level, logger, text, file, line, function, traceback, instance)
 CLOSED = 20  # (): finalized
 COMPLETED = 19  # (config as JSON, or None): what `auto_complete_config` made of it
+COUNTED = 21  # (metric, how, value); see counting.py
+CLOSED_FAMILY = 22  # (family of metrics)
+BEGUN = 24  # (): SETUP was read, the model's code is next
+PROBED = 23  # (question, whether it is ready, or as text why that can't be told)
 
-# What an execution comes to, in DONE: a list of responses, and else
+# What an execution comes to, in DONE: a list of responses, each of which may be AGAIN (the request is rescheduled), and else
+AGAIN = True
 OPEN, SKIPPED = None, False  # …answered by senders; …begun when nobody waited any more; …or (code, text) of its failure
 
 _LENGTH = struct.Struct("<I")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kernel import InferenceResponse, RequestState, ServingError, Tensor
+from kernel import RESCHEDULED, InferenceResponse, RequestState, ServingError, Tensor
 from kernel_python.executor import AsyncExecutor, ModelExecutor
 from kernel_python.process import wire
 from kernel_python.process.child.remote import Execution, Kernel, Request
@@ -41,7 +41,8 @@ class Executions:
         self._channel = kernel.channel
         self._executor = executor
         self._model_name = executor.instance.model_name
-        self._outputs = executor.instance.outputs
+        self._kept = executor.instance.kept  # the state of sequences is wanted whatever a client asks for
+        self._outputs = executor.instance.outputs | self._kept
         self._loans = loans
         self._tickets = tickets
         self._ticket: int | None = None  # read, but of a later execution than that it was read for
@@ -136,10 +137,10 @@ class Executions:
             request.timeout_us = timeout
             request.correlation_id = correlation
             request.flags = flags
-            request.wanted = frozenset(outputs) if outputs else self._outputs
+            request.wanted = self._kept.union(outputs) if outputs else self._outputs
             request.number, request.index, request.channel = number, index, self._channel
             if trace is not None:
-                request.trace = SimpleNamespace(context=trace, origin=(number, index))
+                request.trace = SimpleNamespace(context=trace or None, origin=(number, index))
             requests.append(request)
         execution = Execution(requests, len(requests))
         execution.number = number
@@ -163,7 +164,10 @@ class Executions:
             if type(result) is list:
                 outcome = []
                 for request, response in zip(requests, result):
-                    if response is None:
+                    if response is RESCHEDULED:
+                        outcome.append(wire.AGAIN)
+                        request.state = RELEASED
+                    elif response is None:
                         is_open = is_open or request.state is not RELEASED
                         outcome.append(None)
                     else:

@@ -14,6 +14,7 @@ from typing import Any
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Reason, RequestState, ServingError
 from kernel_python.process import wire
 from kernel_python.process.child.channel import Channel
+from kernel_python.process.child.metrics import CustomMetrics
 from kernel_python.process.notes import Notes
 from kernel_python.process.pool import Loans, Pool
 
@@ -73,6 +74,7 @@ class Kernel:
         self.executions: dict[int, Execution] = {}  # those begun whose requests may still be answered or cancelled
         self.calls: dict[int, Callable[[InferenceResponse | None, bool], None]] = {}
         self.numbers = itertools.count(1)
+        self.custom_metrics = CustomMetrics(self)
         self._questions: dict[int, _Answer] = {}
         self._latest = 0  # number of the execution that was begun last
         self._early: dict[int, list[int]] = {}  # of later ones, the requests that nobody waits for any more

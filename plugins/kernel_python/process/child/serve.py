@@ -17,6 +17,7 @@ import sys
 import threading
 import types
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 
 from kernel import Placement, ServingError
@@ -58,7 +59,9 @@ class Child:
         self._main = threading.get_ident()
         self._setup: dict[str, Any] | None = None
         self._kernel: Kernel
+        self._executor: ModelExecutor
         self._executions: Executions | None = None
+        self._probes: set[asyncio.Task[None]] = set()
         self._log: Forwarding
         self._over = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,11 +75,14 @@ class Child:
         setup = self._setup
         assert setup is not None
         parent.die_with(setup["server"])
+        channel.send((wire.BEGUN,))
         self._pool.limit(setup["mapped"])
         self._log = Forwarding(channel, setup["level"])
         self._kernel = Kernel(channel, self._pool, self._loans, self._notes, setup["strict_outputs"])
         instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])  # type: ignore[arg-type]
         instance.decoupled = setup["decoupled"]
+        instance.iterative = setup["iterative"]
+        instance.kept = frozenset(setup["kept"])
         instance.zero_copy = setup["zero_copy"]
         instance.outputs = frozenset(setup["outputs"])
         instance.lends = True  # what is handed over is in a message, or in shared memory, before the model goes on
@@ -89,11 +95,15 @@ class Child:
             self._fail("INTERNAL", describe(error))
         if executor is None:
             return
-        channel.send((wire.READY, isinstance(executor, AsyncExecutor), self._loans.size))
+        self._executor = executor
+        channel.send((wire.READY, isinstance(executor, AsyncExecutor), self._loans.size, executor.is_ready is not None))
         if isinstance(executor, AsyncExecutor):
             asyncio.run(self._serve_async(executor))
         else:
             self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
+            if executor.is_ready is not None:
+                # Asked in the midst of a long execution it is to answer: so somebody has to read all the time.
+                threading.Thread(target=channel.wait, args=(lambda: self._over,), name="reader", daemon=True).start()
             self._executions.serve(self._begun, lambda: self._over)
         executor.finalize()
         channel.send((wire.CLOSED,))
@@ -147,6 +157,8 @@ class Child:
             self._kernel.cancelled(*message[1:])
         elif kind == wire.REPLY:
             self._kernel.told(*message[1:])
+        elif kind == wire.PROBE:
+            self._probe(message[1])
         elif kind == wire.LEVEL:
             self._log.set_level(message[1])
         elif kind == wire.SETUP:
@@ -157,6 +169,38 @@ class Child:
             self._over = True
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._last_wish.set)
+
+    def _probe(self, number: int) -> None:
+        """Ask the model whether it is ready: `async` on the loop that it executes on, else on a thread of its own."""
+        question = self._executor.is_ready
+        assert question is not None
+        if inspect.iscoroutinefunction(question) and self._loop is not None:
+            loop = self._loop
+
+            def begin() -> None:
+                task = loop.create_task(self._answer(number, question()))
+                self._probes.add(task)
+                task.add_done_callback(self._probes.discard)
+
+            loop.call_soon_threadsafe(begin)
+            return
+
+        def work() -> None:
+            async def answer() -> bool:
+                ready = question()
+                return await ready if inspect.isawaitable(ready) else ready
+
+            asyncio.run(self._answer(number, answer()))
+
+        threading.Thread(target=work, name="is_ready", daemon=True).start()
+
+    async def _answer(self, number: int, ready: Awaitable[bool]) -> None:
+        answer: bool | str
+        try:
+            answer = await ready
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        self._channel.send((wire.PROBED, number, answer))
 
     def _rest(self) -> float | None:
         """Before a wait: see that the pool does not keep what was needed once."""

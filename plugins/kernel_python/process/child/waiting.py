@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["GreenletExit", "drive", "future_for", "on_loop", "wait_for"]
+__all__ = ["GreenletExit", "ask", "drive", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 
@@ -29,6 +29,11 @@ def wait_for(kernel: Any, step: Step, advice: str) -> None:
     with kernel.channel.state:
         step(lambda: woken.append(True))
     kernel.channel.wait(lambda: woken)
+
+
+def ask(instance: Any, what: str, *arguments: Any) -> Any:
+    """Return what the server answers; raises the ServingError that it answers with."""
+    return instance.kernel.ask(what, *arguments)
 
 
 def future_for(kernel: Any, step: Step) -> asyncio.Future[None]:

@@ -138,9 +138,59 @@ class TritonPythonModel:
             lambda: pb_utils.is_model_ready("nope"),
             lambda: pb_utils.get_model_dir(),
         ]
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", np.array(list(map(told, calls)), dtype=np.object_))])
+        return told_all(calls)
+
+    def bad_questions(self, request):
+        """Wrong arguments about models and memory."""
+        calls = [
+            lambda: pb_utils.is_model_ready("two", 1),
+            lambda: pb_utils.is_model_ready(),
+            lambda: pb_utils.load_model(),
+            lambda: pb_utils.load_model("two", config=1),
+            lambda: pb_utils.load_model("two", files=[1]),
+            lambda: pb_utils.unload_model(1),
+            lambda: pb_utils.unload_model("two", unload_dependents="x"),
+            lambda: pb_utils.PreferredMemory(),
+            lambda: pb_utils.PreferredMemory(1),
+            lambda: pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, "x"),
+            lambda: [int(pb_utils.TRITONSERVER_MEMORY_CPU), int(pb_utils.TRITONSERVER_MEMORY_GPU)],
         ]
+        return told_all(calls)
+
+    def metrics(self, request):
+        """Metrics, and of their misuse what the reference survives: the second that its server refuses is its end."""
+        make = pb_utils.MetricFamily
+        counters = make("behave_counters", "of behave", make.COUNTER)
+        gauges = make(name="behave_gauges", description="of behave", kind=make.GAUGE)
+        histograms = make("behave_histograms", "of behave", make.HISTOGRAM)
+        counter = counters.Metric(labels={"a": "b"})
+        gauge = gauges.Metric()
+        histogram = histograms.Metric({"a": "b"}, [1, 2])
+        orphan = make("behave_orphans", "of behave", make.GAUGE).Metric()
+        calls = [
+            lambda: (counter.increment(1.5), counter.increment(2), counter.value()),
+            lambda: (gauge.set(5), gauge.increment(-7), gauge.value()),
+            lambda: (histogram.observe(1), histogram.observe(3)),
+            lambda: counters.Metric({"a": "b"}).value(),
+            lambda: counters.Metric({"a": "c"}).value(),
+            lambda: [make.COUNTER, int(make.GAUGE), repr(make.HISTOGRAM)],
+            lambda: counters.Metric([1]),
+            lambda: counters.Metric("x"),
+            lambda: counters.Metric({}, "x"),
+            lambda: counters.Metric({}, [1]),
+            lambda: histograms.Metric(),
+            lambda: histograms.Metric({}, (1, 2)),
+            lambda: orphan.value(),
+            lambda: make("behave_wrong", "of behave"),
+            lambda: make("behave_wrong", "of behave", 1),
+            lambda: make(1, "of behave", make.GAUGE),
+        ]
+        return told_all(calls)
+
+
+def told_all(calls):
+    """A response with what each of the calls returns or raises."""
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", np.array(list(map(told, calls)), dtype=np.object_))])]
 
 
 def told(call):

@@ -1,0 +1,204 @@
+"""HTTP for one page: a GET of /metrics is answered with it, any other GET with nothing, everything else with 405, as observed.
+
+One request of a connection at a time; what a client sends meanwhile waits in its socket. Who sends what is no HTTP is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import httptools
+
+from kernel import Connections, Kernel
+from kernel_metrics.text import CONTENT_TYPE
+
+__all__ = ["Connection", "Server"]
+
+#: A head must be complete within this many seconds and bytes; an answer taken within as many seconds.
+PATIENCE = 30.0
+MAX_HEAD = 16 * 1024
+SWEEP_SECONDS = 5.0
+
+#: The most requests of one read that wait for their turn.
+MAX_WAITING = 64
+
+_PAGE = re.compile(r"/metrics/?")
+_NOT_ALLOWED = b'{"error":"Method Not Allowed"}'
+
+log = logging.getLogger("kernel.metrics")
+
+Page = Callable[[], Awaitable[bytes]]
+
+
+class Server(Connections["Connection"]):
+    """What the connections share: the page, made anew for each request."""
+
+    def __init__(self, kernel: Kernel, page: Page) -> None:
+        super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS)
+        self.loop = kernel.loop
+        self.page = page
+
+    def look_at(self, connection: Connection, now: float) -> None:
+        """Cut off a client that keeps us waiting."""
+        connection.sweep(now)
+
+
+class _Request(NamedTuple):
+    method: bytes
+    path: str
+    version: str
+    keep_alive: bool
+
+
+class Connection(asyncio.Protocol):
+    """The protocol object of one client connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._url = b""
+        self._head_size = 0  # bytes since the last complete message
+        self._since = 0.0  # when the message began that is still to be completed; 0: there is none
+        self._stuck_since = 0.0  # when the client has ceased to take what it is sent; 0: it takes it
+        self._waiting: deque[_Request] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._writable: asyncio.Future[None] | None = None  # while the client doesn't take what it was sent
+        self._closing = False  # nothing more is read
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._server.opened(self)
+        if self._server.draining:
+            transport.close()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._closing = True
+        self._server.closed(self)
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._close_after_answers()
+            return
+        if self._head_size > MAX_HEAD or len(self._waiting) > MAX_WAITING:
+            self._close_after_answers()
+        elif self._waiting and self._answering is None:
+            self._transport.pause_reading()
+            self._answering = self._server.loop.create_task(self._answer_all())
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; what it has asked for is still answered."""
+        self._closing = True
+        return self._answering is not None
+
+    def pause_writing(self) -> None:
+        self._writable = self._server.loop.create_future()
+        self._stuck_since = self._server.now()
+
+    def resume_writing(self) -> None:
+        writable, self._writable = self._writable, None
+        self._stuck_since = 0.0
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
+    # -- the parser's calls
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._since = self._server.now()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        self._head_size = 0
+        self._since = 0.0
+        path = _path(self._url)
+        self._waiting.append(
+            _Request(parser.get_method(), path, parser.get_http_version(), parser.should_keep_alive())
+        )
+
+    # -- answers
+
+    async def _answer_all(self) -> None:
+        while self._waiting:
+            request = self._waiting.popleft()
+            try:
+                answer = await self._answer(request)
+            except Exception:
+                log.exception("the metrics page can't be made")
+                self._transport.abort()
+                return
+            self._transport.write(answer)
+            if not request.keep_alive or self._server.draining:
+                self._waiting.clear()
+                self._closing = True
+            while self._writable is not None:
+                await self._writable
+        self._answering = None
+        if self._closing:
+            self._transport.close()
+        else:
+            self._transport.resume_reading()
+
+    async def _answer(self, request: _Request) -> bytes:
+        if request.method == b"GET":
+            body = await self._server.page() if _PAGE.fullmatch(request.path) else b""
+            headers = f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
+            status = "200 OK"
+        else:
+            body = b"" if request.method == b"HEAD" else _NOT_ALLOWED
+            headers = f"Content-Length: {len(_NOT_ALLOWED)}\r\nContent-Type: text/plain\r\n"
+            status = "405 Not Allowed"
+        if request.version == "1.0":
+            headers += "Connection: keep-alive\r\n" if request.keep_alive else ""
+        elif not request.keep_alive or self._server.draining:
+            headers += "Connection: close\r\n"
+        return f"HTTP/{request.version} {status}\r\n{headers}\r\n".encode() + body
+
+    def _close_after_answers(self) -> None:
+        self._closing = True
+        if self._waiting and self._answering is None:
+            self._answering = self._server.loop.create_task(self._answer_all())
+        elif self._answering is None:
+            self._transport.close()
+
+    # -- time and the end
+
+    def drain(self) -> None:
+        """Answer what was asked, and close."""
+        self._closing = True
+        if self._answering is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        for since in (self._since, self._stuck_since):
+            if since and now - since > PATIENCE:
+                self._transport.abort()
+
+
+def _path(url: bytes) -> str:
+    """Return the path of a request target, without the query."""
+    try:
+        path = httptools.parse_url(url).path
+    except httptools.HttpParserInvalidURLError:
+        return ""
+    return (path or b"").decode("latin-1")

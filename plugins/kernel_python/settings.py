@@ -1,0 +1,60 @@
+"""`--backend-config=python,<setting>=<value>`: which settings there are, which of them mean something here.
+
+The reference's sizes of shared memory and of its thread pool are checked and have nothing to act on: memory is taken as it is
+needed, and calls need no threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernel import Code, ServingError
+
+__all__ = ["Settings", "read_settings"]
+
+log = logging.getLogger("kernel_python")
+
+MEBIBYTE = 1 << 20
+WITHOUT_EFFECT = ("shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`stub_timeout`: seconds in which a process for a model has to have begun, before any code of the model's runs."""
+
+    stub_timeout: float = 30.0
+
+
+def read_settings(given: Mapping[str, str]) -> Settings:
+    """Return what the settings come to. Raises ServingError(INVALID_ARG), in the reference's words where it has some."""
+    numbers = {
+        key: _number(key, value) for key, value in given.items() if key in (*WITHOUT_EFFECT, "stub-timeout-seconds")
+    }
+    if numbers.get("shm-default-byte-size", 4 * MEBIBYTE) < 4 * MEBIBYTE:
+        raise ServingError(Code.INVALID_ARG, "shm-default-byte-size can't be smaller than 4 MiBs")
+    for key in ("shm-growth-byte-size", "stub-timeout-seconds", "thread-pool-size"):
+        if numbers.get(key, 1) <= 0:
+            raise ServingError(Code.INVALID_ARG, f"{key} can't be smaller than or equal to zero.")
+    for key in given:
+        if key in WITHOUT_EFFECT:
+            log.info("backend-config python,%s has no effect: there is nothing here that it could act on", key)
+        elif key != "stub-timeout-seconds" and key != "default-max-batch-size":
+            log.warning(
+                "backend-config python,%s is not known; there are %s",
+                key,
+                ", ".join(("stub-timeout-seconds", *WITHOUT_EFFECT)),
+            )
+    return Settings(float(numbers.get("stub-timeout-seconds", Settings.stub_timeout)))
+
+
+def _number(key: str, value: str) -> int:
+    if key == "shm-region-prefix-name":
+        return 1
+    try:
+        return int(value)
+    except ValueError:
+        raise ServingError(
+            Code.INVALID_ARG, f"backend-config python,{key} is '{value}', where a whole number is wanted"
+        ) from None

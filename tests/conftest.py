@@ -1,0 +1,12 @@
+"""What all tests share: a property test takes as long as it takes, and CI tries the same examples every time."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "kernel", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("kernel")
