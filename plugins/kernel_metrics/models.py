@@ -6,6 +6,7 @@ begins with `kernel_` is ours. Reads counters, changes none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kernel import Model, Reason
@@ -224,7 +225,8 @@ def first_response_bounds(model: Model) -> Sequence[float]:
 
 
 def _labels(model: Model) -> dict[str, str]:
-    tags = {f"_{key}": value for key, value in model.config.message.metric_tags.items()}
+    # A label's name has no escapes: one character that it may not have would make the whole page unreadable.
+    tags = {"_" + re.sub("[^a-zA-Z0-9_]", "_", key): value for key, value in sorted(model.config.message.metric_tags.items())}
     return {**tags, **_gpu_label(model), "model": model.name, "version": str(model.version)}
 
 

@@ -152,6 +152,17 @@ def test_versions_and_tags(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_tag_that_no_label_can_be_named_after(tmp_path: Path) -> None:
+    config = BASE + 'metric_tags { key: "cost-center \\"\\n\u00e9" value: "x" }\n'
+
+    async def main() -> None:
+        async with scraped(tmp_path, {"m": config}) as it:
+            labels = '_cost_center____="x",model="m",version="1"'
+            assert list(await it.values("nv_inference_count")) == [f"nv_inference_count{{{labels}}}"]
+
+    run(main())
+
+
 def test_batch_sizes_and_queue_times(tmp_path: Path) -> None:
     async def main() -> None:
         async with scraped(tmp_path, {"m": BATCHING, "plain": BASE}, {"m": sleeping(0.02)}) as it:
