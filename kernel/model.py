@@ -364,6 +364,7 @@ class Model:
         await asyncio.gather(*going, *self._departures)
         self.state = ModelState.UNAVAILABLE
         self.attachments.clear()
+        self.kernel.on_unload()
 
     async def _close_instance(self, instance: ModelInstance) -> None:
         if self.kernel.limits is not None:

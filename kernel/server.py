@@ -131,6 +131,7 @@ class Kernel:
         self.custom_metrics = CustomMetrics()  # those that models make
         self._readiness = Readiness()
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
+        self.on_unload: Callable[[], None] = lambda: None  # called when a model version has gone
         self.turn: Turn
         self.live = False
         self.accepting = False

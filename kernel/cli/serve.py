@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -51,7 +52,10 @@ GC_THRESHOLDS = (7_000, 20, 50)
 #: By default it gives back what a large request has used, and asks for it again, page by page, for the next one.
 KEPT_FREE = 128 * 1024 * 1024
 LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+#: How long after an unload what the model has left behind is cleared away; others that go meanwhile are cleared away with it.
+TIDY_SECONDS = 1.0
 
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
@@ -142,6 +146,31 @@ def _keep_memory() -> None:
         return
     set_option(_M_MMAP_THRESHOLD, LARGEST_KEPT)
     set_option(_M_TRIM_THRESHOLD, KEPT_FREE)
+    set_option(_M_ARENA_MAX, 1)  # what threads have used can't be given back from arenas of their own
+
+
+def _tidier(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Return what is to be called when a model has gone: its memory goes back to the system soon afterwards.
+
+    A model may hold its weights in reference cycles, which the collector would come to late, or never where they were frozen.
+    """
+    timer: asyncio.TimerHandle | None = None
+
+    def tidy() -> None:
+        nonlocal timer
+        timer = None
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+    def soon() -> None:
+        nonlocal timer
+        if timer is None:
+            timer = loop.call_later(TIDY_SECONDS, tidy)
+
+    return soon
 
 
 async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> int:
@@ -195,6 +224,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    kernel.on_unload = _tidier(asyncio.get_running_loop())
     await stop.wait()
     return await _stop(kernel, frontends, options.exit_timeout_secs, now)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
+from virtual import run
 
 from kernel.cli import serve
 
@@ -15,7 +19,8 @@ def test_allocator_keeps_what_large_requests_have_used(monkeypatch: pytest.Monke
     library = SimpleNamespace(mallopt=lambda option, value: options.append((option, value)))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     serve._keep_memory()
-    assert options == [(-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX
+    assert options == [(-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024), (-8, 1)]
 
 
 @pytest.mark.parametrize("problem", [AttributeError("no mallopt"), OSError("no library")])
@@ -27,3 +32,36 @@ def test_c_library_without_it(monkeypatch: pytest.MonkeyPatch, problem: Exceptio
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     serve._keep_memory()
+
+
+class Weights:
+    """Refers to itself, as the objects of many libraries do."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_unloaded_models_leave_behind_is_cleared_away_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[int] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=trimmed.append))
+
+    async def main() -> None:
+        soon = serve._tidier(asyncio.get_running_loop())
+        weights = Weights()
+        gone = weakref.ref(weights)
+        gc.freeze()  # as after the start: the collector never looks at it again
+        del weights
+        soon()
+        soon()
+        await asyncio.sleep(serve.TIDY_SECONDS / 2)
+        assert trimmed == []
+        await asyncio.sleep(serve.TIDY_SECONDS)
+        assert trimmed == [0] and gone() is None
+        soon()
+        await asyncio.sleep(2 * serve.TIDY_SECONDS)
+        assert trimmed == [0, 0]
+
+    try:
+        run(main())
+    finally:
+        gc.unfreeze()
