@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import socket
 import struct
@@ -128,13 +129,25 @@ def reference_script() -> Path:
     return Path(os.environ.get("KERNEL_REFERENCE", PROJECT.parent / "shared/tools/reference_triton.py"))
 
 
+#: Every reference that was started.
+REFERENCES: list[Server] = []
+
+
+def reference_has_crashed() -> bool:
+    """Whether one of them was ended by a fault of its own, which it tells in its log."""
+    crashed = re.compile(r"Signal \((4|6|7|8|11)\) received")
+    return any(crashed.search(server.log.read_text(errors="replace")) for server in REFERENCES if server.log.exists())
+
+
 def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     """Start the real Triton. The caller stops it."""
     http_port, grpc_port, metrics_port = free_ports(3)
     ports = ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
     more = ["--exit-timeout-secs=8", f"--backend-config=python,shm-region-prefix-name={PREFIX}"]
     command = [sys.executable, reference_script(), repository, *ports, *more, *flags]
-    return Server("reference", [str(part) for part in command], http_port, grpc_port, log, metrics_port)
+    server = Server("reference", [str(part) for part in command], http_port, grpc_port, log, metrics_port)
+    REFERENCES.append(server)
+    return server
 
 
 def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
