@@ -35,16 +35,20 @@ class BatchRule:
         """Return the rule of a config that has `dynamic_batching`."""
         batching = config.dynamic_batching
         assert batching is not None
+        return cls.with_sizes(config, batching.preferred_batch_size, batching.max_queue_delay_us)
+
+    @classmethod
+    def with_sizes(cls, config: ModelConfig, sizes: Iterable[int], delay_us: int, varying: Iterable[str] = ()) -> BatchRule:
+        """Return the rule of a config that prefers batches of `sizes`. `varying`: inputs of variable size beside its own."""
         limit = max(config.max_batch_size, 1)
-        preferred = frozenset(batching.preferred_batch_size if config.max_batch_size else ()) or frozenset({limit})
+        preferred = frozenset(sizes if config.max_batch_size else ()) or frozenset({limit})
+        own = (spec.name for spec in config.inputs if -1 in spec.dims and not spec.allow_ragged_batch)
         return cls(
             max_batch_size=limit,
             preferred=preferred,
             largest=max(preferred),
-            delay=batching.max_queue_delay_us / 1e6,
-            equal_shapes=tuple(
-                spec.name for spec in config.inputs if -1 in spec.dims and not spec.allow_ragged_batch
-            ),
+            delay=delay_us / 1e6,
+            equal_shapes=(*own, *varying),
             same_inputs=any(spec.optional for spec in config.inputs),
         )
 

@@ -22,7 +22,7 @@ from kernel.interfaces import Backend, InstanceContext, Placement, RemoteExecuto
 from kernel.limited import limited
 from kernel.rate_limiter import needs_of
 from kernel.remote import RemoteInstance
-from kernel.request import InferenceRequest, InferenceResponse
+from kernel.request import InferenceRequest, InferenceResponse, nobody
 from kernel.scaling import Slot, rearranged, slots_of
 from kernel.scheduler import Scheduler
 from kernel.sequence_scheduler import SequenceScheduler
@@ -187,7 +187,7 @@ class Model:
         kernel = self.kernel
         samples: list[Sample] = await kernel.loop.run_in_executor(kernel.load_pool, read_samples, config, self.model_folder)
         for sample in samples:
-            self._prepare(sample.request(self.name, _nobody), sample)
+            self._prepare(sample.request(self.name, nobody), sample)
         return samples
 
     def _prepare(self, request: InferenceRequest, sample: Sample) -> None:
@@ -561,10 +561,6 @@ class _Reshaping:
         if response is not None and response.error is None:
             self._model.reshape_outputs(response)
         self._respond(response, final)
-
-
-def _nobody(response: InferenceResponse | None, final: bool) -> None:
-    """The continuation of a request that is only checked."""
 
 
 def _invalid(message: str) -> ServingError:

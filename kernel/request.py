@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kernel.batch import Batch
 
-__all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond", "log_ids"]
+__all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond", "log_ids", "nobody"]
 
 #: The one completion. `(response, final)`; the response is None only for a final flag that carries no data.
 Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
@@ -199,3 +199,7 @@ class InferenceResponse:
 
     def __repr__(self) -> str:
         return f"<InferenceResponse {self.error!r}>" if self.error else f"<InferenceResponse {self.outputs}>"
+
+
+def nobody(response: InferenceResponse | None, final: bool) -> None:
+    """The continuation of a request that has had its final answer, or for which nobody ever waited."""

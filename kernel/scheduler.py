@@ -23,13 +23,13 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.instance import SKIPPED, ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, log_ids
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, log_ids, nobody
 from kernel.statistics import StatisticsCounter
 from kernel.strict import OutputWatch
 from kernel.tensor import Tensor
 from kernel.turn import NESTED, STREAK, Turn
 
-__all__ = ["Scheduler"]
+__all__ = ["TURN_SECONDS", "Scheduler", "error_for", "stopping_error"]
 
 log = logging.getLogger("kernel")
 
@@ -41,10 +41,6 @@ GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read m
 
 
 _NOTHING: dict[str, Tensor] = {}
-
-
-def _nobody(response: InferenceResponse | None, final: bool) -> None:
-    """The continuation of a request that has had its final answer."""
 
 
 class Scheduler:
@@ -156,16 +152,10 @@ class Scheduler:
         request.enqueued = now = self.clock()
         parent = request.parent
         if self.stopping and (parent is None or self.closed):
-            self._refuse(
-                request,
-                ServingError(
-                    Code.UNAVAILABLE,
-                    f"{request.log_id}Server is stopping, scheduler for model has stopped accepting new inference requests",
-                ),
-            )
+            self._refuse(request, stopping_error(request))
             return
         if self.refusing is not None:
-            self._refuse(request, _for(request, self.refusing))
+            self._refuse(request, error_for(request, self.refusing))
             return
         instance = self._single
         if instance is None:
@@ -296,7 +286,7 @@ class Scheduler:
         self.statistics.refused += 1
         request.state = RELEASED
         request.error = error
-        respond, request.respond = request.respond, _nobody
+        respond, request.respond = request.respond, nobody
         respond(self.sign(request, InferenceResponse([], error=error)), True)
 
     # -- decide --------------------------------------------------------------------------------------------------------
@@ -437,7 +427,7 @@ class Scheduler:
         self.refusing = error
         if error is not None:
             for request in list(self.queue):
-                self.cancel(request, _for(request, error))
+                self.cancel(request, error_for(request, error))
 
     def look_again(self) -> None:
         """Something has changed besides what the scheduler has done itself: perhaps what waits can be executed now."""
@@ -614,7 +604,7 @@ class Scheduler:
             request.parent = None
             if parent.children is not None:
                 parent.children.discard(request)
-        respond, request.respond = request.respond, _nobody
+        respond, request.respond = request.respond, nobody
         if response is not None:
             response.model_name = self.name
             response.model_version = self.version_text
@@ -830,8 +820,14 @@ def _all_answered(requests: Sequence[InferenceRequest], result: list[Any]) -> bo
     return True
 
 
-def _for(request: InferenceRequest, error: ServingError) -> ServingError:
-    """The same error, told about one request."""
+def stopping_error(request: InferenceRequest) -> ServingError:
+    """Return why a request is refused by a scheduler that has been told to stop."""
+    words = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    return ServingError(Code.UNAVAILABLE, f"{request.log_id}{words}")
+
+
+def error_for(request: InferenceRequest, error: ServingError) -> ServingError:
+    """Return the same error, told about one request."""
     return ServingError(error.code, f"{request.log_id}{error.message}", Reason.REJECTED)
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kernel.batch import RESCHEDULED, Batch
+from kernel.batchers import number_of_environment
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
 from kernel.handover import BlockedCall
 from kernel.instance import ModelInstance
 from kernel.mailbox import Mailbox
-from kernel.request import InferenceRequest, InferenceResponse, RequestState
-from kernel.scheduler import TURN_SECONDS, Scheduler
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, nobody
+from kernel.scheduler import TURN_SECONDS, Scheduler, error_for, stopping_error
 from kernel.sequencing import Sequence as RequestSequence
 from kernel.sequencing import Sequencer, SequenceRule
 from kernel.state import START, Controls, Memory, States, null_inputs
@@ -128,13 +128,10 @@ class SequenceScheduler(Scheduler):
         One that goes on with a sequence is accepted to the end.
         """
         if self.refusing is not None:
-            raise ServingError(self.refusing.code, f"{request.log_id}{self.refusing.message}", Reason.REJECTED)
+            raise error_for(request, self.refusing)
         known = self._continuing and not request.flags & START and self.queue.knows(request)
         if self.stopping and (self.closed or (request.parent is None and not known)):
-            raise ServingError(
-                Code.UNAVAILABLE,
-                f"{request.log_id}Server is stopping, scheduler for model has stopped accepting new inference requests",
-            )
+            raise stopping_error(request)
         if request.correlation_id and (error := self._controls.refusal(request)) is not None:
             raise error
         return self.queue.check(request)
@@ -206,7 +203,7 @@ class SequenceScheduler(Scheduler):
 
     def _null(self, pattern: InferenceRequest) -> InferenceRequest:
         """Return what stands for an empty slot in an execution together with `pattern`."""
-        null = InferenceRequest(self.name, null_inputs(pattern.inputs, self._controls), _nobody)
+        null = InferenceRequest(self.name, null_inputs(pattern.inputs, self._controls), nobody)
         null.model = pattern.model
         null.parent = pattern.parent  # who looks for the makers of an execution may begin here
         null.enqueued = pattern.enqueued
@@ -376,8 +373,7 @@ class SequenceScheduler(Scheduler):
         if error is not None:
             # The last first: each is told the reason, and none is cut off by another.
             for request in reversed(list(self.queue)):
-                words = ServingError(error.code, f"{request.log_id}{error.message}", Reason.REJECTED)
-                self.cancel(request, words)
+                self.cancel(request, error_for(request, error))
 
     def abort(self, error: ServingError) -> None:
         for request in reversed(list(self.queue)):
@@ -405,19 +401,7 @@ def _protect(request: InferenceRequest) -> None:
         tensor.array = view
 
 
-def _nobody(response: InferenceResponse | None, final: bool) -> None:
-    """The continuation of a null request."""
-
-
 def _hold_of_environment() -> tuple[int, int] | None:
     """Return how many requests have to wait in slots, and in the backlog, before anything is executed; None: no matter."""
-    placed = _number("TRITONSERVER_DELAY_SCHEDULER")
-    return (placed, _number("TRITONSERVER_BACKLOG_DELAY_SCHEDULER")) if placed else None
-
-
-def _number(name: str) -> int:
-    try:
-        return int(os.environ.get(name, "0"))
-    except ValueError:
-        log.warning("%s is %r, wanted a number", name, os.environ[name])
-        return 0
+    placed = number_of_environment("TRITONSERVER_DELAY_SCHEDULER")
+    return (placed, number_of_environment("TRITONSERVER_BACKLOG_DELAY_SCHEDULER")) if placed else None

@@ -47,11 +47,8 @@ class SequenceRule:
         """Return the rule of a config that has `sequence_batching`."""
         batching = config.sequence_batching
         assert batching is not None
-        limit = max(config.max_batch_size, 1)
-        preferred = frozenset(batching.preferred_batch_size if config.max_batch_size else ()) or frozenset({limit})
         # State of a variable size must agree like any other input.
-        varying = [spec.name for spec in config.inputs if -1 in spec.dims and not spec.allow_ragged_batch]
-        varying += [state.input_name for state in batching.states if -1 in state.dims]
+        varying = [state.input_name for state in batching.states if -1 in state.dims]
         return cls(
             oldest=batching.oldest,
             slots=batching.slots,
@@ -60,14 +57,7 @@ class SequenceRule:
             utilization=batching.minimum_slot_utilization,
             iterative=batching.iterative,
             string_ids=any(one.kind == "CORRID" and one.datatype == "BYTES" for one in batching.controls),
-            batch=BatchRule(
-                max_batch_size=limit,
-                preferred=preferred,
-                largest=max(preferred),
-                delay=batching.max_queue_delay_us / 1e6,
-                equal_shapes=tuple(varying),
-                same_inputs=any(spec.optional for spec in config.inputs),
-            ),
+            batch=BatchRule.with_sizes(config, batching.preferred_batch_size, batching.max_queue_delay_us, varying),
         )
 
 
