@@ -20,21 +20,20 @@ from kernel.config import ModelConfig
 from kernel.deadlines import Deadlines
 from kernel.deadlock import circular_wait
 from kernel.errors import Code, Reason, ServingError
-from kernel.instance import SKIPPED, ModelInstance
+from kernel.instance import HELD_SECONDS, SKIPPED, LoopInstance, ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, log_ids, nobody
-from kernel.statistics import StatisticsCounter
+from kernel.statistics import FOLD, StatisticsCounter
 from kernel.strict import OutputWatch
 from kernel.tensor import Tensor
-from kernel.turn import NESTED, STREAK, Turn
+from kernel.turn import NESTED, TURN_SECONDS, Turn
 
-__all__ = ["TURN_SECONDS", "Scheduler", "error_for", "stopping_error"]
+__all__ = ["Scheduler", "error_for", "stopping_error"]
 
 log = logging.getLogger("kernel")
 
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
-TURN_SECONDS = 0.001  # how long executions on the loop may follow one another before others get their turn
 RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
 GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each …
 GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read meanwhile, the thread had better begin
@@ -80,6 +79,7 @@ class Scheduler:
         self._turn = turn
         self._inline = True
         self._single: ModelInstance | None = None
+        self._express: LoopInstance | None = None
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
@@ -121,7 +121,9 @@ class Scheduler:
             instance.runs = not instance.inline and self.queue.plain and self._ordered is None
         self.instances = (*self.instances, *instances)
         self._inline = all(instance.inline for instance in self.instances)
-        self._single = self.instances[0] if len(self.instances) == 1 else None
+        self._single = single = self.instances[0] if len(self.instances) == 1 else None
+        plain = self._simple and self.rule is None and type(self) is Scheduler
+        self._express = single if plain and isinstance(single, LoopInstance) else None
 
     @property
     def pending(self) -> int:
@@ -149,8 +151,23 @@ class Scheduler:
 
     def enqueue(self, request: InferenceRequest) -> None:
         """Accept a checked request, or answer it with why not. From here on the scheduler owns it."""
-        request.enqueued = now = self.clock()
+        clock = self.clock
+        request.enqueued = now = clock()
         parent = request.parent
+        express = self._express
+        if (
+            express is not None
+            and not express.executor.may_wait
+            and not express.outstanding
+            and request.deadline is None
+            and not self.queue.size
+            and not self.stopping
+            and self.refusing is None
+            and (turn := self._turn).depth < NESTED
+            and (parent is None or (parent.requests[0].state is not RELEASED and (now < turn.ends or turn.begin(now))))
+        ):
+            self._run_through(express, request, now)
+            return
         if self.stopping and (parent is None or self.closed):
             self._refuse(request, stopping_error(request))
             return
@@ -173,10 +190,7 @@ class Scheduler:
                 return
             at_once = self._inline or parent.blocked_on is request
             if at_once:
-                turn.calls += 1
-                if turn.calls == 1:
-                    turn.begin()
-                at_once = turn.calls < STREAK
+                at_once = now < turn.ends or turn.begin(now)
         if (
             at_once
             and instance is not None
@@ -234,6 +248,72 @@ class Scheduler:
                 self._watch_over(request, deadline)
             if parent is not None:
                 self._adopt(request, parent)
+
+    def _run_through(self, instance: LoopInstance, request: InferenceRequest, now: float) -> None:
+        """Execute a request that nobody is in front of by one plain call on the loop, and release it.
+
+        All that `_start_at_once`, the instance's `start`, `finished` and `release` come to then, without the questions they ask
+        for others; whatever turns out otherwise is theirs. This is most of what glue models and small pipelines do.
+        """
+        request.state = EXECUTING
+        request.batch = batch = Batch([request], request.batch_size)
+        batch.instance = instance
+        batch.started = now
+        self.in_flight += 1
+        instance.outstanding = 1
+        running = instance.running
+        running[batch] = None
+        turn = self._turn
+        turn.depth += 1
+        outer, turn.plain = turn.plain, True
+        result: object
+        try:
+            result = instance.executor.execute(batch)
+        except BaseException as error:
+            result = error
+        clock = self.clock
+        batch.ended = ended = clock()
+        turn.plain = outer
+        turn.depth -= 1
+        if ended - now > HELD_SECONDS:
+            instance.warn_held(ended - now)
+        if (
+            type(result) is list
+            and len(result) == 1
+            and type(response := result[0]) is InferenceResponse
+            and response.error is None
+            and request.state is EXECUTING
+            and batch.children is None
+            and request.deadline is None
+            and self.watch is None
+            and not (self.queue.size or self.leaving or self.stopping)
+        ):
+            instance.outstanding = 0
+            del running[batch]
+            self.in_flight -= 1
+            request.state = RELEASED
+            request.counted = True
+            times = batch.input_ended or now, batch.output_started or ended
+            statistics = self.statistics
+            ones = statistics.ones
+            ones.append((batch.size, now, now, *times, ended, ended))
+            if len(ones) >= FOLD:
+                statistics.fold()
+            request.parent = None  # which has not heard of it
+            respond, request.respond = request.respond, nobody
+            response.model_name = self.name
+            response.model_version = self.version_text
+            response.id = request.id
+            try:
+                respond(response, True)
+            except Exception:
+                log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
+            request.batch = None
+            request.inputs = _NOTHING
+            return
+        self.finished(instance, batch, result)
+        if request.state is not RELEASED and request.parent is not None:
+            self._adopt(request, request.parent)
 
     def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
         """Accept a checked request that needs no execution, as its answer is known, and give that. `started`: the look-up."""

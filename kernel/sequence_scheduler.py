@@ -20,12 +20,12 @@ from kernel.handover import BlockedCall
 from kernel.instance import ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, nobody
-from kernel.scheduler import TURN_SECONDS, Scheduler, error_for, stopping_error
+from kernel.scheduler import Scheduler, error_for, stopping_error
 from kernel.sequencing import Sequence as RequestSequence
 from kernel.sequencing import Sequencer, SequenceRule
 from kernel.state import START, Controls, Memory, States, null_inputs
 from kernel.tensor import Array
-from kernel.turn import Turn
+from kernel.turn import TURN_SECONDS, Turn
 
 __all__ = ["SequenceScheduler"]
 

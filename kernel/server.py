@@ -145,7 +145,7 @@ class Kernel:
         self.log_settings = log_settings or LogSettings()
         self.tracer = Tracer(self, self.trace_settings)
         self._strict_readiness = strict_readiness
-        self._loop_thread = 0
+        self.loop_thread = 0  # of the loop, by `threading.get_ident`
         self._backends = self.plugins.backends(self)
         self._registry = Registry(
             self,
@@ -158,6 +158,7 @@ class Kernel:
             config_name=config_name,
             parallel=load_threads,
         )
+        self.find = self._registry.lookup  # as `model`, of a version that is a string
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -177,7 +178,7 @@ class Kernel:
         if self.limits is not None:
             self.limits.loop = loop
         self.turn = Turn(loop)
-        self._loop_thread = threading.get_ident()
+        self.loop_thread = threading.get_ident()
         try:
             self.tracer.start()
             await self._registry.start()
@@ -221,7 +222,8 @@ class Kernel:
         A request that does not fit is answered with the error that says why.
         """
         try:
-            model = self._registry.lookup(request.model_name, request.model_version)
+            find = self.find
+            model = find(request.model_name, request.model_version)
             model.check(request)
         except ServingError as error:
             if request.parent is not None and error.code is not Code.INVALID_ARG:
@@ -233,7 +235,8 @@ class Kernel:
             return
         if request.trace is not None:
             self.tracer.go_on(request)
-        model.enqueue(request)
+        enqueue = model.enqueue  # as it is no method, this costs less than to call it by its name
+        enqueue(request)
 
     def submit_to(self, model: Model, request: InferenceRequest) -> None:
         """As `submit`, for a model that has just been looked up."""
@@ -244,7 +247,8 @@ class Kernel:
             return
         if request.trace is not None:
             self.tracer.go_on(request)
-        model.enqueue(request)
+        enqueue = model.enqueue  # as it is no method, this costs less than to call it by its name
+        enqueue(request)
 
     def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
         """Nobody waits for `request` any more: it and what it has called leave the queues, running models can tell.
@@ -260,7 +264,7 @@ class Kernel:
         Non-decoupled models send one response, with `final`; decoupled ones any number, the last call with `final`. Does
         nothing once the request is released.
         """
-        if threading.get_ident() == self._loop_thread:
+        if threading.get_ident() == self.loop_thread:
             request.model.scheduler.send(request, response, final)
         elif request.state is not RequestState.RELEASED:
             self.mailbox.post(request.model.scheduler.send, request, response, final)
@@ -286,7 +290,7 @@ class Kernel:
             kind = "cancel" if error.code is Code.CANCELLED else "fail"
         responded = request.model.scheduler.statistics.responded
         times = started, output_started or ended, ended
-        if threading.get_ident() == self._loop_thread:
+        if threading.get_ident() == self.loop_thread:
             responded(index, kind, *times)
         else:
             self.mailbox.post(responded, index, kind, *times)
@@ -296,7 +300,7 @@ class Kernel:
 
         Raises RuntimeError once the kernel has stopped.
         """
-        if threading.get_ident() == self._loop_thread:
+        if threading.get_ident() == self.loop_thread:
             self.loop.call_soon(callback, *args)
         else:
             self.mailbox.post(callback, *args)
@@ -307,7 +311,7 @@ class Kernel:
         In a model's execution on the loop (placement `loop`) other work goes on meanwhile; on any other thread the thread
         waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
         """
-        if threading.get_ident() != self._loop_thread:
+        if threading.get_ident() != self.loop_thread:
             call = BlockedCall(_nothing)
             self.mailbox.post(step, lambda: call(None, True))
             call.wait()
@@ -325,7 +329,7 @@ class Kernel:
         if batch is not None:
             batch.blocked_on = request
         try:
-            if threading.get_ident() != self._loop_thread:
+            if threading.get_ident() != self.loop_thread:
                 call = BlockedCall(request.respond)
                 request.respond = call
                 self.mailbox.post(self.submit, request)

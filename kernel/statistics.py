@@ -8,6 +8,7 @@ time (`Observer` in interfaces.py); while nobody does, that costs nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import sub
 
 from kernel.batch import Batch
 from kernel.errors import Reason
@@ -19,7 +20,7 @@ FOLD = 256  # requests that are noted before they are added up
 RESPONSE_KINDS = ("success", "fail", "empty_response", "cancel")
 RESPONSE_TIMES = ("compute_infer", "compute_output", *RESPONSE_KINDS)
 
-__all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
+__all__ = ["FOLD", "Duration", "ModelStatistics", "StatisticsCounter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,6 @@ class StatisticsCounter:
     """
 
     __slots__ = (
-        "_ones",
         "_records",
         "batches",
         "compute_infer",
@@ -84,6 +84,7 @@ class StatisticsCounter:
         "miss_time",
         "misses",
         "observers",
+        "ones",
         "queue_time",
         "refused",
         "responses",
@@ -113,20 +114,15 @@ class StatisticsCounter:
         self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.responses: dict[int, dict[str, list[float]]] = {}  # of those that a backend has reported
         self.observers: tuple[Observer, ...] = ()
-        self._ones: list[Record] = []  # requests executed alone, not yet added up
+        self.ones: list[Record] = []  # requests executed alone, not yet added up: `fold` does it once there are FOLD
         self._records: list[Record] = []  # others, of which the observers have not been told
 
     def executed(self, batch: Batch) -> None:
         """Count one execution of the backend."""
         self.execution_count += 1
-        entry = self.batches.get(batch.size)
-        if entry is None:
-            entry = self.batches[batch.size] = [0, 0.0, 0.0, 0.0]
         input_ended, output_started = batch.input_ended, batch.output_started
-        entry[0] += 1
-        entry[1] += input_ended - batch.started
-        entry[2] += output_started - input_ended
-        entry[3] += batch.ended - output_started
+        times = input_ended - batch.started, output_started - input_ended, batch.ended - output_started
+        self._add_executions(batch.size, 1, *times)
 
     def executed_all(self, batch: Batch) -> None:
         """As `executed`, and as `succeeded` for each request of the batch: all are answered as it ends."""
@@ -153,16 +149,16 @@ class StatisticsCounter:
 
     def executed_one(self, batch: Batch, enqueued: float) -> None:
         """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
-        ones = self._ones
+        ones = self.ones
         ended = batch.ended
         ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, ended, ended))
         if len(ones) >= FOLD:
-            self._fold()
+            self.fold()
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""
-        if self._ones:
-            self._fold()
+        if self.ones:
+            self.fold()
         if self._records:
             self._tell()
 
@@ -171,36 +167,40 @@ class StatisticsCounter:
         for observer in self.observers:
             observer.answered(records)
 
-    def _fold(self) -> None:
-        success_time = queue_time = compute_input = compute_infer = compute_output = 0.0
-        batches = self.batches
-        ones, self._ones = self._ones, []
-        ended = self.last_inference
-        for rows, enqueued, started, input_ended, output_started, ended, _ in ones:
-            first, second, third = input_ended - started, output_started - input_ended, ended - output_started
-            entry = batches.get(rows)
-            if entry is None:
-                entry = batches[rows] = [0, 0.0, 0.0, 0.0]
-            entry[0] += 1
-            entry[1] += first
-            entry[2] += second
-            entry[3] += third
-            self.inference_count += rows
-            success_time += ended - enqueued
-            queue_time += started - enqueued
-            compute_input += first
-            compute_infer += second
-            compute_output += third
-        self.execution_count += len(ones)
-        self.success += len(ones)
-        self.last_inference = max(ended, self.last_inference)
-        self.success_time += success_time
-        self.queue_time += queue_time
-        self.compute_input += compute_input
-        self.compute_infer += compute_infer
-        self.compute_output += compute_output
+    def fold(self) -> None:
+        """Add up what `ones` has noted."""
+        ones, self.ones = self.ones, []
+        every, enqueued, started, input_ended, output_started, ended, _ = zip(*ones)
+        count = len(ones)
+        first = sum(map(sub, input_ended, started))
+        second = sum(map(sub, output_started, input_ended))
+        third = sum(map(sub, ended, output_started))
+        self.execution_count += count
+        self.inference_count += sum(every)
+        self.success += count
+        self.last_inference = max(ended[-1], self.last_inference)
+        self.success_time += sum(map(sub, ended, enqueued))
+        self.queue_time += sum(map(sub, started, enqueued))
+        self.compute_input += first
+        self.compute_infer += second
+        self.compute_output += third
+        if len(set(every)) == 1:
+            self._add_executions(every[0], count, first, second, third)
+        else:
+            for rows, _, one, two, three, four, _ in ones:
+                self._add_executions(rows, 1, two - one, three - two, four - three)
         for observer in self.observers:
             observer.answered(ones)
+
+    def _add_executions(self, rows: int, count: int, first: float, second: float, third: float) -> None:
+        """Count executions of `rows` rows, and the sums of their compute times."""
+        entry = self.batches.get(rows)
+        if entry is None:
+            entry = self.batches[rows] = [0, 0.0, 0.0, 0.0]
+        entry[0] += count
+        entry[1] += first
+        entry[2] += second
+        entry[3] += third
 
     def succeeded(self, rows: int, enqueued: float, batch: Batch, now: float) -> None:
         """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles)."""

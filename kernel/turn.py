@@ -7,29 +7,35 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["NESTED", "STREAK", "Turn"]
+__all__ = ["CALLS_SECONDS", "NESTED", "TURN_SECONDS", "Turn"]
 
 NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
-STREAK = 64  # calls of models that run at once within one turn of the loop
+TURN_SECONDS = 0.001  # how long executions that had to wait may follow one another before others get their turn
+CALLS_SECONDS = 0.002  # how long calls of models may run at once within one turn of the loop
 
 
 class Turn:
-    """`depth`: executions within executions. `calls`: of models that would run at once.
+    """`depth`: executions within executions. `ends`: until when calls may run at once; 0.0 before the first one in this turn.
 
     `plain`: the innermost execution runs without a greenlet, so it can't wait.
     """
 
-    __slots__ = ("_loop", "calls", "depth", "plain")
+    __slots__ = ("_loop", "depth", "ends", "plain")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.depth = 0
-        self.calls = 0
+        self.ends = 0.0
         self.plain = False
 
-    def begin(self) -> None:
-        """Have `calls` counted from zero again when others have had their turn."""
+    def begin(self, now: float) -> bool:
+        """Begin a turn with its first call, and return True; False in the middle of one, whose time is over then."""
+        if self.ends:
+            return False
+        self.ends = now + CALLS_SECONDS
         self._loop.call_soon(self._next)
+        return True
 
     def _next(self) -> None:
-        self.calls = 0
+        """Others have had their turn."""
+        self.ends = 0.0

@@ -35,6 +35,7 @@ __all__ = [
     "Client",
     "Deadlock",
     "TestBackend",
+    "TestExecutor",
     "VirtualLoop",
     "Watched",
     "answer",

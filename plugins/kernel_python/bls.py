@@ -7,6 +7,7 @@ raises (spec python_backend, 1.4).
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
@@ -101,8 +102,14 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
 
 def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
-    loop = asyncio.get_running_loop()
-    instance, batch = bls_site()
+    try:
+        instance, batch = bls_site()
+    except TritonModelException:
+        asyncio.get_running_loop()  # where there is none, that is what is wrong
+        raise
+    kernel = instance.kernel
+    # Whose thread the loop's is runs in it; asking asyncio costs a system call.
+    loop = kernel.loop if get_ident() == kernel.loop_thread else asyncio.get_running_loop()
     return _submit(instance, batch, request, holders, loop)
 
 
@@ -132,11 +139,14 @@ class _Call(asyncio.Future[Any]):
         return True
 
     def settle(self, response: CoreResponse | None, final: bool) -> None:
-        if not self.done():
-            if response is not None and response.error is None:
-                self.set_result(response_of(response, self.instance.zero_copy))
-            else:
-                self.set_result(_outcome(self.instance, self.request, response))
+        if response is not None and response.error is None:
+            outcome = response_of(response, self.instance.zero_copy)
+        else:
+            outcome = _outcome(self.instance, self.request, response)
+        try:
+            self.set_result(outcome)
+        except asyncio.InvalidStateError:
+            pass  # cancelled
 
 
 def _submit(
@@ -149,7 +159,8 @@ def _submit(
         return _submit_from_afar(future, batch, request, holders, loop)
     core = future.request = _core_request(instance, batch, request, holders, future.settle)
     try:
-        model = kernel.model(request._model, core.model_version)
+        find = kernel.find
+        model = find(core.model_name, core.model_version)
         if model.decoupled or request._memory is not None:
             refusal = _refusal(model, request, core)
             if refusal is not None:
@@ -162,7 +173,8 @@ def _submit(
     except ServingError:
         kernel.submit(core)  # finds the same fault, and has the words for it
         return future
-    model.enqueue(core)
+    enqueue = model.enqueue
+    enqueue(core)
     return future
 
 
@@ -246,7 +258,7 @@ def failed(core: CoreRequest, error: ServingError) -> CoreResponse:
 def _target(kernel: Any, call: InferenceRequest, core: CoreRequest) -> Model | None:
     """Return the model that is called, None when there is none: submit has the words for that."""
     try:
-        model: Model = kernel.model(call._model, core.model_version)
+        model: Model = kernel.find(core.model_name, core.model_version)
     except ServingError:
         return None
     return model

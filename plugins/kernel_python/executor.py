@@ -79,7 +79,8 @@ class ModelExecutor:
 
     def _conclude(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None] | None:
         """Return the core's responses for what `execute` returned. Raises ServingError where it fails the whole batch."""
-        batch.output_started = self._clock()
+        clock = self._clock
+        batch.output_started = clock()
         instance = self.instance
         if (
             len(requests) == 1
@@ -219,8 +220,9 @@ class SyncExecutor(ModelExecutor):
             [Received(cores[0], instance)] if len(cores) == 1 else [Received(request, instance) for request in cores]
         )
         batch.input_ended = batch.started  # wrapped, not moved: that takes no time
+        execute = self._execute
         try:
-            return self._conclude(batch, requests, self._execute(requests.copy()))
+            return self._conclude(batch, requests, execute(requests.copy()))
         except (ServingError, GreenletExit):
             raise
         except BaseException as error:  # a model's SystemExit is an answer, not our end

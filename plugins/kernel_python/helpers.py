@@ -58,10 +58,8 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
         AttributeError
     ):  # no request that was received: one made for a BLS call, or a stand-in of a model's own tests
         return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
-    if by_name is None:
-        by_name = inference_request._wrap()  # type: ignore[attr-defined]
     tensor: Tensor | None = by_name.get(name)
-    return tensor
+    return inference_request._input(name) if tensor is None else tensor  # type: ignore[attr-defined]
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:

@@ -19,7 +19,7 @@ __all__ = ["Received"]
 class Received(InferenceRequest):
     """A request that a model is given to execute."""
 
-    __slots__ = ("_by_name", "_core", "_instance", "_release", "_sender")
+    __slots__ = ("_by_name", "_core", "_given", "_instance", "_release", "_sender")
     __module__ = "c_python_backend_utils"
 
     _sender: InferenceResponseSender | None
@@ -27,19 +27,26 @@ class Received(InferenceRequest):
     def __init__(self, core: CoreRequest, instance: Instance) -> None:
         self._core = core
         self._instance = instance
-        self._by_name: dict[str, Tensor] | None = None
+        self._given = core.inputs
+        self._by_name: dict[str, Tensor] = {}  # those that the model has asked for
         self._release = 0
         self._sender = InferenceResponseSender(core, instance) if instance.decoupled else None
 
-    def _wrap(self) -> dict[str, Tensor]:
-        by_name = self._by_name = {
-            tensor._name: tensor for tensor in received(self._core.inputs.values(), self._instance.zero_copy)
-        }
-        return by_name
+    def _input(self, name: str) -> Tensor | None:
+        """Return the input of that name for the first time, None where there is none."""
+        core = self._given.get(name)
+        if core is None:
+            return None
+        (tensor,) = received((core,), self._instance.zero_copy)
+        self._by_name[name] = tensor
+        return tensor
 
     def inputs(self) -> list[Tensor]:
         by_name = self._by_name
-        return list((self._wrap() if by_name is None else by_name).values())
+        for name in self._given:
+            if name not in by_name:
+                self._input(name)
+        return [by_name[name] for name in self._given]
 
     def request_id(self) -> str:
         return self._core.id

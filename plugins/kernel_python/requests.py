@@ -82,19 +82,46 @@ class InferenceRequest:
         parameters: dict[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
+        if (
+            type(model_name) is str
+            and type(inputs) is list
+            and type(requested_output_names) is list
+            and request_id == ""
+            and correlation_id == 0
+            and flags == 0
+            and timeout == 0
+            and model_version == -1
+            and preferred_memory is None
+            and trace is None
+            and parameters is None
+            and not unknown
+        ):
+            for tensor in inputs:
+                if type(tensor) is not Tensor:
+                    break
+            else:
+                for name in requested_output_names:
+                    if type(name) is not str or not name:
+                        break
+                else:  # what nearly every call looks like
+                    self._model = model_name
+                    self._inputs = inputs.copy()
+                    self._outputs = requested_output_names.copy()
+                    self._id = ""
+                    self._correlation = self._flags = self._timeout = 0
+                    self._version = -1
+                    self._memory = self._trace = self._parameters = None
+                    return
+        self._init(locals())
+
+    def _init(self, given: dict[str, Any]) -> None:
+        """Look closer at arguments that are not just tensors, names and a model. `given`: the arguments, by name."""
+        request_id, model_name, model_version = given["request_id"], given["model_name"], given["model_version"]
+        inputs, requested_output_names = given["inputs"], given["requested_output_names"]
+        correlation_id, trace, preferred_memory = given["correlation_id"], given["trace"], given["preferred_memory"]
         try:
             if (
-                type(model_name) is str
-                and type(inputs) is list
-                and type(requested_output_names) is list
-                and request_id == ""
-                and trace is preferred_memory is None
-                and correlation_id == 0
-                and not unknown
-            ):
-                pass  # what nearly every call looks like
-            elif (
-                unknown
+                given["unknown"]
                 or correlation_id is None
                 or not isinstance(request_id, (str, bytes))
                 or not isinstance(model_name, (str, bytes))
@@ -114,16 +141,17 @@ class InferenceRequest:
             for name in requested_output_names:
                 if type(name) is not str or not name:
                     self._check_output(name)
-            self._version = model_version if type(model_version) is int else operator.index(model_version)
-            self._flags = flags and _unsigned(flags)
-            self._timeout = timeout and _unsigned(timeout)
+            self._version = operator.index(model_version)
+            self._flags = _unsigned(given["flags"])
+            self._timeout = _unsigned(given["timeout"])
         except TypeError:
-            raise incompatible("__init__", _SIGNATURE, (), _given(locals())) from None
+            raise incompatible("__init__", _SIGNATURE, (), _given(given)) from None
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         self._correlation = correlation_id
         self._memory = preferred_memory
         self._trace = trace
+        parameters = given["parameters"]
         self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def _check_input(self, tensor: Any) -> None:

@@ -20,6 +20,8 @@ from virtual import BASE, Behaviour, Client, TestBackend, Watched, echo, run, wr
 
 from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, LocalCache, RequestState, Result, Tensor
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 RELEASED = RequestState.RELEASED
 MANY = 'parameters { key: "max_concurrency" value { string_value: "8" } }\n'
 POLL_SECONDS = 0.05

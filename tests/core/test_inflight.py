@@ -13,6 +13,8 @@ from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, w
 
 from kernel import Batch, InferenceRequest, InflightRequest, Kernel, RequestState, Result, Tensor, peer_name
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 BATCHING = BASE + "max_batch_size: 8\n"
 
 

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import BASE, Client, TestBackend, answer, echo, run, write_repository
 
 from kernel import Batch, Code, InferenceResponse, Kernel, RequestState, Result, Tensor
+
+pytestmark = pytest.mark.usefixtures("either_way")
 
 configs = st.fixed_dictionaries(
     {

@@ -14,6 +14,8 @@ from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sle
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Reason, Result, ServingError, Tensor
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 BATCHING = BASE + "max_batch_size: 8\n"
 
 

@@ -28,6 +28,8 @@ from kernel import (
 )
 from kernel.statistics import FOLD
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 BATCHING = BASE + "max_batch_size: 8\ndynamic_batching { }\n"
 DECOUPLED = BASE + "model_transaction_policy { decoupled: true }\n"
 

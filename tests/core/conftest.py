@@ -1,0 +1,23 @@
+"""What the core's tests share: the two ways that an execution on the loop can go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from virtual import TestExecutor
+
+import kernel.model
+
+
+@pytest.fixture(scope="module", params=["express", "usual"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a module's tests twice: executions as one plain call on the loop (`Scheduler._run_through`), and in greenlets.
+
+    What clients, statistics and models see must be the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "express":
+            patch.setattr(TestExecutor, "may_wait", False)
+            patch.setattr(kernel.model, "OutputWatch", lambda *_, **__: None)  # which looks at a model's first answers
+        yield
