@@ -23,8 +23,14 @@ def circular_wait(request: InferenceRequest, target: Scheduler) -> list[str] | N
     Called when `target` has no free instance. An execution is stuck if it made this request (directly or through others), or
     if it waits in a synchronous call for a request that is queued at a model whose executions are all stuck.
     """
-    ancestors: dict[Batch, None] = {}
     batch = request.parent
+    if batch is not None and batch.requests and batch.requests[0].parent is None:
+        # Most calls are those of a client's request: there is but one execution that waits for this one.
+        for instance in target.instances:
+            oldest = next(iter(instance.running), None)
+            if oldest is not None and oldest is not batch and oldest.blocked_on is None:
+                return None
+    ancestors: dict[Batch, None] = {}
     while batch is not None and batch not in ancestors:
         ancestors[batch] = None
         batch = batch.requests[0].parent if batch.requests else None

@@ -24,7 +24,7 @@ from kernel.instance import HELD_SECONDS, SKIPPED, LoopInstance, ModelInstance
 from kernel.mailbox import Mailbox
 from kernel.queueing import RequestQueue
 from kernel.request import InferenceRequest, InferenceResponse, RequestState, log_ids, nobody
-from kernel.statistics import FOLD, StatisticsCounter
+from kernel.statistics import StatisticsCounter
 from kernel.strict import OutputWatch
 from kernel.tensor import Tensor
 from kernel.turn import NESTED, TURN_SECONDS, Turn
@@ -83,8 +83,9 @@ class Scheduler:
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
-        #: One response an execution and nothing to hold back: the short way through `finished` will do.
+        #: One response an execution and nothing to hold back; and nobody who does it another way: `_answer_alone` will do.
         self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
+        self._plain = False
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -122,8 +123,8 @@ class Scheduler:
         self.instances = (*self.instances, *instances)
         self._inline = all(instance.inline for instance in self.instances)
         self._single = single = self.instances[0] if len(self.instances) == 1 else None
-        plain = self._simple and self.rule is None and type(self) is Scheduler
-        self._express = single if plain and isinstance(single, LoopInstance) else None
+        self._plain = self._simple and type(self) is Scheduler
+        self._express = single if self._plain and self.rule is None and isinstance(single, LoopInstance) else None
 
     @property
     def pending(self) -> int:
@@ -283,33 +284,12 @@ class Scheduler:
             and type(response := result[0]) is InferenceResponse
             and response.error is None
             and request.state is EXECUTING
-            and batch.children is None
-            and request.deadline is None
             and self.watch is None
             and not (self.queue.size or self.leaving or self.stopping)
         ):
             instance.outstanding = 0
             del running[batch]
-            self.in_flight -= 1
-            request.state = RELEASED
-            request.counted = True
-            times = batch.input_ended or now, batch.output_started or ended
-            statistics = self.statistics
-            ones = statistics.ones
-            ones.append((batch.size, now, now, *times, ended, ended))
-            if len(ones) >= FOLD:
-                statistics.fold()
-            request.parent = None  # which has not heard of it
-            respond, request.respond = request.respond, nobody
-            response.model_name = self.name
-            response.model_version = self.version_text
-            response.id = request.id
-            try:
-                respond(response, True)
-            except Exception:
-                log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
-            request.batch = None
-            request.inputs = _NOTHING
+            self._answer_alone(batch, request, response)
             return
         self.finished(instance, batch, result)
         if request.state is not RELEASED and request.parent is not None:
@@ -354,12 +334,17 @@ class Scheduler:
 
     def _adopt(self, request: InferenceRequest, parent: Batch) -> None:
         """Enter the call of a model into the tree under its parent, whose end is to be its end too."""
-        if all(one.state is RELEASED for one in parent.requests):
+        for one in parent.requests:
+            if one.state is not RELEASED:
+                break
+        else:
             self.cancel(request)  # the parent has ended while the call was begun
-        elif parent.children is None:
+            return
+        children = parent.children
+        if children is None:
             parent.children = {request}
         else:
-            parent.children.add(request)
+            children.add(request)
 
     def _refuse(self, request: InferenceRequest, error: ServingError) -> None:
         """Answer a request that was never accepted; the reference counts it nowhere (observability, section 1.2)."""
@@ -395,13 +380,14 @@ class Scheduler:
         try:
             began = now = self.clock()
             queue, rule = self.queue, self.rule
-            expiry = queue.next_expiry()
+            expiry = None if queue.plain else queue.next_expiry()
             if expiry is not None and expiry <= now:
                 self._expire(now)
             again: float | None = None
+            single, start = self._single, self._start
             while queue.size:
-                instance = self._free_instance()
-                if instance is None:
+                instance = single or self._free_instance()
+                if instance is None or instance.outstanding >= instance.limit:
                     break
                 if rule is None:
                     request = queue.take_one()
@@ -414,7 +400,7 @@ class Scheduler:
                         break  # only full batches may follow in a run: smaller ones grow while the instance is busy
                     requests = queue.take(count) if isinstance(count, int) else queue.pick(count)
                     batch = Batch(requests, sum([request.batch_size for request in requests]))
-                self._start(instance, batch)
+                start(instance, batch)
                 if instance.inline and queue.size:
                     now = self.clock()
                     if now - began > TURN_SECONDS:
@@ -422,7 +408,7 @@ class Scheduler:
                         break
             if again is not None:
                 self._arm(again)
-            expiry = queue.next_expiry()
+            expiry = None if queue.plain else queue.next_expiry()
             if expiry is not None:
                 self._arm(expiry)
         finally:
@@ -518,29 +504,25 @@ class Scheduler:
         """An instance has ended an execution; `result` is what the executor returned or the exception it raised."""
         instance.outstanding -= 1
         instance.running.pop(batch, None)
-        if not batch.input_ended:
-            batch.input_ended = batch.started
-        if not batch.output_started:
-            batch.output_started = batch.ended
         requests = batch.requests
         try:
-            if self.watch is not None and isinstance(result, (list, tuple)):
-                self.watch(requests, result)
             if (
-                type(result) is list
-                and self._simple
+                self._plain
+                and self.watch is None
+                and type(result) is list
                 and len(result) == 1 == len(requests)
                 and type(response := result[0]) is InferenceResponse
-                and (request := requests[0]).state is not RELEASED
+                and response.error is None
+                and (request := requests[0]).state is EXECUTING
             ):
-                # What nearly every execution comes to.
-                if response.error is None and not request.counted:
-                    request.counted = True
-                    self.statistics.executed_one(batch, request.enqueued)
-                else:
-                    self.statistics.executed(batch)
-                self.release(request, response)
+                self._answer_alone(batch, request, response)  # what nearly every execution comes to
             else:
+                if not batch.input_ended:
+                    batch.input_ended = batch.started
+                if not batch.output_started:
+                    batch.output_started = batch.ended
+                if self.watch is not None and isinstance(result, (list, tuple)):
+                    self.watch(requests, result)
                 self._conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
             self._fail_batch(batch, self._as_error(problem, batch))
@@ -550,6 +532,35 @@ class Scheduler:
             self._see_off(instance)
         if self.stopping:
             self._tell_drained()
+
+    def _answer_alone(self, batch: Batch, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Count and release the one request of an execution that has ended with nothing but its answer.
+
+        What `_conclude` and `release` come to then, in one piece.
+        """
+        self.statistics.executed_one(batch, request.enqueued)
+        self.in_flight -= 1
+        request.state = RELEASED
+        request.counted = True
+        if request.deadline is not None:
+            self._deadlines.released()
+        if batch.children:
+            self._cancel_children(batch)
+        parent = request.parent
+        if parent is not None:
+            request.parent = None
+            if parent.children:
+                parent.children.discard(request)
+        respond, request.respond = request.respond, nobody
+        response.model_name = self.name
+        response.model_version = self.version_text
+        response.id = request.id
+        try:
+            respond(response, True)
+        except Exception:
+            log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
+        request.batch = None
+        request.inputs = _NOTHING
 
     def _conclude(self, batch: Batch, result: Any) -> None:
         """Answer the requests of an execution with its result, and count it."""

@@ -20,7 +20,7 @@ FOLD = 256  # requests that are noted before they are added up
 RESPONSE_KINDS = ("success", "fail", "empty_response", "cancel")
 RESPONSE_TIMES = ("compute_infer", "compute_output", *RESPONSE_KINDS)
 
-__all__ = ["FOLD", "Duration", "ModelStatistics", "StatisticsCounter"]
+__all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class StatisticsCounter:
     """
 
     __slots__ = (
+        "_ones",
         "_records",
         "batches",
         "compute_infer",
@@ -84,7 +85,6 @@ class StatisticsCounter:
         "miss_time",
         "misses",
         "observers",
-        "ones",
         "queue_time",
         "refused",
         "responses",
@@ -114,7 +114,7 @@ class StatisticsCounter:
         self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.responses: dict[int, dict[str, list[float]]] = {}  # of those that a backend has reported
         self.observers: tuple[Observer, ...] = ()
-        self.ones: list[Record] = []  # requests executed alone, not yet added up: `fold` does it once there are FOLD
+        self._ones: list[Record] = []  # requests executed alone, not yet added up
         self._records: list[Record] = []  # others, of which the observers have not been told
 
     def executed(self, batch: Batch) -> None:
@@ -149,16 +149,16 @@ class StatisticsCounter:
 
     def executed_one(self, batch: Batch, enqueued: float) -> None:
         """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
-        ones = self.ones
-        ended = batch.ended
-        ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, ended, ended))
+        started, ended = batch.started, batch.ended
+        ones = self._ones
+        ones.append((batch.size, enqueued, started, batch.input_ended or started, batch.output_started or ended, ended, ended))
         if len(ones) >= FOLD:
-            self.fold()
+            self._fold()
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""
-        if self.ones:
-            self.fold()
+        if self._ones:
+            self._fold()
         if self._records:
             self._tell()
 
@@ -167,9 +167,8 @@ class StatisticsCounter:
         for observer in self.observers:
             observer.answered(records)
 
-    def fold(self) -> None:
-        """Add up what `ones` has noted."""
-        ones, self.ones = self.ones, []
+    def _fold(self) -> None:
+        ones, self._ones = self._ones, []
         every, enqueued, started, input_ended, output_started, ended, _ = zip(*ones)
         count = len(ones)
         first = sum(map(sub, input_ended, started))

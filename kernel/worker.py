@@ -22,8 +22,10 @@ from kernel.thread import InstanceThread
 
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
+RELEASED = RequestState.RELEASED
 RUN_SECONDS = 0.001  # what one run should take
 RUN_LIMIT = 64  # executions in one run at most
+QUICK = RUN_SECONDS / RUN_LIMIT  # up to this many seconds an execution, a run is as long as it may be
 READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
@@ -71,39 +73,46 @@ class ThreadInstance(ModelInstance):
         assert scheduler is not None
         if result is not SKIPPED:
             # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
-            estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
-            if self.runs:
-                # Without a batch that lies ready the thread would wait for the loop between any two of them.
-                least = 2 if scheduler.rule is not None and estimate < READY_SECONDS else 1
-                self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / estimate)))
+            took, estimate = batch.ended - batch.started, self._estimate * 1.05
+            self._estimate = estimate = took if took < estimate else estimate
+            if self.runs and (estimate > QUICK or self.limit < RUN_LIMIT):
+                self._set_limit(max(estimate, 1e-6))
         scheduler.finished(self, batch, result)
+
+    def _set_limit(self, estimate: float) -> None:
+        """Set the length of a run, for executions of `estimate` seconds."""
+        assert self.scheduler is not None
+        # Without a batch that lies ready the thread would wait for the loop between any two of them.
+        least = 2 if self.scheduler.rule is not None and estimate < READY_SECONDS else 1
+        self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / estimate)))
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
         result: object
-        clock = self.clock
+        clock, execute, idle = self.clock, self._execute, self._idle
         batch.started = clock()
+        request = batch.requests[0]
         try:
-            result = SKIPPED if all_gone(batch) else self._execute(batch)
+            result = SKIPPED if request.state is RELEASED and all_gone(batch) else execute(batch)
         except BaseException as error:
             result = error
-        batch.ended = clock()
+        batch.ended = ended = clock()
         mailbox = self._mailbox
         mailbox.leave(self.finished, batch, result)
-        if type(result) is list and len(result) == 1 and type(call := batch.requests[0].respond) is BlockedCall:
+        if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
             # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
-            self._hand_over(batch.requests[0], call, result[0])
-        if self._idle() or (self._first_left and batch.ended - self._first_left > RUN_SECONDS):
+            self._hand_over(request, call, result[0])
+        if idle() or (self._first_left and ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
             mailbox.wake()
         elif not self._first_left:
-            self._first_left = batch.ended
+            self._first_left = ended
 
     def _hand_over(self, request: InferenceRequest, call: BlockedCall, response: InferenceResponse | None) -> None:
         scheduler = self.scheduler
         assert scheduler is not None
         # An error goes through the books first: they say whether it was the model's own.
-        if response is not None and response.error is None and request.state is not RequestState.RELEASED:
+        if response is not None and response.error is None and request.state is not RELEASED:
             scheduler.sign(request, response)
             if scheduler.watch is not None and scheduler.watch.strict:
                 scheduler.watch((request,), (response,))
