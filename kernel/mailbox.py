@@ -19,12 +19,14 @@ log = logging.getLogger("kernel")
 class Mailbox:
     """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread."""
 
-    __slots__ = ("_calls", "_loop", "_signalled", "closed")
+    __slots__ = ("_after", "_calls", "_loop", "_signalled", "closed", "draining")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._after: list[Callable[[], object]] = []
         self._signalled = False
+        self.draining = False  # `drain` is making calls; on the loop
         self.closed = False
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
@@ -54,9 +56,19 @@ class Mailbox:
         """Make the calls. On the loop."""
         self._signalled = False
         calls = self._calls
+        self.draining = True
         while calls:
             callback, args = calls.popleft()
             try:
                 callback(*args)
             except Exception:
                 log.exception("a call from another thread failed: %r", callback)
+        self.draining = False
+        if self._after:
+            after, self._after = self._after, []
+            for last in after:
+                last()
+
+    def after(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called when the calls that are there are made. On the loop, while `draining`."""
+        self._after.append(callback)

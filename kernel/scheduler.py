@@ -83,9 +83,9 @@ class Scheduler:
         self._ordered: deque[InferenceRequest] | None = (
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
-        #: One response an execution and nothing to hold back; and nobody who does it another way: `_answer_alone` will do.
-        self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
+        #: One response an execution, nothing to hold back, and nobody who does it another way: `_answer_alone` will do.
         self._plain = False
+        self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -123,8 +123,8 @@ class Scheduler:
         self.instances = (*self.instances, *instances)
         self._inline = all(instance.inline for instance in self.instances)
         self._single = single = self.instances[0] if len(self.instances) == 1 else None
-        self._plain = self._simple and type(self) is Scheduler
-        self._express = single if self._plain and self.rule is None and isinstance(single, LoopInstance) else None
+        self._plain = type(self) is Scheduler and not self.decoupled and self._ordered is None
+        self._express = single if self._simple and self._plain and self.rule is None and isinstance(single, LoopInstance) else None
 
     @property
     def pending(self) -> int:
@@ -368,6 +368,10 @@ class Scheduler:
             self._seen = self.queue.size
             self._loop.call_soon(self._dispatch_soon)
             return
+        self._dispatch_now()
+
+    def _dispatch_now(self) -> None:
+        """Do what was put off."""
         self._gathered = self._seen = 0
         self._scheduled = False
         self._dispatch()
@@ -459,18 +463,18 @@ class Scheduler:
 
     def _look_after(self, instance: ModelInstance, oldest: Batch | None) -> None:
         """A run should be over by now: fetch what is finished, and take back what waits behind an execution that is slow."""
-        self._guarded.discard(instance)
-        self._mailbox.drain()
+        self._mailbox.drain()  # guarded meanwhile: what starts now needs no second look
         if instance.outstanding < 2:
+            self._guarded.discard(instance)
             return
         current = next(iter(instance.running))
         if current is oldest:
+            self._guarded.discard(instance)
             self.put_back(instance, instance.take_back())
             # Between the last look and the taking the worker may have finished one, seen that more was to do, and not woken us.
             self._mailbox.drain()
             self._dispatch()
         else:
-            self._guarded.add(instance)
             self._loop.call_later(RUN_PATIENCE, self._look_after, instance, current)
 
     def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
@@ -527,7 +531,12 @@ class Scheduler:
         except Exception as problem:  # an executor that keeps to no contract
             self._fail_batch(batch, self._as_error(problem, batch))
         if self.queue.size and not self._scheduled:
-            self._dispatch()
+            if self._mailbox.draining and not self._inline:
+                # More of a run may have ended: a thread that is woken before it is counted gets in the way of that.
+                self._scheduled = True
+                self._mailbox.after(self._dispatch_now)
+            else:
+                self._dispatch()
         if self.leaving:
             self._see_off(instance)
         if self.stopping:
@@ -538,7 +547,8 @@ class Scheduler:
 
         What `_conclude` and `release` come to then, in one piece.
         """
-        self.statistics.executed_one(batch, request.enqueued)
+        now = self.clock() if self._is_ensemble else batch.ended  # an ensemble's batch holds sums, not moments
+        self.statistics.executed_one(batch, request.enqueued, now)
         self.in_flight -= 1
         request.state = RELEASED
         request.counted = True

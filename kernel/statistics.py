@@ -147,11 +147,11 @@ class StatisticsCounter:
                 times = started, input_ended, output_started, ended, ended
                 self._note((request.batch_size, request.enqueued, *times))
 
-    def executed_one(self, batch: Batch, enqueued: float) -> None:
+    def executed_one(self, batch: Batch, enqueued: float, now: float) -> None:
         """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
         started, ended = batch.started, batch.ended
         ones = self._ones
-        ones.append((batch.size, enqueued, started, batch.input_ended or started, batch.output_started or ended, ended, ended))
+        ones.append((batch.size, enqueued, started, batch.input_ended or started, batch.output_started or ended, ended, now))
         if len(ones) >= FOLD:
             self._fold()
 
@@ -169,7 +169,7 @@ class StatisticsCounter:
 
     def _fold(self) -> None:
         ones, self._ones = self._ones, []
-        every, enqueued, started, input_ended, output_started, ended, _ = zip(*ones)
+        every, enqueued, started, input_ended, output_started, ended, answered = zip(*ones)
         count = len(ones)
         first = sum(map(sub, input_ended, started))
         second = sum(map(sub, output_started, input_ended))
@@ -177,8 +177,8 @@ class StatisticsCounter:
         self.execution_count += count
         self.inference_count += sum(every)
         self.success += count
-        self.last_inference = max(ended[-1], self.last_inference)
-        self.success_time += sum(map(sub, ended, enqueued))
+        self.last_inference = max(answered[-1], self.last_inference)
+        self.success_time += sum(map(sub, answered, enqueued))
         self.queue_time += sum(map(sub, started, enqueued))
         self.compute_input += first
         self.compute_infer += second

@@ -46,7 +46,19 @@ class Call:
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
         run = self.run
         try:
-            run.take(self, response, final)
+            if (
+                final
+                and response is not None
+                and response.error is None
+                and not response.parameters
+                and not self.taken
+                and not self.step.spawns
+                and self.frame.sequence is None
+                and run.request.state is not RELEASED
+            ):
+                run.take_plain(self, response)
+            else:
+                run.take(self, response, final)
         except Exception as error:
             run.broken(error, self)
         if final:
@@ -150,7 +162,23 @@ class Run(Frame):
             request.trace,
         )
         self.active += 1
-        self.ensemble.submit(bound.model, call.request)
+        submit = self.ensemble.submit
+        submit(bound.model, call.request)
+
+    def take_plain(self, call: Call, response: InferenceResponse) -> None:
+        """Take in the one response of a step, which has nothing to say but its tensors: what `take` comes to mostly."""
+        request, step = call.request, call.step
+        batch = request.batch
+        if batch is not None and batch.ended:
+            self._add_times(batch)
+            request.inputs = {}
+        call.taken = True
+        single, outputs = step.feed.single, response.outputs
+        if single is not None and len(outputs) == 1 and (tensor := outputs[0]).name == single[0]:
+            give(self, call.frame, single[1], single[2], tensor, self.bound[step.index].batches)
+        else:
+            tensors = {tensor.name: tensor for tensor in outputs}
+            spread(self, call.frame, step.feed, tensors, self.bound[step.index].batches)
 
     def take(self, call: Call, response: InferenceResponse | None, final: bool) -> None:
         """Take in a step's response: its tensors go to their takers, who may be ready to run then."""
@@ -181,12 +209,8 @@ class Run(Frame):
             if frame.sequence is None:
                 frame.sequence = {}
             frame.sequence[step.index] = said
-        outputs = response.outputs if response is not None else ()
-        single, batched = step.feed.single, self.bound[step.index].batches
-        if single is not None and len(outputs) == 1 and outputs[0].name == single[0]:
-            give(self, frame, single[1], single[2], outputs[0], batched)
-        else:
-            spread(self, frame, step.feed, {tensor.name: tensor for tensor in outputs}, batched)
+        tensors = {tensor.name: tensor for tensor in response.outputs} if response is not None else {}
+        spread(self, frame, step.feed, tensors, self.bound[step.index].batches)
 
     def _begin_iteration(self, frame: Frame) -> Frame:
         child = Frame(self.plan)

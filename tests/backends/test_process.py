@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -762,5 +763,6 @@ def children() -> set[str]:
     """Return the processes that this one has started, also those that have ended and were not asked how."""
     found = set()
     for task in os.listdir("/proc/self/task"):
-        found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
     return found

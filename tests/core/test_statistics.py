@@ -300,7 +300,7 @@ def test_the_cache(tmp_path: Path) -> None:
     counter, told = StatisticsCounter(), Told()
     counter.observers = (told,)
     counter.missed(0.25, 11.0)
-    counter.executed_one(batch_of(1, 10.25, 10.5, 10.75, 11.0), 10.0)
+    counter.executed_one(batch_of(1, 10.25, 10.5, 10.75, 11.0), 10.0, 11.0)
     counter.hit(20.0, 20.5, 20.75)
     counter.settle()
     record = counter.snapshot("m", 1, 0.0)
@@ -337,7 +337,7 @@ def test_sums_are_those_of_the_records(requests: list[tuple[str, int, list[float
     for number, (way, rows, (enqueued, *times)) in enumerate(requests):
         batch = batch_of(rows, *times)
         if way == "alone":
-            counter.executed_one(batch, enqueued)
+            counter.executed_one(batch, enqueued, batch.ended)
         elif way == "together":
             request = InferenceRequest("m", {}, lambda response, final: None)
             request.enqueued, request.batch_size = enqueued, rows
