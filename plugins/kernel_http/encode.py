@@ -103,12 +103,15 @@ def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: R
     Raises ServingError(INVALID_ARG) where JSON can't carry an output.
     """
     outputs = response.outputs
-    if response.id or response.parameters:
+    parameters = response.parameters
+    if response.id or (parameters and not _repeats(parameters)):
         reply = Reply(_start(response, memory), outputs, binary)
     else:
         signature: list[Any] = [binary]
         for tensor in outputs:
             signature += (tensor.name, tensor.datatype, tensor.array.shape)
+        if parameters:  # those of every answer of an ensemble
+            signature += (None, *parameters, *map(type, parameters.values()), *parameters.values())
         key = tuple(signature)
         known = memory.known.get(key)
         reply = known if known is not None else _learn(key, response, binary, memory)
@@ -137,6 +140,14 @@ def encode_placed(
             continue
         span.write_output(tensor.name, pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
     return _variable(Reply(_start(response, memory), response.outputs, binary, spans), response.outputs)
+
+
+def _repeats(parameters: Mapping[str, Any]) -> bool:
+    """Whether other responses may well have the same parameters, and keys can tell them apart."""
+    for value in parameters.values():
+        if value is not True and value is not False and (value or type(value) is not int):
+            return False
+    return True
 
 
 def _learn(key: tuple[Any, ...], response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> Reply:

@@ -806,3 +806,33 @@ def test_a_reserved_header_is_refused_also_where_the_rest_is_known() -> None:
         400,
         "Header 'timeout' is reserved for Triton usage and cannot be forwarded.",
     )
+
+
+# --- parameters of answers
+
+
+def test_answers_that_differ_only_in_their_parameters(client: Client) -> None:
+    """What is kept of one answer is not told of another: True and 1 are equal, and so are 0 and 0.0."""
+    for given, shown in [
+        ({"a": True}, b'{"a":true}'),
+        ({"a": 1}, b'{"a":1}'),
+        ({"a": False}, b'{"a":false}'),
+        ({"a": 0}, b'{"a":0}'),
+        ({"a": 0.0}, b'{"a":0.0}'),
+        ({"a": -0.0}, b'{"a":-0.0}'),
+        ({"b": 0}, b'{"b":0}'),
+        ({"a": 0, "b": False}, b'{"a":0,"b":false}'),
+        ({"b": False, "a": 0}, b'{"b":false,"a":0}'),
+        ({"a": ""}, b'{"a":""}'),
+        ({"a": [0]}, b'{"a":[0]}'),
+        ({}, None),
+        ({"a": True}, b'{"a":true}'),
+    ]:
+
+        def change(response: InferenceResponse, given: dict[str, Any] = given) -> InferenceResponse:
+            response.parameters = given
+            return response
+
+        client.kernel.change = change
+        body = client.ask(binary("types", FP32[:1], b"", parameters={"binary_data_output": True})).body
+        assert (b'"parameters":' + shown in body) if shown is not None else body.count(b'"parameters"') == 1
