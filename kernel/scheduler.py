@@ -124,7 +124,8 @@ class Scheduler:
         self._inline = all(instance.inline for instance in self.instances)
         self._single = single = self.instances[0] if len(self.instances) == 1 else None
         self._plain = type(self) is Scheduler and not self.decoupled and self._ordered is None
-        self._express = single if self._simple and self._plain and self.rule is None and isinstance(single, LoopInstance) else None
+        in_place = self._plain and not self._is_ensemble and self.rule is None
+        self._express = single if in_place and isinstance(single, LoopInstance) else None
 
     @property
     def pending(self) -> int:
