@@ -28,7 +28,7 @@ class Target:
 class Row:
     """`kind`: how it is measured (run.py knows). `less_is_better` for durations and memory. `unit` of the figure.
     `targets`: by placement of the models. `model`: of a health row, the model that is kept busy; of a client row, what
-    client.py does; of a core row, which of core.py's figures it is."""
+    client.py does, and in how many processes; of a core row, which of core.py's figures it is."""
 
     key: str
     title: str
@@ -107,10 +107,18 @@ ROWS = [
     rate("grpc-megabyte", "gRPC identity, 1 MB, 32 in flight", GrpcLoad("identity", MEGABYTE, 4, 8), default=1.5, loop=None),
     Row(
         "grpc-stream",
-        "gRPC stream, 100 responses a request, 8 in flight, tritonclient.grpc",
+        "gRPC stream, 100 responses a request, 8 in flight, tritonclient.grpc in 2 processes",
         "client",
         "1/s",
         {"default": Target(times=1.5), "loop": Target()},
+        model="stream 2",
+    ),
+    Row(
+        "grpc-stream-one",
+        "the same, all 8 by one client process, which is its own limit",
+        "client",
+        "1/s",
+        {"default": Target(), "loop": Target()},
         model="stream",
     ),
     rate("grpc-stream-bytes", "the same, a client that only counts bytes", REPEAT, default=4, loop=None),

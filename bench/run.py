@@ -144,9 +144,10 @@ def measure(row: Row, server: Server, seconds: float, folder: Path, *, warm: boo
 
 
 def by_client(server: Server, kind: str, seconds: float) -> float:
-    """Return what Triton's own client gets out of the server; see client.py."""
+    """Return what Triton's own client gets out of the server; see client.py. `kind`: with the number of processes, if not one."""
     script = str(Path(__file__).parent / "client.py")
-    command = [sys.executable, script, str(server.grpc_port), kind, str(seconds)]
+    what, *processes = kind.split()
+    command = [sys.executable, script, str(server.grpc_port), what, str(seconds), *processes]
     process = subprocess.run(command, capture_output=True, text=True, timeout=120 + seconds)
     if process.returncode:
         raise RuntimeError(f"{kind}: {process.stdout}{process.stderr}")

@@ -168,7 +168,10 @@ class Scheduler:
             and (turn := self._turn).depth < NESTED
             and (parent is None or (parent.requests[0].state is not RELEASED and (now < turn.ends or turn.begin(now))))
         ):
+            self.in_flight += 1
             self._run_through(express, request, now)
+            if request.state is not RELEASED and parent is not None:
+                self._adopt(request, parent)
             return
         if self.stopping and (parent is None or self.closed):
             self._refuse(request, stopping_error(request))
@@ -252,16 +255,15 @@ class Scheduler:
                 self._adopt(request, parent)
 
     def _run_through(self, instance: LoopInstance, request: InferenceRequest, now: float) -> None:
-        """Execute a request that nobody is in front of by one plain call on the loop, and release it.
+        """Execute a request by one plain call on the loop, and release it. `now`: it begins.
 
-        All that `_start_at_once`, the instance's `start`, `finished` and `release` come to then, without the questions they ask
-        for others; whatever turns out otherwise is theirs. This is most of what glue models and small pipelines do.
+        All that `_start`, the instance's `start`, `finished` and `release` come to then, without the questions they ask for
+        others; whatever turns out otherwise is theirs. This is most of what glue models and small pipelines do.
         """
         request.state = EXECUTING
         request.batch = batch = Batch([request], request.batch_size)
         batch.instance = instance
         batch.started = now
-        self.in_flight += 1
         instance.outstanding = 1
         running = instance.running
         running[batch] = None
@@ -286,15 +288,15 @@ class Scheduler:
             and response.error is None
             and request.state is EXECUTING
             and self.watch is None
-            and not (self.queue.size or self.leaving or self.stopping)
+            and not (self.leaving or self.stopping)
         ):
             instance.outstanding = 0
             del running[batch]
             self._answer_alone(batch, request, response)
-            return
-        self.finished(instance, batch, result)
-        if request.state is not RELEASED and request.parent is not None:
-            self._adopt(request, request.parent)
+            if self.queue.size and not self._scheduled:
+                self._dispatch()
+        else:
+            self.finished(instance, batch, result)
 
     def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
         """Accept a checked request that needs no execution, as its answer is known, and give that. `started`: the look-up."""
@@ -389,14 +391,17 @@ class Scheduler:
             if expiry is not None and expiry <= now:
                 self._expire(now)
             again: float | None = None
-            single, start = self._single, self._start
+            single, express, start = self._single, self._express, self._start
             while queue.size:
                 instance = single or self._free_instance()
                 if instance is None or instance.outstanding >= instance.limit:
                     break
                 if rule is None:
                     request = queue.take_one()
-                    batch = Batch([request], request.batch_size)
+                    if express is not None and instance is express and not express.executor.may_wait:
+                        self._run_through(express, request, now)
+                    else:
+                        start(instance, Batch([request], request.batch_size))
                 else:
                     count, again = rule.decide(queue, now)
                     if not count:
@@ -404,8 +409,7 @@ class Scheduler:
                     if instance.outstanding and _rows(queue, count) < rule.largest:
                         break  # only full batches may follow in a run: smaller ones grow while the instance is busy
                     requests = queue.take(count) if isinstance(count, int) else queue.pick(count)
-                    batch = Batch(requests, sum([request.batch_size for request in requests]))
-                start(instance, batch)
+                    start(instance, Batch(requests, sum([request.batch_size for request in requests])))
                 if instance.inline and queue.size:
                     now = self.clock()
                     if now - began > TURN_SECONDS:

@@ -24,8 +24,7 @@ __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RELEASED = RequestState.RELEASED
 RUN_SECONDS = 0.001  # what one run should take
-RUN_LIMIT = 64  # executions in one run at most
-QUICK = RUN_SECONDS / RUN_LIMIT  # up to this many seconds an execution, a run is as long as it may be
+RUN_LIMIT = 256  # executions in one run at most
 READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
@@ -68,42 +67,42 @@ class ThreadInstance(ModelInstance):
         if self._cancelled is not None:
             self._cancelled(batch, request)
 
-    def finished(self, batch: Batch, result: object) -> None:
-        scheduler = self.scheduler
-        assert scheduler is not None
-        if result is not SKIPPED:
-            # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
-            took, estimate = batch.ended - batch.started, self._estimate * 1.05
-            self._estimate = estimate = took if took < estimate else estimate
-            if self.runs and (estimate > QUICK or self.limit < RUN_LIMIT):
-                self._set_limit(max(estimate, 1e-6))
-        scheduler.finished(self, batch, result)
+    def learn(self, took: float) -> None:
+        """Note how many seconds an execution took. On the instance's thread, as `fit`."""
+        # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
+        estimate = self._estimate * 1.05
+        self._estimate = took if took < estimate else estimate
 
-    def _set_limit(self, estimate: float) -> None:
-        """Set the length of a run, for executions of `estimate` seconds."""
+    def fit(self) -> None:
+        """Let the next runs be as long as what was learnt allows."""
         assert self.scheduler is not None
-        # Without a batch that lies ready the thread would wait for the loop between any two of them.
-        least = 2 if self.scheduler.rule is not None and estimate < READY_SECONDS else 1
-        self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / estimate)))
+        if self.runs:
+            # Without a batch that lies ready the thread would wait for the loop between any two of them.
+            least = 2 if self.scheduler.rule is not None and self._estimate < READY_SECONDS else 1
+            self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / max(self._estimate, 1e-6))))
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
         result: object
-        clock, execute, idle = self.clock, self._execute, self._idle
-        batch.started = clock()
+        clock, execute, idle, scheduler = self.clock, self._execute, self._idle, self.scheduler
+        assert scheduler is not None
+        batch.started = started = clock()
         request = batch.requests[0]
         try:
             result = SKIPPED if request.state is RELEASED and all_gone(batch) else execute(batch)
         except BaseException as error:
             result = error
         batch.ended = ended = clock()
+        if result is not SKIPPED:
+            self.learn(ended - started)
         mailbox = self._mailbox
-        mailbox.leave(self.finished, batch, result)
+        mailbox.leave(scheduler.finished, self, batch, result)
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
             # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
             self._hand_over(request, call, result[0])
         if idle() or (self._first_left and ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
+            self.fit()
             mailbox.wake()
         elif not self._first_left:
             self._first_left = ended

@@ -502,14 +502,17 @@ def test_what_is_taken_back_keeps_its_order(tmp_path: Path) -> None:
 def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, first: int, after: int) -> None:
     """Of a model that gathers batches, that is; what is slow gets its next one when it is done."""
     instance = bare_instance(batches)
-    end(instance, seconds)
+    instance.learn(seconds)
+    instance.fit()
     assert instance.limit == first
     assert instance.take_back() == []
     assert instance.limit == 1
-    end(instance, seconds)
+    instance.learn(seconds)
+    instance.fit()
     assert instance.limit == after
     for _ in range(100):  # the estimate is the fastest of the recent executions, and grows slowly
-        end(instance, 1 / 128)
+        instance.learn(1 / 128)
+    instance.fit()
     assert instance.limit == 1
 
 
@@ -519,16 +522,11 @@ def bare_instance(batches: bool) -> ThreadInstance:
     executor: Any = SimpleNamespace(capacity=1, execute=None)
     instance = ThreadInstance("m_0", executor, lambda: 0.0, thread, None)  # type: ignore[arg-type]
     rule = object() if batches else None
-    instance.scheduler = SimpleNamespace(rule=rule, finished=lambda *_: None)  # type: ignore[assignment]
+    instance.scheduler = SimpleNamespace(rule=rule)  # type: ignore[assignment]
     instance.runs = True
     return instance
 
 
-def end(instance: ThreadInstance, seconds: float) -> None:
-    """Report an execution that took `seconds`."""
-    batch = Batch([], 0)
-    batch.started, batch.ended = 1.0, 1.0 + seconds
-    instance.finished(batch, [])
 
 
 def test_an_executor_on_a_thread_hears_of_cancellation_where_it_wants_to(tmp_path: Path) -> None:
