@@ -79,20 +79,7 @@ class ModelExecutor:
 
     def _conclude(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None] | None:
         """Return the core's responses for what `execute` returned. Raises ServingError where it fails the whole batch."""
-        clock = self._clock
-        batch.output_started = clock()
         instance = self.instance
-        if (
-            len(requests) == 1
-            and self._copies_small
-            and type(result) is list
-            and len(result) == 1
-            and type(result[0]) is InferenceResponse
-            and requests[0]._sender is None
-            and not requests[0]._release
-            and (answer := small_answer(batch.requests[0], result[0])) is not None
-        ):
-            return [answer]  # what most executions come to
         if instance.decoupled:
             if result is not None:
                 message = f"Python model '{instance.name}' is using the decoupled mode and the execute function must return None."
@@ -213,16 +200,29 @@ class SyncExecutor(ModelExecutor):
     """A plain `execute`, on a thread of its own or on the loop."""
 
     def execute(self, batch: Batch) -> list[CoreResponse | None] | None:
-        instance = self.instance
+        instance, execute, clock = self.instance, self._execute, self._clock
         token = EXECUTION.set((instance, batch))
         cores = batch.requests
-        requests = (
-            [Received(cores[0], instance)] if len(cores) == 1 else [Received(request, instance) for request in cores]
-        )
         batch.input_ended = batch.started  # wrapped, not moved: that takes no time
-        execute = self._execute
+        request = Received(cores[0], instance)
+        requests = [request] if len(cores) == 1 else [request, *[Received(core, instance) for core in cores[1:]]]
         try:
-            return self._conclude(batch, requests, execute(requests.copy()))
+            result = execute(requests.copy())
+            batch.output_started = clock()
+            if (
+                len(cores) == 1
+                and type(result) is list
+                and len(result) == 1
+                and self._copies_small
+                and type(response := result[0]) is InferenceResponse
+                and request._sender is None
+                and not request._release
+                and (answer := small_answer(cores[0], response)) is not None
+            ):
+                return [answer]  # what most executions come to
+            held, response = [result], None
+            del result, request  # who else holds them is counted
+            return self._conclude(batch, requests, held.pop())
         except (ServingError, GreenletExit):
             raise
         except BaseException as error:  # a model's SystemExit is an answer, not our end
@@ -259,7 +259,11 @@ class AsyncExecutor(ModelExecutor):
             modules = instance.modules
             if self.placement is Placement.TASK and not (modules is None or modules.names.isdisjoint(self.SYNCHRONOUS)):
                 work = waiting.drive(work, self._pool)
-            return self._conclude(batch, requests, await work)
+            result = await work
+            batch.output_started = self._clock()
+            held = [result]
+            del result  # who else holds it is counted
+            return self._conclude(batch, requests, held.pop())
         except ServingError:
             raise
         except asyncio.CancelledError as error:

@@ -79,6 +79,18 @@ class InferenceResponse:
         parameters: dict[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
+        if type(output_tensors) is list and error is None and parameters is None and not unknown:
+            for tensor in output_tensors:
+                if type(tensor) is not Tensor:
+                    break
+            else:  # what nearly every response looks like
+                self._tensors = output_tensors.copy()
+                self._error = self._parameters = None
+                return
+        self._init(output_tensors, error, parameters, unknown)
+
+    def _init(self, output_tensors: Any, error: Any, parameters: Any, unknown: dict[str, Any]) -> None:
+        """Look closer at arguments that are not just a list of tensors."""
         # A list of our own: the model may go on using, or change, the one it gave.
         tensors = list(output_tensors) if isinstance(output_tensors, (list, tuple)) else None
         if tensors is None or (error is not None and not isinstance(error, TritonError)) or unknown:
@@ -158,11 +170,10 @@ def small_answer(request: InferenceRequest, response: InferenceResponse) -> Core
     wanted = request.wanted
     outputs = []
     for tensor in response._tensors:
-        array = tensor._array
-        name = tensor._name
-        if array.nbytes > SMALL or tensor._datatype == "BYTES" or name not in wanted:
+        array, name, datatype = tensor._array, tensor._name, tensor._datatype
+        if array.nbytes > SMALL or datatype == "BYTES" or name not in wanted:
             return None
-        outputs.append(CoreTensor(name, tensor._datatype, array.copy()))
+        outputs.append(CoreTensor(name, datatype, array.copy()))
     COPIES.small += len(outputs)
     return CoreResponse(outputs, None, response._parameters)
 
