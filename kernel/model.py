@@ -396,11 +396,12 @@ class Model:
         """
         inputs, requested = request.inputs, request.requested_outputs
         wanted = self._wanted.get(tuple(requested)) if requested else self.output_names
-        if wanted is not None and len(inputs) == len(self._forms):
+        forms = self._forms
+        if wanted is not None and len(inputs) == len(forms):
             # Most requests look like one before them: each input has a form that has passed, and all the same rows.
             rows = 0
             for name, tensor in inputs.items():
-                form = self._forms.get(name)
+                form = forms.get(name)
                 if form is None or tensor.datatype != form[0]:
                     break
                 own = form[1].get(tensor.array.shape, 0)
