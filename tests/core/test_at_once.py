@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sle
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, RequestState, ServingError, Tensor
 from kernel.request import nobody
+from kernel.scheduler import RUN_PATIENCE
 from kernel.turn import CALLS_SECONDS, Turn
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -303,3 +305,56 @@ def test_calls_without_end_let_others_have_their_turn(tmp_path: Path) -> None:
         assert 10 < others[0] <= 100
 
     serve(tmp_path, {"caller": caller, "m": echo}, test)
+
+
+def test_a_run_is_looked_after_by_one_timer(tmp_path: Path) -> None:
+    """What starts while a run is looked at does not have it looked at twice from then on."""
+    looks: list[float] = []
+
+    async def test(client: Client) -> None:
+        scheduler, loop = client.kernel.model("m").scheduler, client.kernel.loop
+        (instance,) = scheduler.instances
+        started: list[Batch] = []
+        instance.start = started.append  # type: ignore[method-assign]
+        instance.runs, instance.limit = True, 3
+
+        def drain() -> None:
+            looks.append(round(loop.time() - 1000.0, 6))
+            batch = started.pop(0)
+            instance.finished(batch, echo(batch))
+
+        scheduler._mailbox = SimpleNamespace(drain=drain, draining=False)  # type: ignore[assignment]
+        for name in "abcdefg":
+            client.send("m", name)
+        await asyncio.sleep(1)
+        begun = looks[0] - RUN_PATIENCE
+        assert looks == [round(begun + number * RUN_PATIENCE, 6) for number in range(1, 7)]
+        drain()  # the last one is no run any more
+        assert {outcome for _, outcome in client.outcomes().values()} == {"ok"}
+
+    serve(tmp_path, {"m": sleeping(0.0)}, test)
+
+
+def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    async def test(client: Client) -> None:
+        kernel = client.kernel
+        scheduler = kernel.model("m").scheduler
+        (instance,) = scheduler.instances
+        started: list[Batch] = []
+        instance.start = started.append  # type: ignore[method-assign]
+        instance.limit, scheduler._inline = 3, False
+        for name in "abcdefgh":
+            client.send("m", name)
+        await asyncio.sleep(1)
+        while started:
+            sizes.append(len(started))
+            for batch in started:
+                kernel.mailbox.leave(instance.finished, batch, echo(batch))
+            started.clear()
+            kernel.mailbox.drain()
+        assert {outcome for _, outcome in client.outcomes().values()} == {"ok"}
+        assert sizes == [3, 3, 2]
+
+    serve(tmp_path, {"m": sleeping(0.0)}, test)
