@@ -343,7 +343,14 @@ def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path
         scheduler = kernel.model("m").scheduler
         (instance,) = scheduler.instances
         started: list[Batch] = []
-        instance.start = started.append  # type: ignore[method-assign]
+        meanwhile: list[Batch] = []
+
+        def start(batch: Batch) -> None:
+            started.append(batch)
+            if kernel.mailbox.draining:
+                meanwhile.append(batch)
+
+        instance.start = start  # type: ignore[method-assign]
         instance.limit, scheduler._inline = 3, False
         for name in "abcdefgh":
             client.send("m", name)
@@ -355,6 +362,6 @@ def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path
             started.clear()
             kernel.mailbox.drain()
         assert {outcome for _, outcome in client.outcomes().values()} == {"ok"}
-        assert sizes == [3, 3, 2]
+        assert sizes == [3, 3, 2] and meanwhile == []
 
     serve(tmp_path, {"m": sleeping(0.0)}, test)
