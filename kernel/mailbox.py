@@ -57,17 +57,21 @@ class Mailbox:
         self._signalled = False
         calls = self._calls
         self.draining = True
-        while calls:
-            callback, args = calls.popleft()
-            try:
-                callback(*args)
-            except Exception:
-                log.exception("a call from another thread failed: %r", callback)
-        self.draining = False
-        if self._after:
+        try:
+            while calls:
+                callback, args = calls.popleft()
+                try:
+                    callback(*args)
+                except (Exception, asyncio.CancelledError):
+                    log.exception("a call from another thread failed: %r", callback)
+        finally:
+            self.draining = False
             after, self._after = self._after, []
             for last in after:
-                last()
+                try:
+                    last()
+                except (Exception, asyncio.CancelledError):
+                    log.exception("what was put off until the calls from other threads were made failed: %r", last)
 
     def after(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called when the calls that are there are made. On the loop, while `draining`."""

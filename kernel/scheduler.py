@@ -166,7 +166,13 @@ class Scheduler:
             and not self.stopping
             and self.refusing is None
             and (turn := self._turn).depth < NESTED
-            and (parent is None or (parent.requests[0].state is not RELEASED and (now < turn.ends or turn.begin(now))))
+            and (
+                parent is None
+                or (
+                    parent.requests[0].state is not RELEASED
+                    and ((now < turn.ends and turn.left > 0) or turn.begin(now))
+                )
+            )
         ):
             self.in_flight += 1
             self._run_through(express, request, now)
@@ -195,7 +201,7 @@ class Scheduler:
                 return
             at_once = self._inline or parent.blocked_on is request
             if at_once:
-                at_once = now < turn.ends or turn.begin(now)
+                at_once = (now < turn.ends and turn.left > 0) or turn.begin(now)
         if (
             at_once
             and instance is not None
@@ -242,6 +248,7 @@ class Scheduler:
         request.deadline = None  # watched over only where it is not answered at once
         turn = self._turn
         self.in_flight += 1
+        turn.left -= 1
         turn.depth += 1
         try:
             self._start(instance, Batch([request], request.batch_size))
@@ -268,35 +275,38 @@ class Scheduler:
         running = instance.running
         running[batch] = None
         turn = self._turn
+        turn.left -= 1
         turn.depth += 1
-        outer, turn.plain = turn.plain, True
-        result: object
         try:
-            result = instance.executor.execute(batch)
-        except BaseException as error:
-            result = error
-        clock = self.clock
-        batch.ended = ended = clock()
-        turn.plain = outer
-        turn.depth -= 1
-        if ended - now > HELD_SECONDS:
-            instance.warn_held(ended - now)
-        if (
-            type(result) is list
-            and len(result) == 1
-            and type(response := result[0]) is InferenceResponse
-            and response.error is None
-            and request.state is EXECUTING
-            and self.watch is None
-            and not (self.leaving or self.stopping)
-        ):
-            instance.outstanding = 0
-            del running[batch]
-            self._answer_alone(batch, request, response)
-            if self.queue.size and not self._scheduled:
-                self._dispatch()
-        else:
-            self.finished(instance, batch, result)
+            outer, turn.plain = turn.plain, True
+            result: object
+            try:
+                result = instance.executor.execute(batch)
+            except BaseException as error:
+                result = error
+            clock = self.clock
+            batch.ended = ended = clock()
+            turn.plain = outer
+            if ended - now > HELD_SECONDS:
+                instance.warn_held(ended - now)
+            if (
+                type(result) is list
+                and len(result) == 1
+                and type(response := result[0]) is InferenceResponse
+                and response.error is None
+                and request.state is EXECUTING
+                and self.watch is None
+                and not (self.leaving or self.stopping)
+            ):
+                instance.outstanding = 0
+                del running[batch]
+                self._answer_alone(batch, request, response)
+                if self.queue.size and not self._scheduled:
+                    self._dispatch()
+            else:
+                self.finished(instance, batch, result)
+        finally:
+            turn.depth -= 1  # only now: whoever hears of the answer may make the next request
 
     def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
         """Accept a checked request that needs no execution, as its answer is known, and give that. `started`: the look-up."""
@@ -552,6 +562,10 @@ class Scheduler:
 
         What `_conclude` and `release` come to then, in one piece.
         """
+        if not batch.input_ended:
+            batch.input_ended = batch.started
+        if not batch.output_started:
+            batch.output_started = batch.ended
         now = self.clock() if self._is_ensemble else batch.ended  # an ensemble's batch holds sums, not moments
         self.statistics.executed_one(batch, request.enqueued, now)
         self.in_flight -= 1

@@ -149,9 +149,8 @@ class StatisticsCounter:
 
     def executed_one(self, batch: Batch, enqueued: float, now: float) -> None:
         """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
-        started, ended = batch.started, batch.ended
         ones = self._ones
-        ones.append((batch.size, enqueued, started, batch.input_ended or started, batch.output_started or ended, ended, now))
+        ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended, now))
         if len(ones) >= FOLD:
             self._fold()
 

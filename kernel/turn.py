@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["CALLS_SECONDS", "NESTED", "TURN_SECONDS", "Turn"]
+__all__ = ["CALLS_SECONDS", "NESTED", "STREAK", "TURN_SECONDS", "Turn"]
 
 NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
 TURN_SECONDS = 0.001  # how long executions that had to wait may follow one another before others get their turn
-CALLS_SECONDS = 0.002  # how long calls of models may run at once within one turn of the loop
+CALLS_SECONDS = 0.002  # how long calls of models may run at once within one turn of the loop …
+STREAK = 1000  # … and how many of them at most: on virtual time, they take none
 
 
 class Turn:
     """`depth`: executions within executions. `ends`: until when calls may run at once; 0.0 before the first one in this turn.
 
-    `plain`: the innermost execution runs without a greenlet, so it can't wait.
+    `left`: how many more may then. `plain`: the innermost execution runs without a greenlet, so it can't wait.
     """
 
-    __slots__ = ("_loop", "depth", "ends", "plain")
+    __slots__ = ("_loop", "depth", "ends", "left", "plain")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.depth = 0
         self.ends = 0.0
+        self.left = 0
         self.plain = False
 
     def begin(self, now: float) -> bool:
@@ -33,6 +35,7 @@ class Turn:
         if self.ends:
             return False
         self.ends = now + CALLS_SECONDS
+        self.left = STREAK
         self._loop.call_soon(self._next)
         return True
 

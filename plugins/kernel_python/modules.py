@@ -124,7 +124,7 @@ class PrivateModules:
         root = types.ModuleType(self.package)
         root.__path__ = list(self._folders)
         with _lock:
-            if not _packages:
+            if _Finder not in sys.meta_path:  # nor where somebody has put the list back to what it was before
                 sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
             _packages[self.package] = self
             sys.modules[self.package] = root

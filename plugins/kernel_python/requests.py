@@ -23,6 +23,7 @@ from kernel_python.tensors import Tensor
 __all__ = ["InferenceRequest", "InferenceTrace"]
 
 _MISSING: Any = object()
+_ZERO, _LATEST = 0, -1  # what is equal to them may still be of a wrong type; what is not them is looked at closer
 _SIGNATURE = (
     "c_python_backend_utils.InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
     "List[triton::backend::python::PbTensor], requested_output_names: List[str], model_name: str, model_version: int = -1, "
@@ -87,10 +88,10 @@ class InferenceRequest:
             and type(inputs) is list
             and type(requested_output_names) is list
             and request_id == ""
-            and correlation_id == 0
-            and flags == 0
-            and timeout == 0
-            and model_version == -1
+            and correlation_id is _ZERO
+            and flags is _ZERO
+            and timeout is _ZERO
+            and model_version is _LATEST
             and preferred_memory is None
             and trace is None
             and parameters is None

@@ -375,6 +375,20 @@ def test_what_only_a_received_request_has() -> None:
             assert given.partition(">")[2] == shown
 
 
+@pytest.mark.parametrize("beside", [{}, {"request_id": "r"}])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("correlation_id", value) for value in (0.0, 0j, None, np.int64(0), np.array([0]), [])),
+        *(("model_version", value) for value in (-1.0, None, np.float32(-1), np.array([-1.0]), "")),
+        *((name, value) for name in ("flags", "timeout") for value in (0.0, None, "", [], np.float32(0))),
+    ],
+)
+def test_what_is_equal_to_a_default_is_not_one(name: str, value: Any, beside: dict[str, Any]) -> None:
+    words = raised(request, **{name: value}, **beside)
+    assert "Correlation ID must be integer or string" in words or "incompatible constructor arguments" in words
+
+
 def test_calls_outside_of_a_model_are_refused() -> None:
     assert raised(request().exec) == "TritonModelException: BLS is only supported during the 'execute' function."
     assert raised(request().async_exec) == "RuntimeError: no running event loop"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kernel import Kernel
+from kernel_python.modules import _Finder, _packages
 
 STRINGS = 'output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 IN = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -26,14 +27,20 @@ def ours() -> list[str]:
     return [name for name in sys.modules if name.startswith("kernel_model_")]
 
 
+def others() -> list[Any]:
+    """Return how modules are found, but for those of models."""
+    return [one for one in sys.meta_path if one is not _Finder]
+
+
 @pytest.fixture(autouse=True)
 def clean() -> Any:
     path = list(sys.path)
     # Other tests have models that hang, whose modules nobody can take away.
-    modules, finders = ours(), list(sys.meta_path)
+    modules, finders = ours(), others()
     yield
     assert ours() == modules
-    assert sys.meta_path == finders
+    assert others() == finders
+    assert _Finder not in sys.meta_path or _packages
     assert sys.path == path
 
 
@@ -261,3 +268,22 @@ def test_errors_use_the_authors_names(repo: Any, statement: str, text: str) -> N
     reason = repo.load_error("a")
     assert text in reason
     assert "kernel_model_" not in reason
+
+
+def test_somebody_who_puts_the_ways_to_find_modules_back(repo: Any, helpers: Any) -> None:
+    """As pytest's `pytester` does after each of its tests, here in the middle of one model's life."""
+
+    async def main(kernel: Kernel) -> list[Any]:
+        before = [one for one in sys.meta_path if one is not _Finder]
+        sys.meta_path[:] = before
+        await kernel.load("b")
+        return await helpers.ask(kernel, "b")
+
+    for name in ("a", "b"):
+        files = {
+            "1/helper.py": f"def say(): return 'helper of {name}'",
+            "1/pkg/__init__.py": "",
+            "1/pkg/deep.py": "from helper import say",
+        }
+        repo.add(name, f"from pkg.deep import say\n{SAY}", io=f"{IN} {STRINGS}", files=files)
+    assert repo.run(main, control_mode="explicit", load_models=["a"]) == ["helper of b"]

@@ -17,7 +17,7 @@ from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sle
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, RequestState, ServingError, Tensor
 from kernel.request import nobody
 from kernel.scheduler import RUN_PATIENCE
-from kernel.turn import CALLS_SECONDS, Turn
+from kernel.turn import CALLS_SECONDS, STREAK, Turn
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -251,6 +251,83 @@ def test_many_executions_within_executions(tmp_path: Path) -> None:
             assert depths[:16] == [*range(1, 17)] and depths[16] < 2 and len(depths) == 19
 
     serve(tmp_path, {f"m{number}": behaviour(number) for number in range(20)}, test)
+
+
+def test_who_hears_of_an_answer_may_make_the_next_request(tmp_path: Path) -> None:
+    """However many follow one another: they nest so deep and no deeper."""
+    answered, depth, deepest = 0, 0, 0
+
+    async def test(client: Client) -> None:
+        kernel = client.kernel
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            nonlocal answered, depth, deepest
+            answered += 1
+            depth += 1
+            deepest = max(deepest, depth)
+            if answered < 3000:
+                kernel.submit(InferenceRequest("m", {"X": X}, respond))
+            depth -= 1
+
+        kernel.submit(InferenceRequest("m", {"X": X}, respond))
+        await asyncio.sleep(1)
+        assert answered == 3000 and deepest < 40
+
+    serve(tmp_path, {"m": echo}, test)
+
+
+def test_calls_that_take_no_time_let_others_have_their_turn(tmp_path: Path) -> None:
+    """On virtual time the clock stands still: a model that calls until it is cancelled does hear of that."""
+    made = 0
+
+    async def polls(batch: Batch) -> Any:
+        nonlocal made
+        while not batch.requests[0].is_cancelled:
+            await called(batch.instance.executor.context.kernel, batch)
+            made += 1
+        return echo(batch)
+
+    async def test(client: Client) -> None:
+        request = client.send("polls", "a")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        client.kernel.cancel(request)
+        await asyncio.sleep(1)
+        assert client.outcome("a")[1] == "[request id: a] Request cancelled"
+        assert STREAK <= made < 10 * STREAK
+
+    serve(tmp_path, {"polls": polls, "m": echo}, test)
+
+
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+ensemble_scheduling {
+  step [
+    { model_name: "a" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } },
+    { model_name: "b" model_version: -1 input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } }
+  ]
+}
+"""
+
+
+def test_an_ensembles_times_are_those_of_its_steps(tmp_path: Path) -> None:
+    """Also of steps whose backend does not say when it had its input and began its output."""
+
+    async def main() -> None:
+        write_repository(tmp_path, {"a": BASE, "b": BASE, "e": ENSEMBLE})
+        async with Kernel(tmp_path, plugins=[TestBackend({"a": sleeping(0.5), "b": sleeping(0.25)})]) as kernel:
+            client = Client(kernel)
+            client.send("e", "1")
+            await asyncio.sleep(10)
+            assert client.outcome("1") == (0.75, "ok")
+            statistics = kernel.model("e").statistics()
+            times = statistics.compute_input.ns, statistics.compute_infer.ns, statistics.compute_output.ns
+            assert times == (0, 750_000_000, 0) and statistics.success.ns == 750_000_000
+            assert [duration.ns for duration in statistics.batch_stats[1]] == [0, 750_000_000, 0]
+
+    run(main())
 
 
 class FakeLoop:

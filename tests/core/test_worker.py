@@ -363,6 +363,25 @@ def test_a_failing_call_from_a_thread_does_not_stop_the_others(caplog: pytest.Lo
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_what_was_put_off_is_done_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        got: list[int] = []
+
+        def cancelled() -> None:
+            mailbox.after(lambda: 1 / 0)
+            mailbox.after(lambda: got.append(2))
+            raise asyncio.CancelledError
+
+        mailbox.leave(cancelled)
+        mailbox.leave(got.append, 1)
+        mailbox.drain()
+        assert got == [1, 2] and not mailbox.draining
+
+    asyncio.run(main())
+    assert "CancelledError" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
 def test_an_answer_for_a_blocked_thread_is_handed_over_once() -> None:
     got: list[tuple[Any, bool]] = []
     call = BlockedCall(lambda response, final: got.append((response, final)))
