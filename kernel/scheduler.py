@@ -84,7 +84,7 @@ class Scheduler:
             deque() if batching and batching.preserve_ordering and not config.decoupled else None
         )
         #: One response an execution, nothing to hold back, and nobody who does it another way: `_answer_alone` will do.
-        self._plain = False
+        self._plain = type(self) is Scheduler and not self.decoupled and self._ordered is None
         self._simple = not (self.decoupled or self._is_ensemble or self._ordered is not None)
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
@@ -123,7 +123,6 @@ class Scheduler:
         self.instances = (*self.instances, *instances)
         self._inline = all(instance.inline for instance in self.instances)
         self._single = single = self.instances[0] if len(self.instances) == 1 else None
-        self._plain = type(self) is Scheduler and not self.decoupled and self._ordered is None
         in_place = self._plain and not self._is_ensemble and self.rule is None
         self._express = single if in_place and isinstance(single, LoopInstance) else None
 
@@ -397,7 +396,7 @@ class Scheduler:
         try:
             began = now = self.clock()
             queue, rule = self.queue, self.rule
-            expiry = None if queue.plain else queue.next_expiry()
+            expiry = queue.next_expiry()
             if expiry is not None and expiry <= now:
                 self._expire(now)
             again: float | None = None
@@ -427,7 +426,7 @@ class Scheduler:
                         break
             if again is not None:
                 self._arm(again)
-            expiry = None if queue.plain else queue.next_expiry()
+            expiry = queue.next_expiry()
             if expiry is not None:
                 self._arm(expiry)
         finally:

@@ -162,8 +162,7 @@ class Run(Frame):
             request.trace,
         )
         self.active += 1
-        submit = self.ensemble.submit
-        submit(bound.model, call.request)
+        self.ensemble.submit(bound.model, call.request)
 
     def take_plain(self, call: Call, response: InferenceResponse) -> None:
         """Take in the one response of a step, which has nothing to say but its tensors: what `take` comes to mostly."""

@@ -253,9 +253,8 @@ class InferenceRequest:
         if decoupled is not False and decoupled is not True:
             raise self._bad_call("async_exec", decoupled)
         holders = getrefcount(self)
-        if decoupled:
-            return bls.call_async_and_iterate(self._as_call(), holders)
-        return bls.call_async(self._as_call(), holders)
+        call = self._as_call()
+        return bls.call_async_and_iterate(call, holders) if decoupled else bls.call_async(call, holders)
 
     def _bad_call(self, function: str, decoupled: Any) -> TypeError:
         signature = "(self: c_python_backend_utils.InferenceRequest, decoupled: bool = False) -> object"
