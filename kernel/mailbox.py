@@ -11,15 +11,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from kernel.bell import Bell
+
 __all__ = ["Mailbox"]
 
 log = logging.getLogger("kernel")
 
 
 class Mailbox:
-    """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread."""
+    """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread.
 
-    __slots__ = ("_after", "_calls", "_loop", "_signalled", "closed", "draining")
+    asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a bell.
+    """
+
+    __slots__ = ("_after", "_bell", "_calls", "_loop", "_signalled", "closed", "draining")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -28,6 +33,10 @@ class Mailbox:
         self._signalled = False
         self.draining = False  # `drain` is making calls; on the loop
         self.closed = False
+        self._bell: Bell | None = None
+        if type(loop).__module__.startswith("uvloop"):
+            self._bell = Bell()
+            loop.add_reader(self._bell.fileno(), self._rung)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Have `callback(*args)` called on the loop soon. Raises RuntimeError once the kernel has stopped."""
@@ -47,10 +56,22 @@ class Mailbox:
         """Wake the loop for what was left, unless somebody has already."""
         if not self._signalled:
             self._signalled = True
+            bell = self._bell
+            if bell is not None:
+                try:
+                    bell.ring()
+                except OSError:
+                    pass  # it rings already; or the kernel has stopped
+                return
             try:
                 self._loop.call_soon_threadsafe(self.drain)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 self.closed = True
+
+    def _rung(self) -> None:
+        assert self._bell is not None
+        self._bell.wait()  # no longer than it takes to read the byte
+        self.drain()
 
     def drain(self) -> None:
         """Make the calls. On the loop."""
@@ -76,3 +97,12 @@ class Mailbox:
     def after(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called when the calls that are there are made. On the loop, while `draining`."""
         self._after.append(callback)
+
+    def close(self) -> None:
+        """Make the calls that are there, and take no more of them. On the loop."""
+        self.drain()
+        self.closed = True
+        if self._bell is not None:
+            self._loop.remove_reader(self._bell.fileno())
+            self._bell.close()
+            self._bell = None

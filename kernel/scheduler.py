@@ -101,6 +101,7 @@ class Scheduler:
         self._gathered = 0  # turns of the loop that the burst on its way has been waited for
         self._burst_began = 0.0
         self._seen = 0  # how many waited when it was last looked at
+        self._lonely = False  # requests have come one at a time: the next one does not wait for company
         self._open: set[InferenceRequest] = set()  # executed, but still to be answered by a sender
         self._let_in(instances)
 
@@ -191,7 +192,9 @@ class Scheduler:
             instance = None
         turn = self._turn
         if parent is None:
-            at_once = self._inline
+            if self._lonely and (instance is None or instance.outstanding):
+                self._lonely = False
+            at_once = self._inline or self._lonely
         else:
             if (
                 (parent.requests[0].state is RELEASED or instance is None or instance.outstanding >= instance.capacity)
@@ -384,6 +387,7 @@ class Scheduler:
 
     def _dispatch_now(self) -> None:
         """Do what was put off."""
+        self._lonely = self.queue.size == 1 == self.in_flight
         self._gathered = self._seen = 0
         self._scheduled = False
         self._dispatch()

@@ -200,8 +200,7 @@ class Kernel:
             follower.cancel()
         await self._registry.stop(self.drain_seconds if timeout is None else timeout)
         self.live = False
-        self.mailbox.drain()
-        self.mailbox.closed = True
+        self.mailbox.close()
         await self.tracer.close()
         self.load_pool.shutdown(wait=False, cancel_futures=True)
 

@@ -9,24 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from kernel.batch import Batch
+from kernel.bell import Bell
 
 __all__ = ["DaemonThreads", "InstanceThread"]
 
 
 class InstanceThread:
-    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it."""
+    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it.
+
+    What is in the inbox may be taken out again; by `put` it comes in.
+    """
 
     def __init__(self, name: str) -> None:
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.inbox: deque[Any] = deque()
+        self._bell = Bell()
+        self._asleep = False
         self.serve: Callable[[Batch], None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def put(self, work: Callable[[], object] | Batch | None) -> None:
+        """Add to the inbox. On the loop."""
+        self.inbox.append(work)
+        # The order matters, as in `Mailbox.post`: append, then look; the thread says that it sleeps, then looks at the inbox.
+        if self._asleep:
+            self._asleep = False
+            self._bell.ring()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on the thread and return its result, or raise what it raised."""
@@ -47,22 +61,33 @@ class InstanceThread:
             except RuntimeError:  # the loop was closed meanwhile: nobody waits
                 return
 
-        self.inbox.put(work)
+        self.put(work)
         return await future
 
     def stop(self) -> None:
         """End the thread after what is in its inbox."""
-        self.inbox.put(None)
+        self.put(None)
 
     def _run(self) -> None:
-        get = self.inbox.get
-        while (work := get()) is not None:
+        inbox, bell = self.inbox, self._bell
+        while True:
+            try:
+                work = inbox.popleft()
+            except IndexError:
+                self._asleep = True
+                if not inbox:
+                    bell.wait()
+                self._asleep = False
+                continue
             if type(work) is Batch:
                 assert self.serve is not None
                 self.serve(work)
+            elif work is None:
+                break
             else:
                 work()
             del work
+        bell.close()
 
 
 class DaemonThreads(concurrent.futures.Executor):

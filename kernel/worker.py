@@ -8,7 +8,6 @@ compute. Each batch is still one `execute`; what is cancelled meanwhile is skipp
 from __future__ import annotations
 
 import asyncio
-import queue
 from collections.abc import Callable
 
 from kernel.batch import Batch
@@ -39,8 +38,7 @@ class ThreadInstance(ModelInstance):
         super().__init__(name, executor, clock)
         self._thread = thread
         self._mailbox = mailbox
-        self._put = thread.inbox.put
-        self._idle = thread.inbox.empty
+        self._inbox = thread.inbox
         self._execute = executor.execute
         self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
         self._estimate = RUN_SECONDS
@@ -49,7 +47,7 @@ class ThreadInstance(ModelInstance):
         thread.serve = self._serve
 
     def start(self, batch: Batch) -> None:
-        self._put(batch)
+        self._thread.put(batch)
 
     def take_back(self) -> list[Batch]:
         # The run was too long: what one execution really takes is about to be measured.
@@ -57,8 +55,8 @@ class ThreadInstance(ModelInstance):
         taken: list[Batch] = []
         while True:
             try:
-                work = self._thread.inbox.get_nowait()
-            except queue.Empty:
+                work = self._inbox.popleft()
+            except IndexError:
                 return taken
             assert type(work) is Batch, "only an idle instance is told to finalize"
             taken.append(work)
@@ -84,7 +82,7 @@ class ThreadInstance(ModelInstance):
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
         result: object
-        clock, execute, idle, scheduler = self.clock, self._execute, self._idle, self.scheduler
+        clock, execute, scheduler = self.clock, self._execute, self.scheduler
         assert scheduler is not None
         batch.started = started = clock()
         request = batch.requests[0]
@@ -100,7 +98,7 @@ class ThreadInstance(ModelInstance):
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
             # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
             self._hand_over(request, call, result[0])
-        if idle() or (self._first_left and ended - self._first_left > RUN_SECONDS):
+        if not self._inbox or (self._first_left and ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
             self.fit()
             mailbox.wake()
@@ -138,7 +136,7 @@ class ThreadTaskInstance(ModelInstance):
         self._mailbox = mailbox
         self._loop = self.own_loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        thread.inbox.put(self._serve)
+        thread.put(self._serve)
 
     def start(self, batch: Batch) -> None:
         self._loop.call_soon_threadsafe(self._begin, batch)

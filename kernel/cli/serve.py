@@ -13,6 +13,7 @@ import ctypes
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -53,6 +54,9 @@ GC_THRESHOLDS = (7_000, 20, 50)
 KEPT_FREE = 128 * 1024 * 1024
 LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+#: How many files may be open, where the system lets a process choose: a connection takes one, an instance's thread two.
+OPEN_FILES = 65_536
 
 #: How long after an unload what the model has left behind is cleared away; others that go meanwhile are cleared away with it.
 TIDY_SECONDS = 1.0
@@ -113,6 +117,7 @@ def serve(arguments: Sequence[str]) -> int:
         log.warning("%s has no effect: there is nothing here that it could act on", flag)
     sys.setswitchinterval(SWITCH_INTERVAL)
     _keep_memory()
+    _allow_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return _until_done(runner.get_loop(), _run(paths, options, log_settings))
 
@@ -171,6 +176,15 @@ def _tidier(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
             timer = loop.call_later(TIDY_SECONDS, tidy)
 
     return soon
+
+
+def _allow_files() -> None:
+    """Have as many files open as we may, up to `OPEN_FILES`: shells often allow 1024 where the system allows far more."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems have limits beside this one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> int:

@@ -77,7 +77,7 @@ def where(thread: threading.Thread, folders: Sequence[Path]) -> str:
 def _state(frame: FrameType) -> Elsewhere:
     code = frame.f_code
     if code is _INSTANCE:
-        return Elsewhere.IDLE if frame.f_locals["self"].inbox.empty() else Elsewhere.WORK
+        return Elsewhere.WORK if frame.f_locals["self"].inbox else Elsewhere.IDLE
     if code is _WAITS:
         return Elsewhere.NOTHING if frame.f_locals["self"]._token else Elsewhere.WORK
     if code is _POOL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import resource
 import weakref
 from types import SimpleNamespace
 
@@ -32,6 +33,39 @@ def test_c_library_without_it(monkeypatch: pytest.MonkeyPatch, problem: Exceptio
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     serve._keep_memory()
+
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((1024, 1 << 20), (65_536, 1 << 20)),
+        ((1024, UNLIMITED), (65_536, UNLIMITED)),
+        ((1 << 20, 1 << 20), None),
+        ((UNLIMITED, UNLIMITED), None),
+        ((4096, 4096), None),
+    ],
+)
+def test_as_many_files_may_be_open_as_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], wanted: tuple[int, int] | None
+) -> None:
+    asked: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, to: asked.append((which, to)))
+    serve._allow_files()
+    assert asked == ([] if wanted is None else [(resource.RLIMIT_NOFILE, wanted)])
+
+
+def test_a_system_that_allows_no_more_files_is_served_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(which: int, limits: object) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, UNLIMITED))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    serve._allow_files()
 
 
 class Weights:

@@ -22,7 +22,7 @@ ROWS = (
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
     "places scaling rate_limiter warmup trace",
     "scheduler batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
-    "custom_metrics readiness mailbox "
+    "custom_metrics readiness mailbox bell "
     "worker remote handover telling thread trace_file",
     "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
     "server settings tracer metadata listening connections hookspecs plugins logs __init__",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import queue
+import gc
+import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 from virtual import BASE, answer, write_repository
 
 from kernel import (
@@ -537,7 +540,7 @@ def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, fi
 
 def bare_instance(batches: bool) -> ThreadInstance:
     """Return an instance whose thread does nothing, and whose scheduler listens to nobody."""
-    thread = SimpleNamespace(inbox=queue.SimpleQueue(), serve=None)
+    thread = SimpleNamespace(inbox=deque(), serve=None)
     executor: Any = SimpleNamespace(capacity=1, execute=None)
     instance = ThreadInstance("m_0", executor, lambda: 0.0, thread, None)  # type: ignore[arg-type]
     rule = object() if batches else None
@@ -577,5 +580,68 @@ def test_an_executor_on_a_thread_hears_of_cancellation_where_it_wants_to(tmp_pat
             ((response, final),) = answers
             assert final and response.error.code is Code.CANCELLED
             assert (await kernel.infer("m", X))["Y"].tolist() == [1.0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files where Linux lists them")
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_kernel_that_has_stopped_leaves_no_files(tmp_path: Path, new_loop: Callable[[], Any]) -> None:
+    async def main() -> None:
+        gc.collect()  # what other tests have left
+        before = files()
+        for number in range(3):
+            kernel, _ = serve(tmp_path / str(number), {"m": (Placement.THREAD, echo)})
+            async with kernel:
+                await kernel.infer("m", X)
+                assert files() - before
+                threads = [instance._thread._thread for instance in kernel.model("m").scheduler.instances]  # type: ignore[attr-defined]
+            for thread in threads:
+                thread.join(10)
+            del kernel, threads
+            gc.collect()  # the files that are written to live as long as what may write to them
+        assert files() == before
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def files() -> set[int]:
+    """Return the numbers of this process's open files, without that of the listing itself."""
+    numbers = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {number for number in numbers if os.path.exists(f"/proc/self/fd/{number}")}
+
+
+def test_a_request_that_comes_alone_after_another_goes_straight_to_its_thread(tmp_path: Path) -> None:
+    """What comes in bursts is still gathered: a thread that is woken for its first request gets in the way of the others."""
+
+    async def main() -> None:
+        kernel, _ = serve(tmp_path, {"m": (Placement.THREAD, echo)})
+        async with kernel:
+            scheduler = kernel.model("m").scheduler
+
+            def submit() -> tuple[Any, list[Any], bool]:
+                made, answers = request(kernel, "m")
+                kernel.submit(made)
+                return made, answers, not scheduler.queue.size
+
+            async def answered(*lists: list[Any]) -> None:
+                async with asyncio.timeout(10):
+                    while not all(lists):  # noqa: ASYNC110 - the condition comes about in a thread
+                        await asyncio.sleep(0)
+
+            _, answers, straight = submit()
+            assert not straight  # more may come
+            await answered(answers)
+            for _ in range(3):  # it came alone, and so do these
+                _, answers, straight = submit()
+                assert straight
+                await answered(answers)
+            burst = [submit() for _ in range(4)]
+            assert [straight for _, _, straight in burst] == [True, False, False, False]
+            await answered(*(answers for _, answers, _ in burst))
+            again = [submit() for _ in range(2)]  # after a burst, another may come
+            assert [straight for _, _, straight in again] == [False, False]
+            await answered(*(answers for _, answers, _ in again))
 
     asyncio.run(main())

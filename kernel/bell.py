@@ -1,0 +1,36 @@
+"""Wakes one thread, or a loop, by a byte in a pipe.
+
+Why not a lock: whoever is woken by a pipe is put next to who wakes it, on the same core where that is about to have nothing to
+do, and finds its data in that core's cache; a lock (a futex) and an eventfd wake it on another core, which may be asleep. For
+a request that comes alone that is a third of its way through the server (DESIGN.md, "Alone").
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import partial
+
+__all__ = ["Bell"]
+
+
+class Bell:
+    """`ring()` may be called by any thread, also when nobody hears it any more: OSError then, or where it rings already.
+
+    `wait()` returns once it rings; now and then it does without having been rung. `fileno()` can be read when it rings.
+    """
+
+    def __init__(self) -> None:
+        self._ear, hammer = os.pipe()
+        os.set_blocking(hammer, False)
+        self.ring = partial(os.write, hammer, b"\0")  # no function of ours: it is called once for each hop
+        self.wait = partial(os.read, self._ear, 64)
+        # Whoever still rings has us: not before that the number may come to mean another file.
+        weakref.finalize(self, os.close, hammer).atexit = False
+
+    def fileno(self) -> int:
+        return self._ear
+
+    def close(self) -> None:
+        """Listen no more. By the one that does."""
+        os.close(self._ear)

@@ -1,0 +1,78 @@
+"""Waking threads and loops by a byte: nothing is lost, and nobody blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from kernel.bell import Bell
+from kernel.mailbox import Mailbox
+from kernel.thread import InstanceThread
+
+
+def test_a_ring_is_heard_also_by_who_listens_later() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.wait()
+    with pytest.raises(BlockingIOError):  # whoever rings never blocks
+        for _ in range(1_000_000):
+            bell.ring()
+    bell.wait()
+    bell.close()
+    with pytest.raises(BrokenPipeError):  # nobody hears it any more
+        bell.ring()
+
+
+def test_a_thread_does_all_it_is_given_in_order() -> None:
+    """Given while it works, while it falls asleep and while it sleeps: 300 times what it has to wait for, with 0 to 4 before."""
+    thread = InstanceThread("worker")
+    done: list[int] = []
+    for round in range(300):
+        over = threading.Event()
+        for number in range(round % 5):
+            thread.put(lambda number=number: done.append(number))  # type: ignore[misc]
+        thread.put(over.set)
+        assert over.wait(10)
+        assert done == list(range(round % 5))
+        done.clear()
+    thread.stop()
+    thread._thread.join(10)
+    assert not thread._thread.is_alive()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(thread._bell.fileno())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_threads_post_arrives_in_their_order_on_every_loop(new_loop: Callable[[], Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        got: list[tuple[int, int]] = []
+        all_there = asyncio.Event()
+
+        def take(n: int, i: int) -> None:
+            got.append((n, i))
+            if len(got) == 20_000:
+                all_there.set()
+
+        threads = [threading.Thread(target=lambda n=n: [mailbox.post(take, n, i) for i in range(5000)]) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        await asyncio.wait_for(all_there.wait(), 20)
+        for number in range(4):
+            assert [index for n, index in got if n == number] == list(range(5000))
+        mailbox.leave(got.clear)
+        mailbox.close()
+        assert not got  # what was there has been called
+        with pytest.raises(RuntimeError, match="the kernel has stopped"):
+            mailbox.post(print)
+        mailbox.wake()  # by a thread that has looked at `closed` a moment before
+        mailbox.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
