@@ -37,7 +37,7 @@ from kernel.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_met
 from kernel.model import Model, ModelState
 from kernel.registry import ModelIndex
 from kernel.remote import RemoteInstance
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids, nobody
 from kernel.restriction import CATEGORIES, parse_restrictions
 from kernel.server import Kernel
 from kernel.settings import LOG_FORMATS, LogSettings, TraceOptions, TraceSettings
@@ -126,6 +126,7 @@ __all__ = [
     "hookimpl",
     "log_ids",
     "model_metadata",
+    "nobody",
     "pack_bytes",
     "parse_restrictions",
     "peer_name",

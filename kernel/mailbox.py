@@ -18,17 +18,23 @@ __all__ = ["Mailbox"]
 log = logging.getLogger("kernel")
 
 
+Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+
 class Mailbox:
     """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread.
 
     asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a bell.
     """
 
-    __slots__ = ("_after", "_bell", "_calls", "_loop", "_signalled", "closed", "draining")
+    __slots__ = ("_after", "_bell", "_calls", "_loop", "_signalled", "closed", "draining", "leave")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._calls: deque[Call] = deque()
+        #: `leave((callback, args))` adds a call without waking the loop: whoever leaves one has to call `wake`, or post, within
+        #: about a millisecond.
+        self.leave: Callable[[Call], None] = self._calls.append
         self._after: list[Callable[[], object]] = []
         self._signalled = False
         self.draining = False  # `drain` is making calls; on the loop
@@ -47,10 +53,6 @@ class Mailbox:
         # the drain under way sees this call, or this thread sees the flag cleared and wakes the loop again.
         if not self._signalled:
             self.wake()
-
-    def leave(self, callback: Callable[..., object], *args: Any) -> None:
-        """Add a call without waking the loop: whoever leaves one has to call `wake`, or post, within about a millisecond."""
-        self._calls.append((callback, args))
 
     def wake(self) -> None:
         """Wake the loop for what was left, unless somebody has already."""

@@ -400,8 +400,7 @@ class Scheduler:
         try:
             began = now = self.clock()
             queue, rule = self.queue, self.rule
-            expiry = queue.next_expiry()
-            if expiry is not None and expiry <= now:
+            if not queue.plain and (expiry := queue.next_expiry()) is not None and expiry <= now:
                 self._expire(now)
             again: float | None = None
             single, express, start = self._single, self._express, self._start
@@ -430,8 +429,7 @@ class Scheduler:
                         break
             if again is not None:
                 self._arm(again)
-            expiry = queue.next_expiry()
-            if expiry is not None:
+            if not queue.plain and (expiry := queue.next_expiry()) is not None:
                 self._arm(expiry)
         finally:
             self._dispatching = False

@@ -36,7 +36,7 @@ from kernel.rate_limiter import ResourceLimit
 from kernel.readiness import Readiness
 from kernel.registry import ModelIndex, Registry, Wish
 from kernel.repository import FileRepository
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond
+from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, nobody
 from kernel.settings import LogSettings, TraceOptions, TraceSettings
 from kernel.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.statistics import ModelStatistics
@@ -320,8 +320,10 @@ class Kernel:
             raise RuntimeError(_BLOCKS)
         worker.instance.wait(step)
 
-    def wait(self, request: InferenceRequest, batch: Batch | None = None, model: Model | None = None) -> None:
-        """Submit `request` and return once its `respond` was called with `final`; see `wait_for`.
+    def wait(
+        self, request: InferenceRequest, batch: Batch | None = None, model: Model | None = None
+    ) -> InferenceResponse | None:
+        """Submit `request` and return once its `respond` was called with `final`; see `wait_for`. Return the first response.
 
         `batch`: the execution that can't go on meanwhile. `model`: where it has just been looked up.
         """
@@ -333,17 +335,18 @@ class Kernel:
                 request.respond = call
                 self.mailbox.post(self.submit, request)
                 call.wait()
+                return call.response
+            worker = current_worker()
+            if worker is None or self.turn.plain:
+                raise RuntimeError(_BLOCKS)
+            waker = request.respond = _Waker(request.respond)
+            if model is None:
+                self.submit(request)
             else:
-                worker = current_worker()
-                if worker is None or self.turn.plain:
-                    raise RuntimeError(_BLOCKS)
-                waker = request.respond = _Waker(request.respond)
-                if model is None:
-                    self.submit(request)
-                else:
-                    self.submit_to(model, request)
-                if not waker.done:
-                    worker.instance.wait(waker.wait)
+                self.submit_to(model, request)
+            if not waker.done:
+                worker.instance.wait(waker.wait)
+            return waker.response
         finally:
             if batch is not None:
                 batch.blocked_on = None
@@ -571,15 +574,19 @@ def _refuse(request: InferenceRequest, error: ServingError) -> None:
 class _Waker:
     """The continuation of a request that an execution on the loop waits for, if it is not answered at once."""
 
-    __slots__ = ("_respond", "_wake", "done")
+    __slots__ = ("_respond", "_wake", "done", "response")
 
     def __init__(self, respond: Respond) -> None:
-        self._respond = respond
+        self._respond = None if respond is nobody else respond
+        self.response: InferenceResponse | None = None  # the first one
         self._wake: Callable[[], None] | None = None
         self.done = False
 
     def __call__(self, response: InferenceResponse | None, final: bool) -> None:
-        self._respond(response, final)
+        if self.response is None:
+            self.response = response
+        if self._respond is not None:
+            self._respond(response, final)
         if final:
             self.done = True
             if self._wake is not None:

@@ -11,7 +11,7 @@ __all__ = ["CALLS_SECONDS", "NESTED", "STREAK", "TURN_SECONDS", "Turn"]
 
 NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
 TURN_SECONDS = 0.001  # how long executions that had to wait may follow one another before others get their turn
-CALLS_SECONDS = 0.002  # how long calls of models may run at once within one turn of the loop …
+CALLS_SECONDS = 0.004  # how long calls of models may run at once within one turn of the loop …
 STREAK = 1000  # … and how many of them at most: on virtual time, they take none
 
 

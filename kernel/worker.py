@@ -39,15 +39,13 @@ class ThreadInstance(ModelInstance):
         self._thread = thread
         self._mailbox = mailbox
         self._inbox = thread.inbox
+        self.start = thread.put  # type: ignore[assignment,method-assign]  # without a frame of ours between: once for each execution
         self._execute = executor.execute
         self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
         self._estimate = RUN_SECONDS
         self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
         self.limit = 1
         thread.serve = self._serve
-
-    def start(self, batch: Batch) -> None:
-        self._thread.put(batch)
 
     def take_back(self) -> list[Batch]:
         # The run was too long: what one execution really takes is about to be measured.
@@ -94,7 +92,7 @@ class ThreadInstance(ModelInstance):
         if result is not SKIPPED:
             self.learn(ended - started)
         mailbox = self._mailbox
-        mailbox.leave(scheduler.finished, self, batch, result)
+        mailbox.leave((scheduler.finished, (self, batch, result)))
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
             # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
             self._hand_over(request, call, result[0])

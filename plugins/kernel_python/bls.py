@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from kernel import Batch, Code, Model, ServingError
+from kernel import Batch, Code, Model, ServingError, nobody
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
@@ -51,9 +51,8 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
     """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
     instance, batch = bls_site()
     kernel = instance.kernel
-    on_loop = waiting.on_loop(kernel)
-    current = getcurrent()
-    if on_loop and isinstance(current, waiting.Driver):
+    on_loop = get_ident() == kernel.loop_thread
+    if on_loop and isinstance(current := getcurrent(), waiting.Driver):
         future = _submit(instance, batch, request, holders, kernel.loop)
         if not future.done() and batch is not None:
             # As Kernel.wait does: this execution can't go on before that request is answered.
@@ -62,24 +61,26 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
                 current.wait(future)
             finally:
                 batch.blocked_on = before
-        response: InferenceResponse = current.wait(future)
-        return response
-    box: list[CoreResponse | None] = []
-    core = _core_request(instance, batch, request, holders, lambda one, final: box.append(one))
-    model = _target(kernel, request, core)
-    refusal = _refusal(model, request, core)
-    if refusal is not None:
-        return response_of(refusal, False)
+        outcome: InferenceResponse = current.wait(future)
+        return outcome
+    core = _core_request(instance, batch, request, holders, nobody)
+    model = _target(kernel, core)
+    if request._memory is not None or (model is not None and model.decoupled):
+        refusal = _refusal(model, request, core)
+        if refusal is not None:
+            return response_of(refusal, False)
     try:
-        kernel.wait(core, batch, model)
+        response = kernel.wait(core, batch, model)
     except RuntimeError as error:
-        if on_loop and not box:
+        if on_loop:
             instance.waits()  # a call by code that is not the model's own: the next execution may wait
             raise TritonModelException(
                 f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
             ) from error
         return response_of(failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
-    return _outcome(instance, core, box[0] if box else None)
+    if response is not None and response.error is None:
+        return response_of(response, instance.zero_copy)
+    return _outcome(instance, core, response)
 
 
 def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
@@ -189,7 +190,7 @@ def _submit_from_afar(
         loop.call_soon_threadsafe(future.settle, response, final)
 
     core = future.request = _core_request(instance, batch, request, holders, respond)
-    refusal = _refusal(_target(kernel, request, core), request, core)
+    refusal = _refusal(_target(kernel, core), request, core)
     if refusal is not None:
         future.set_result(response_of(refusal, False))
         return future
@@ -255,7 +256,7 @@ def failed(core: CoreRequest, error: ServingError) -> CoreResponse:
     return CoreResponse([], error=ServingError(error.code, message, error.reason))
 
 
-def _target(kernel: Any, call: InferenceRequest, core: CoreRequest) -> Model | None:
+def _target(kernel: Any, core: CoreRequest) -> Model | None:
     """Return the model that is called, None when there is none: submit has the words for that."""
     try:
         model: Model = kernel.find(core.model_name, core.model_version)

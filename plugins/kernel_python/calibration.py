@@ -37,7 +37,7 @@ def calibrate() -> None:
         return
     taken: list[Any] = []
     kernel = SimpleNamespace(
-        send=lambda *_: None, loop=object(), wait=lambda *_: None, find=_unknown, strict_outputs=False
+        send=lambda *_: None, loop=None, loop_thread=0, wait=lambda *_: None, find=_unknown, strict_outputs=False
     )
     instance = Instance(kernel, "calibration", "calibration", "", "execute")  # type: ignore[arg-type]
     request = CoreRequest("calibration", {}, lambda response, final: None)

@@ -261,7 +261,18 @@ class AsyncExecutor(ModelExecutor):
                 work = waiting.drive(work, self._pool)
             result = await work
             batch.output_started = self._clock()
-            held = [result]
+            if (
+                len(requests) == 1
+                and type(result) is list
+                and len(result) == 1
+                and self._copies_small
+                and type(response := result[0]) is InferenceResponse
+                and requests[0]._sender is None
+                and not requests[0]._release
+                and (answer := small_answer(batch.requests[0], response)) is not None
+            ):
+                return [answer]  # as in SyncExecutor
+            held, response = [result], None
             del result  # who else holds it is counted
             return self._conclude(batch, requests, held.pop())
         except ServingError:

@@ -435,7 +435,7 @@ def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path
         while started:
             sizes.append(len(started))
             for batch in started:
-                kernel.mailbox.leave(instance.finished, batch, echo(batch))
+                kernel.mailbox.leave((instance.finished, (batch, echo(batch))))
             started.clear()
             kernel.mailbox.drain()
         assert {outcome for _, outcome in client.outcomes().values()} == {"ok"}

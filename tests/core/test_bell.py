@@ -66,7 +66,7 @@ def test_what_threads_post_arrives_in_their_order_on_every_loop(new_loop: Callab
         await asyncio.wait_for(all_there.wait(), 20)
         for number in range(4):
             assert [index for n, index in got if n == number] == list(range(5000))
-        mailbox.leave(got.clear)
+        mailbox.leave((got.clear, ()))
         mailbox.close()
         assert not got  # what was there has been called
         with pytest.raises(RuntimeError, match="the kernel has stopped"):

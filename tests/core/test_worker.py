@@ -29,6 +29,7 @@ from kernel import (
     Result,
     Tensor,
     hookimpl,
+    nobody,
 )
 from kernel import scheduler as scheduling
 from kernel.handover import BlockedCall
@@ -357,8 +358,8 @@ def test_a_failing_call_from_a_thread_does_not_stop_the_others(caplog: pytest.Lo
     async def main() -> None:
         mailbox = Mailbox(asyncio.get_running_loop())
         got: list[int] = []
-        mailbox.leave(lambda: 1 / 0)
-        mailbox.leave(got.append, 1)
+        mailbox.leave((lambda: 1 / 0, ()))
+        mailbox.leave((got.append, (1,)))
         mailbox.drain()
         assert got == [1]
 
@@ -376,8 +377,8 @@ def test_what_was_put_off_is_done_whatever_fails(caplog: pytest.LogCaptureFixtur
             mailbox.after(lambda: got.append(2))
             raise asyncio.CancelledError
 
-        mailbox.leave(cancelled)
-        mailbox.leave(got.append, 1)
+        mailbox.leave((cancelled, ()))
+        mailbox.leave((got.append, (1,)))
         mailbox.drain()
         assert got == [1, 2] and not mailbox.draining
 
@@ -397,6 +398,29 @@ def test_an_answer_for_a_blocked_thread_is_handed_over_once() -> None:
     for thread in threads:
         thread.join()
     assert [final for _, final in got] == [False, True]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("inner", [Placement.LOOP, Placement.THREAD])
+@pytest.mark.parametrize("outer", [Placement.LOOP, Placement.THREAD])
+def test_who_waits_gets_the_response_whether_or_not_somebody_else_does(
+    tmp_path: Path, outer: Placement, inner: Placement, heard: bool
+) -> None:
+    async def main() -> None:
+        def caller(kernel: Kernel, batch: Batch) -> Result:
+            child, answers = request(kernel, "b", 41.0, parent=batch)
+            if not heard:
+                child.respond = nobody
+            response = kernel.wait(child, batch)
+            assert response is not None and response.error is None
+            assert answers == ([(response, True)] if heard else [])
+            return [answer(batch.requests[0], Y=response["Y"] + 1)]
+
+        kernel, _ = serve(tmp_path, {"a": (outer, caller), "b": (inner, echo)})
+        async with kernel:
+            assert (await kernel.infer("a", X))["Y"].tolist() == [42.0]
+
+    asyncio.run(main())
 
 
 def test_a_thread_gets_its_answer_while_the_loop_does_the_books(tmp_path: Path) -> None:
@@ -540,7 +564,7 @@ def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, fi
 
 def bare_instance(batches: bool) -> ThreadInstance:
     """Return an instance whose thread does nothing, and whose scheduler listens to nobody."""
-    thread = SimpleNamespace(inbox=deque(), serve=None)
+    thread = SimpleNamespace(inbox=deque(), put=None, serve=None)
     executor: Any = SimpleNamespace(capacity=1, execute=None)
     instance = ThreadInstance("m_0", executor, lambda: 0.0, thread, None)  # type: ignore[arg-type]
     rule = object() if batches else None
