@@ -69,15 +69,17 @@ def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: set[Scheduler
 
 
 def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
-    """True when the request is queued at a model that is stuck, or is an ensemble's, all of whose steps are."""
+    """True when the request is queued at a model that is stuck, or executed by what is itself: an execution that waits, or an
+    ensemble all of whose steps do."""
     if request.state is RequestState.PENDING:
         return request.model is not None and _stuck(request.model.scheduler, ancestors, seen)
     batch = request.batch
-    if batch is not None and not batch.started and not batch.instance.inline:  # handed to a thread that has not come to it
+    if batch is None:
+        return False
+    if batch in ancestors:
+        return True
+    if not batch.started and not batch.instance.inline:  # handed to a thread that has not come to it
         return _stuck(request.model.scheduler, ancestors, seen)
-    return (
-        batch is not None
-        and batch.instance.only_calls
-        and bool(batch.children)
-        and all(_waits(child, ancestors, seen) for child in batch.children or ())
-    )
+    if batch.instance.only_calls:
+        return bool(batch.children) and all(_waits(child, ancestors, seen) for child in batch.children or ())
+    return _blocked(batch, ancestors, seen)

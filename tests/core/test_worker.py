@@ -506,6 +506,73 @@ def test_circles_are_refused_also_where_calls_wait_in_a_threads_inbox(tmp_path: 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("placement", [Placement.LOOP, Placement.THREAD])
+def test_circles_are_refused_also_where_who_waits_is_served_by_who_waits(tmp_path: Path, placement: Placement) -> None:
+    """`b` waits for `c`, which executes but waits for `a`, whose one instance calls `b` at last: nobody can go on."""
+
+    async def main() -> None:
+        held: list[Callable[[], None]] = []
+
+        def first(kernel: Kernel, batch: Batch) -> Result:
+            if batch.requests[0].inputs["X"].array.item() == 41:
+                kernel.wait_for(held.append)
+                return call("b")(kernel, batch)
+            return echo(kernel, batch)
+
+        models = {"a": (placement, first), "b": (placement, call("c")), "c": (placement, call("a"))}
+        kernel, _ = serve(tmp_path, models)
+        async with kernel:
+            outer, answers = request(kernel, "a", 41.0)
+            kernel.submit(outer)
+            await until(lambda: bool(held))
+            through, others = request(kernel, "b")
+            kernel.submit(through)
+            await until(lambda: kernel.model("a").scheduler.pending == 1)
+            held[0]()
+            await until(lambda: bool(answers and others))
+            ((response, _),) = answers
+            assert "request to model 'b' could only wait for itself" in response.error.message
+            assert "(a -> b)" in response.error.message
+            ((response, _),) = others
+            assert response.error is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("placement", [Placement.LOOP, Placement.THREAD])
+def test_circles_are_refused_also_where_a_batch_has_several_callers(tmp_path: Path, placement: Placement) -> None:
+    """The batch calls the model of its second request's caller, which waits for that very batch."""
+
+    async def main() -> None:
+        got: list[Any] = []
+
+        def batched(kernel: Kernel, batch: Batch) -> Result:
+            assert len(batch.requests) == 2
+            child, answers = request(kernel, "q", parent=batch)
+            kernel.wait(child, batch)
+            got.extend(answers)
+            return echo(kernel, batch)
+
+        def caller(kernel: Kernel, batch: Batch) -> Result:
+            child, answers = request(kernel, "m", parent=batch)
+            child.inputs["X"].array.shape = (1, 1)
+            kernel.wait(child, batch)
+            ((response, _),) = answers
+            assert response.error is None
+            return echo(kernel, batch)
+
+        kernel, _ = serve(tmp_path, {"m": (placement, batched), "p": (placement, caller), "q": (placement, caller)})
+        batching = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
+        (tmp_path / "m" / "config.pbtxt").write_text(BASE + batching)
+        async with kernel:
+            async with asyncio.timeout(10):
+                await asyncio.gather(kernel.infer("p", X), kernel.infer("q", X))
+            ((response, _),) = got
+            assert "request to model 'q' could only wait for itself" in response.error.message
+
+    asyncio.run(main())
+
+
 def test_what_is_taken_back_keeps_its_order(tmp_path: Path) -> None:
     async def main() -> None:
         stuck, leave = threading.Event(), threading.Event()
