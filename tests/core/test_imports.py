@@ -21,7 +21,7 @@ ROWS = (
     "request config interfaces contents shared_memory restriction tls frontend_options",
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
     "places scaling rate_limiter warmup trace",
-    "scheduler batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
+    "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
     "custom_metrics readiness mailbox bell "
     "worker remote handover telling thread trace_file",
     "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
