@@ -31,7 +31,7 @@ SKIPPED: Any = object()  # the result of a batch that nobody waited for any more
 _threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
-__all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone", "current_worker"]
+__all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "Worker", "all_gone"]
 
 
 class ModelInstance:
@@ -107,12 +107,6 @@ class Worker(greenlet):
     """The greenlet that runs a LOOP instance's executions one after another, and can be left in the middle of one."""
 
     instance: LoopInstance
-
-
-def current_worker() -> Worker | None:
-    """Return the worker greenlet that is executing a model right now on this thread, or None."""
-    current = getcurrent()
-    return current if isinstance(current, Worker) else None
 
 
 #: What a worker hands to the loop when it leaves an execution that waits for something.

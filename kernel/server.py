@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from greenlet import getcurrent
 
 from kernel.batch import Batch
 from kernel.cached import ResponseCache
@@ -25,7 +26,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.gpus import usable_gpus
 from kernel.handover import BlockedCall
 from kernel.inflight import InflightRequest, inflight
-from kernel.instance import current_worker
+from kernel.instance import Worker
 from kernel.interfaces import Cache, Observer
 from kernel.limited import Limits
 from kernel.mailbox import Mailbox
@@ -178,7 +179,7 @@ class Kernel:
         if self.limits is not None:
             self.limits.loop = loop
         self.turn = Turn(loop)
-        self.loop_thread = threading.get_ident()
+        self.loop_thread = get_ident()
         try:
             self.tracer.start()
             await self._registry.start()
@@ -263,7 +264,7 @@ class Kernel:
         Non-decoupled models send one response, with `final`; decoupled ones any number, the last call with `final`. Does
         nothing once the request is released.
         """
-        if threading.get_ident() == self.loop_thread:
+        if get_ident() == self.loop_thread:
             request.model.scheduler.send(request, response, final)
         elif request.state is not RequestState.RELEASED:
             self.mailbox.post(request.model.scheduler.send, request, response, final)
@@ -289,7 +290,7 @@ class Kernel:
             kind = "cancel" if error.code is Code.CANCELLED else "fail"
         responded = request.model.scheduler.statistics.responded
         times = started, output_started or ended, ended
-        if threading.get_ident() == self.loop_thread:
+        if get_ident() == self.loop_thread:
             responded(index, kind, *times)
         else:
             self.mailbox.post(responded, index, kind, *times)
@@ -299,7 +300,7 @@ class Kernel:
 
         Raises RuntimeError once the kernel has stopped.
         """
-        if threading.get_ident() == self.loop_thread:
+        if get_ident() == self.loop_thread:
             self.loop.call_soon(callback, *args)
         else:
             self.mailbox.post(callback, *args)
@@ -310,13 +311,13 @@ class Kernel:
         In a model's execution on the loop (placement `loop`) other work goes on meanwhile; on any other thread the thread
         waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
         """
-        if threading.get_ident() != self.loop_thread:
+        if get_ident() != self.loop_thread:
             call = BlockedCall(_nothing)
             self.mailbox.post(step, lambda: call(None, True))
             call.wait()
             return
-        worker = current_worker()
-        if worker is None or self.turn.plain:
+        worker = getcurrent()
+        if type(worker) is not Worker or self.turn.plain:
             raise RuntimeError(_BLOCKS)
         worker.instance.wait(step)
 
@@ -330,14 +331,14 @@ class Kernel:
         if batch is not None:
             batch.blocked_on = request
         try:
-            if threading.get_ident() != self.loop_thread:
+            if get_ident() != self.loop_thread:
                 call = BlockedCall(request.respond)
                 request.respond = call
                 self.mailbox.post(self.submit, request)
                 call.wait()
                 return call.response
-            worker = current_worker()
-            if worker is None or self.turn.plain:
+            worker = getcurrent()
+            if type(worker) is not Worker or self.turn.plain:
                 raise RuntimeError(_BLOCKS)
             waker = request.respond = _Waker(request.respond)
             if model is None:
