@@ -60,7 +60,8 @@ class Scheduler(Answering):
         self._turn = turn
         self._inline = True
         self._single: ModelInstance | None = None
-        self._express: LoopInstance | None = None
+        self._express: LoopInstance | None = None  # the one instance, where its executions are plain calls on the loop
+        self._runner: ModelInstance | None = None  # the one instance, where it is handed runs of single requests
         #: One response an execution, nothing to hold back, and nobody who does it another way: `_answer_alone` will do.
         self._plain = type(self) is Scheduler and not self.decoupled and self._ordered is None
         self._timer: asyncio.TimerHandle | None = None
@@ -99,6 +100,7 @@ class Scheduler(Answering):
         self._single = single = self.instances[0] if len(self.instances) == 1 else None
         in_place = self._plain and not self._is_ensemble and self.rule is None
         self._express = single if in_place and isinstance(single, LoopInstance) else None
+        self._runner = single if in_place and single is not None and single.runs else None
 
     @property
     def pending(self) -> int:
@@ -349,6 +351,9 @@ class Scheduler(Answering):
             return
         self._dispatching = True
         try:
+            if (runner := self._runner) is not None:
+                self._hand_run(runner)
+                return
             began = now = self.clock()
             queue, rule = self.queue, self.rule
             if not queue.plain and (expiry := queue.next_expiry()) is not None and expiry <= now:
@@ -384,6 +389,23 @@ class Scheduler(Answering):
                 self._arm(expiry)
         finally:
             self._dispatching = False
+
+    def _hand_run(self, instance: ModelInstance) -> None:
+        """Hand an instance as many of the waiting as it may have, each as an execution of its own.
+
+        What `_dispatch` and `_start` come to where there are no batches, no time-outs in the queue and no other instance.
+        """
+        queue, running, start = self.queue, instance.running, instance.start
+        for _ in range(min(queue.size, instance.limit - instance.outstanding)):
+            request = queue.take_one()
+            request.state = EXECUTING
+            request.batch = batch = Batch([request], request.batch_size)
+            batch.instance = instance
+            instance.outstanding += 1
+            running[batch] = None
+            start(batch)
+        if instance.outstanding > 1 and instance not in self._guarded:
+            self._guard(instance)
 
     def _schedule(self, now: float) -> None:
         """Have `_dispatch` called once others have had their turn; a burst that begins now is gathered from here on."""
@@ -425,8 +447,12 @@ class Scheduler(Answering):
         instance.running[batch] = None
         instance.start(batch)
         if instance.runs and instance.outstanding > 1 and instance not in self._guarded:
-            self._guarded.add(instance)
-            self._loop.call_later(RUN_PATIENCE, self._look_after, instance, next(iter(instance.running), None))
+            self._guard(instance)
+
+    def _guard(self, instance: ModelInstance) -> None:
+        """Have somebody look after a run."""
+        self._guarded.add(instance)
+        self._loop.call_later(RUN_PATIENCE, self._look_after, instance, next(iter(instance.running), None))
 
     def _look_after(self, instance: ModelInstance, oldest: Batch | None) -> None:
         """A run should be over by now: fetch what is finished, and take back what waits behind an execution that is slow."""
