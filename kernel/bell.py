@@ -17,7 +17,10 @@ __all__ = ["Bell"]
 class Bell:
     """`ring()` may be called by any thread, also when nobody hears it any more: OSError then, or where it rings already.
 
-    `wait()` returns once it rings; now and then it does without having been rung. `fileno()` can be read when it rings.
+    `wait()` returns once it rings, or nobody can ring any more; now and then it does without having been rung. `fileno()` can
+    be read when it rings. `close()` by who listens: no more of that. `put_away()` by who alone rings: no more of that; where
+    several do, that comes by itself when none of them has the bell any more, and not before: the number of its file may soon
+    mean another one.
     """
 
     def __init__(self) -> None:
@@ -25,12 +28,9 @@ class Bell:
         os.set_blocking(hammer, False)
         self.ring = partial(os.write, hammer, b"\0")  # no function of ours: it is called once for each hop
         self.wait = partial(os.read, self._ear, 64)
-        # Whoever still rings has us: not before that the number may come to mean another file.
-        weakref.finalize(self, os.close, hammer).atexit = False
+        self.close = weakref.finalize(self, os.close, self._ear)
+        self.put_away = weakref.finalize(self, os.close, hammer)
+        self.close.atexit = self.put_away.atexit = False
 
     def fileno(self) -> int:
         return self._ear
-
-    def close(self) -> None:
-        """Listen no more. By the one that does."""
-        os.close(self._ear)

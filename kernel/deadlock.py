@@ -24,26 +24,46 @@ def circular_wait(request: InferenceRequest, target: Scheduler) -> list[str] | N
     if it waits in a synchronous call for a request that is queued at a model whose executions are all stuck.
     """
     batch = request.parent
-    if batch is not None and batch.requests and batch.requests[0].parent is None:
+    if batch is not None and len(batch.requests) == 1 and batch.requests[0].parent is None:
         # Most calls are those of a client's request: there is but one execution that waits for this one.
         for instance in target.instances:
             oldest = next(iter(instance.running), None)
             if oldest is not None and oldest is not batch and oldest.blocked_on is None:
                 return None
-    ancestors: dict[Batch, None] = {}
-    while batch is not None and batch not in ancestors:
-        ancestors[batch] = None
-        batch = batch.requests[0].parent if batch.requests else None
-    if not ancestors or not _stuck(target, ancestors, set()):
+    ancestors = _ancestors(batch)
+    if not ancestors or not _stuck(target, ancestors, {}):
         return None
-    path = [execution.instance.scheduler.name for execution in reversed(ancestors)]
-    return [*path, target.name]
+    path = [target.name]
+    while batch is not None:
+        path.append(batch.instance.scheduler.name)
+        batch = batch.requests[0].parent if batch.requests else None
+    return path[::-1]
 
 
-def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
-    if target in seen:
-        return True
-    seen.add(target)
+def _ancestors(batch: Batch | None) -> dict[Batch, None]:
+    """Return the executions that wait for what `batch` calls: itself, and those that have made its requests.
+
+    Where its requests may be answered one by one, we can't tell for which of them it calls: the first one stands for all.
+    """
+    found: dict[Batch, None] = {}
+    after = [batch]
+    for one in after:
+        if one is not None and one not in found:
+            found[one] = None
+            after += [request.parent for request in (one.requests if one.instance.undivided else one.requests[:1])]
+    return found
+
+
+def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
+    """True when no execution of `target` can end. `seen`: what is known of others, those under way counting as stuck."""
+    known = seen.get(target)
+    if known is None:
+        seen[target] = True
+        known = seen[target] = _all_held(target, ancestors, seen)
+    return known
+
+
+def _all_held(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
     running = 0
     for instance in target.instances:
         if len(instance.running) < instance.capacity:
@@ -62,24 +82,30 @@ def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: set[Scheduler]
     return running > 0
 
 
-def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
+def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
     """True when an execution can't go on before a call is answered that is stuck itself."""
     child = execution.blocked_on
     return child is not None and _waits(child, ancestors, seen)
 
 
-def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: set[Scheduler]) -> bool:
+def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
     """True when the request is queued at a model that is stuck, or executed by what is itself: an execution that waits, or an
     ensemble all of whose steps do."""
-    if request.state is RequestState.PENDING:
-        return request.model is not None and _stuck(request.model.scheduler, ancestors, seen)
-    batch = request.batch
-    if batch is None:
-        return False
-    if batch in ancestors:
-        return True
-    if not batch.started and not batch.instance.inline:  # handed to a thread that has not come to it
-        return _stuck(request.model.scheduler, ancestors, seen)
-    if batch.instance.only_calls:
-        return bool(batch.children) and all(_waits(child, ancestors, seen) for child in batch.children or ())
-    return _blocked(batch, ancestors, seen)
+    while True:  # down a chain of calls, which may be long
+        if request.state is RequestState.PENDING:
+            return request.model is not None and _stuck(request.model.scheduler, ancestors, seen)
+        batch = request.batch
+        if batch is None:
+            return False
+        instance = batch.instance
+        if not batch.started and not instance.inline:  # handed to a thread that has not come to it
+            return _stuck(request.model.scheduler, ancestors, seen)
+        if instance.only_calls:
+            return bool(batch.children) and all(_waits(child, ancestors, seen) for child in batch.children or ())
+        if not instance.undivided:
+            return False  # it may be answered while other parts of its execution wait
+        if batch in ancestors:
+            return True
+        if batch.blocked_on is None:
+            return False
+        request = batch.blocked_on

@@ -43,6 +43,7 @@ class ModelInstance:
 
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
     only_calls = False  # its executions do nothing but wait for their children
+    undivided = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
     runs = False  # may be handed more than it can begin at once
     healthy = True  # may be counted on; see remote.py
     claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
@@ -88,6 +89,9 @@ class ModelInstance:
             self.name,
             seconds * 1e3,
         )
+
+    def abandon(self) -> None:
+        """Be left in the middle of an execution, for which nobody waits any more; nothing comes after it."""
 
     async def close(self) -> None:
         """Let the executor finalize; nothing is running any more."""
@@ -217,6 +221,8 @@ class LoopInstance(ModelInstance):
 
 class TaskInstance(ModelInstance):
     """Runs an `async def execute` on the loop, one task a batch; up to `capacity` of them overlap."""
+
+    undivided = False  # tasks that it has made may go on
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name, executor, clock)

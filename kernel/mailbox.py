@@ -6,6 +6,7 @@ Waking a loop costs far more than a call; a worker that finishes twenty executio
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -41,8 +42,9 @@ class Mailbox:
         self.closed = False
         self._bell: Bell | None = None
         if type(loop).__module__.startswith("uvloop"):
-            self._bell = Bell()
-            loop.add_reader(self._bell.fileno(), self._rung)
+            with contextlib.suppress(OSError):  # no more files: the eventfd is there
+                self._bell = Bell()
+                loop.add_reader(self._bell.fileno(), self._rung)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Have `callback(*args)` called on the loop soon. Raises RuntimeError once the kernel has stopped."""
@@ -59,7 +61,7 @@ class Mailbox:
         if not self._signalled:
             self._signalled = True
             bell = self._bell
-            if bell is not None:
+            if bell is not None and not self._loop.is_closed():
                 try:
                     bell.ring()
                 except OSError:
@@ -102,9 +104,10 @@ class Mailbox:
 
     def close(self) -> None:
         """Make the calls that are there, and take no more of them. On the loop."""
-        self.drain()
         self.closed = True
-        if self._bell is not None:
-            self._loop.remove_reader(self._bell.fileno())
-            self._bell.close()
-            self._bell = None
+        bell, self._bell = self._bell, None
+        self.drain()
+        if bell is not None:
+            self._loop.remove_reader(bell.fileno())
+            bell.close()
+            self._loop.call_soon(self.drain)  # a thread may have looked at `closed` and at the bell just before

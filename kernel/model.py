@@ -307,12 +307,18 @@ class Model:
                 executor = await thread.call(backend.create, context)
             except BaseException:
                 thread.stop()
+                kernel.on_unload()
                 raise
         placement = executor.placement
         if placement in (Placement.THREAD, Placement.THREAD_TASK):
             thread = thread or InstanceThread(name)
             kind = ThreadInstance if placement is Placement.THREAD else ThreadTaskInstance
-            return kind(name, executor, kernel.clock, thread, kernel.mailbox)
+            try:
+                return kind(name, executor, kernel.clock, thread, kernel.mailbox)
+            except OSError:  # no more files for a loop of its own
+                await thread.call(executor.finalize)
+                thread.stop()
+                raise
         if thread is not None:
             thread.stop()
         if placement is Placement.TASK:
@@ -371,11 +377,13 @@ class Model:
             self.kernel.limits.let_go(instance)
         if instance.outstanding and not instance.inline and not instance.may_be_killed:
             log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self.name)
+            instance.abandon()
             return
         try:
             await instance.close()
         except Exception:  # threads turn what is worse into one (thread.py)
             log.exception("finalize of instance '%s' of model '%s' failed", instance.name, self.name)
+        self.kernel.on_unload()
 
     def statistics(self) -> ModelStatistics:
         return self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)

@@ -374,8 +374,8 @@ class Scheduler(Answering):
                     count, again = rule.decide(queue, now)
                     if not count:
                         break
-                    if instance.outstanding and _rows(queue, count) < rule.largest:
-                        break  # only full batches may follow in a run: smaller ones grow while the instance is busy
+                    if instance.outstanding >= instance.capacity and _rows(queue, count) < rule.largest:
+                        break  # only full batches may lie ready in a run: smaller ones grow while the instance is busy
                     requests = queue.take(count) if isinstance(count, int) else queue.pick(count)
                     start(instance, Batch(requests, sum([request.batch_size for request in requests])))
                 if instance.inline and queue.size:

@@ -132,7 +132,7 @@ class Kernel:
         self.custom_metrics = CustomMetrics()  # those that models make
         self._readiness = Readiness()
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
-        self.on_unload: Callable[[], None] = lambda: None  # called when a model version has gone
+        self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.turn: Turn
         self.live = False
         self.accepting = False

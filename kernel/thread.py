@@ -65,8 +65,9 @@ class InstanceThread:
         return await future
 
     def stop(self) -> None:
-        """End the thread after what is in its inbox."""
+        """End the thread after what is in its inbox. On the loop, the last that is put there."""
         self.put(None)
+        self._bell.put_away()  # it rings, or the thread sees what is in its inbox before it sleeps
 
     def _run(self) -> None:
         inbox, bell = self.inbox, self._bell

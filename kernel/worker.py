@@ -114,6 +114,9 @@ class ThreadInstance(ModelInstance):
             if response.error is None:
                 call(response, True)
 
+    def abandon(self) -> None:
+        self._thread.stop()
+
     async def close(self) -> None:
         try:
             await self._thread.call(self.executor.finalize)
@@ -125,6 +128,7 @@ class ThreadTaskInstance(ModelInstance):
     """Runs an `async def execute` on an asyncio loop of its own, in its own thread."""
 
     inline = False
+    undivided = False
 
     def __init__(
         self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
     from kernel_grpc.heads import Meaning
     from kernel_grpc.server import Server
 
-__all__ = ["MAX_WAITING", "Answer", "Payload"]
+__all__ = ["MAX_WAITING", "MOST_WAITING", "PATIENCE", "Answer", "Payload"]
 
 log = logging.getLogger(__name__)
 
 #: A message without its prefix. The memory of pieces must not change any more; they are contiguous, of any format.
 Payload = bytes | Sequence[Data]
 
-#: The most bytes of one call that may wait for its client when a further message is sent.
+#: The bytes of one call that may wait for its client when a further message is sent, and the seconds for which it may take none
+#: of them once they are more; and what may wait at most, however fast it reads: a model may be faster.
 MAX_WAITING = 64 * 1024 * 1024
+PATIENCE = 5.0
+MOST_WAITING = 1024 * 1024 * 1024
 
 #: A message of up to this many bytes goes out in one frame and as one piece.
 SMALL = 16384 - PREFIX.size
@@ -48,7 +51,21 @@ _TRAILERS_FRAME = len(TRAILERS).to_bytes(3, "big") + b"\x01\x05"
 class Answer(Stream):
     """The outgoing half of a call."""
 
-    __slots__ = ("_backlog", "_behind", "begun", "deadline", "meaning", "moment", "on_cancel", "on_writable", "request", "server")
+    __slots__ = (
+        "_backlog",
+        "_behind",
+        "_given",
+        "_since",
+        "_taken",
+        "begun",
+        "deadline",
+        "meaning",
+        "moment",
+        "on_cancel",
+        "on_writable",
+        "request",
+        "server",
+    )
 
     server: Server
     meaning: Meaning
@@ -60,6 +77,9 @@ class Answer(Stream):
     on_writable: Callable[[], None] | None
     _backlog: deque[Any] | None  # what has to wait for a message that is being packed
     _behind: int  # the bytes that wait there
+    _given: int  # the bytes that have had to wait for the client, ever …
+    _taken: int  # … how many of them it had taken when that was last looked at …
+    _since: float  # … and since when it has not taken more
 
     # --- what methods call
 
@@ -163,7 +183,7 @@ class Answer(Stream):
         if size > MAX_MESSAGE:
             self.give_up(Status.RESOURCE_EXHAUSTED, f"the answer's message of {size} bytes is larger than {MAX_MESSAGE}")
             return
-        if self.queued > MAX_WAITING:
+        if self.queued > MAX_WAITING and self._takes_nothing():
             text = f"the client lets {self.queued} bytes wait, more than the {MAX_WAITING} that are kept for it"
             self.give_up(Status.RESOURCE_EXHAUSTED, text)
             return
@@ -171,7 +191,15 @@ class Answer(Stream):
             self.begun = True
             compression = self.meaning.compression
             self.send_headers(HEAD if compression is None else status.head(compression.coding))
+        self._given += size + 5
         self.send_data([PREFIX.pack(compressed, size), *pieces], size + 5)
+
+    def _takes_nothing(self) -> bool:
+        """Whether the client has taken nothing for too long of the much that waits for it; or too much waits in any case."""
+        taken, now = self._given - self.queued, self.server.now()
+        if taken != self._taken or not self._since:
+            self._taken, self._since = taken, now
+        return now - self._since > PATIENCE or self.queued > MOST_WAITING
 
     def _pack(self, pieces: list[Data], size: int) -> None:
         """Send a message compressed, in its turn."""

@@ -56,7 +56,8 @@ class Call(Answer):
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self._backlog = None
-        self._behind = 0
+        self._behind = self._given = self._taken = 0
+        self._since = 0.0
         self._assembly: Assembly | None = None
         self._receiver: Receiver | None = None
         self._first: Message | None = None  # the one message of a unary call

@@ -124,6 +124,8 @@ class InferStream:
             answer.payload = error_message(error.message, "", "", id, None)
             self.answers[answer] = None
             self.order.append(answer)
+        if len(self.answers) >= IN_FLIGHT or not self.call.writable:
+            self.balance()
 
     # --- what goes out
 

@@ -191,7 +191,10 @@ def _submit_from_afar(
     kernel = instance.kernel
 
     def respond(response: CoreResponse | None, final: bool) -> None:
-        loop.call_soon_threadsafe(future.settle, response, final)
+        try:
+            loop.call_soon_threadsafe(future.settle, response, final)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
 
     core = future.request = _core_request(instance, batch, request, holders, respond)
     refusal = _refusal(_target(kernel, core), request, core)

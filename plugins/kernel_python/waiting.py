@@ -92,8 +92,15 @@ def future_for(kernel: Any, step: Step) -> asyncio.Future[None]:
     if loop is kernel.loop:
         step(done)
     else:
-        kernel.call_soon(step, lambda: loop.call_soon_threadsafe(done))
+        kernel.call_soon(step, lambda: _tell(loop, done))
     return future
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(done)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits any more
 
 
 class Driver(greenlet):

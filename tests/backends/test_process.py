@@ -534,7 +534,37 @@ thread.join()
 return tell(requests, [mine, *told])
 """
     repo.add("a", MAKE + telling(body), io=TEXT, parameters=PROCESS)
-    assert repo.run(lambda kernel: ask(kernel, helpers)) == [[float(i) for i in range(20)]] * 2
+
+    async def main(kernel: Kernel) -> Any:
+        first = await ask(kernel, helpers)  # executions of one run: what one has left to be sent is no reason not to send
+        return [first, *await asyncio.gather(*(ask(kernel, helpers) for _ in range(8)))]
+
+    assert repo.run(main) == [[[float(i) for i in range(20)]] * 2] * 9
+
+
+def test_loops_that_end_with_a_call_on_its_way(repo: Any, helpers: Any) -> None:
+    """What one loop was about to send when it was closed is no reason for another one not to send."""
+    repo.add("inner", helpers.ECHO, parameters={"placement": "loop"})
+    body = """
+import asyncio, threading
+async def leave():
+    make("inner", [0]).async_exec()
+async def one(i):
+    return show(await make("inner", [i]).async_exec())[0][0]
+told = []
+def work(i):
+    asyncio.run(leave())
+    told.append(asyncio.run(one(i)))
+for _ in range(5):
+    threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+return tell(requests, sorted(told))
+"""
+    repo.add("a", MAKE + telling(body, "async def"), io=TEXT, parameters=PROCESS)
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [float(i) for i in range(4) for _ in range(5)]
 
 
 def test_many_threads_call_at_once(repo: Any, helpers: Any) -> None:

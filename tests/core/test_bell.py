@@ -48,6 +48,34 @@ def test_a_thread_does_all_it_is_given_in_order() -> None:
         os.fstat(thread._bell.fileno())
 
 
+def test_a_mailbox_whose_loop_was_closed_says_so() -> None:
+    """As on asyncio's own loops: the first call is lost, after it everybody is told."""
+    loop = uvloop.new_event_loop()
+    mailbox = Mailbox(loop)
+    loop.close()
+    mailbox.post(print)
+    with pytest.raises(RuntimeError, match="the kernel has stopped"):
+        mailbox.post(print)
+
+
+def test_a_mailbox_without_files_wakes_the_loop_as_the_loop_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(24, "Too many open files")
+
+    async def main() -> None:
+        monkeypatch.setattr(os, "pipe", none_left)
+        mailbox = Mailbox(asyncio.get_running_loop())
+        there = asyncio.Event()
+        thread = threading.Thread(target=mailbox.post, args=(there.set,))
+        thread.start()
+        await asyncio.wait_for(there.wait(), 10)
+        thread.join()
+        mailbox.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_what_threads_post_arrives_in_their_order_on_every_loop(new_loop: Callable[[], Any]) -> None:
     async def main() -> None:

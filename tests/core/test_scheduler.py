@@ -90,6 +90,22 @@ def test_backlog_is_batched_without_a_delay(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_instance_with_room_for_another_execution_takes_a_batch_that_is_not_full(tmp_path: Path) -> None:
+    async def main() -> None:
+        room = 'parameters { key: "max_concurrency" value { string_value: "2" } }\n'
+        async with serving(tmp_path, {"m": BATCHING + room + "dynamic_batching { }"}, {"m": sleeping(1.0)}) as (client, backend):
+            client.send("m", "0", [[0]])
+            await asyncio.sleep(0.1)
+            client.send("m", "1", [[1]])
+            await asyncio.sleep(0.1)
+            client.send("m", "2", [[2]])  # waits: two is all there is room for
+            await asyncio.sleep(3)
+            assert backend.executions("m") == [["0"], ["1"], ["2"]]
+            assert client.outcomes() == {"0": (1.0, "ok"), "1": (1.1, "ok"), "2": (2.0, "ok")}
+
+    run(main())
+
+
 def test_one_turn_of_the_loop_is_one_batch(tmp_path: Path) -> None:
     async def main() -> None:
         models = {"m": BATCHING + "dynamic_batching { }"}

@@ -520,6 +520,20 @@ def test_requests_in_flight_are_bounded(stream: Streaming, kernel: GrpcKernel, m
     assert len(stream.take()) == 5
 
 
+def test_refused_requests_that_wait_for_their_turn_are_bounded_too(
+    stream: Streaming, kernel: GrpcKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IN_FLIGHT", 4)
+    stream.send(add_sub(id="0"))
+    for k in range(1, 4):
+        assert not stream.call.held
+        stream.send(request("nope", id=str(k)))
+    assert stream.call.held
+    kernel.finish(held(kernel, "0"))
+    assert not stream.call.held
+    assert len(stream.take()) == 4
+
+
 def test_decoupled_requests_in_flight_are_bounded(
     stream: Streaming, kernel: GrpcKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

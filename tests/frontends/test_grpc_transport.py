@@ -37,7 +37,7 @@ from frontends.wires import (
 
 from kernel import Code, ServingError, frontend_options
 from kernel_grpc import assembly, compression, lifetime, options, protocol
-from kernel_grpc.answers import MAX_WAITING
+from kernel_grpc.answers import MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.calls import Call
 from kernel_grpc.compression import ON_LOOP, unpacked
@@ -569,9 +569,32 @@ def test_client_that_lets_too_much_wait_is_cut_off(caller: Caller) -> None:
     payload = memoryview(bytes(2**24))
     for _ in range(MAX_WAITING // 2**24 + 2):
         chat.call.send([payload])
+    caller.wait(PATIENCE - 0.1)
+    chat.call.send([payload])
+    assert not chat.cancelled  # it may not have had the time
+    caller.wait(0.2)
+    chat.call.send([payload])
     caller.wait()
     assert caller.answers[1].status == 8 and "bytes wait" in caller.answers[1].text
     assert chat.cancelled == 1 and caller.peer.http.queued == 0
+
+
+def test_client_that_reads_slower_than_it_is_written_to_is_waited_for(caller: Caller) -> None:
+    """Though not without end."""
+    caller.begin("Chat")
+    chat = caller.service.chats[0]
+    payload = memoryview(bytes(2**24))
+    sent = 0
+    while not chat.cancelled:
+        chat.call.send([payload])
+        sent += 1
+        assert sent < 100
+        if not chat.cancelled:
+            caller.wait(PATIENCE / 2)
+            caller.send(window_update(0, 1000) + window_update(1, 1000))
+    assert (MOST_WAITING >> 24) < sent <= (MOST_WAITING >> 24) + 3
+    caller.wait()
+    assert caller.answers[1].status == 8 and "bytes wait" in caller.answers[1].text
 
 
 def test_too_much_for_one_client_refuses_its_new_calls(caller: Caller) -> None:

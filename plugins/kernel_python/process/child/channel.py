@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -37,6 +38,7 @@ class Channel:
         self._poll.register(server, select.POLLIN)
         self._frames = Frames()
         self._out: list[bytes] = []
+        self._flushing: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()  # loops that will flush in this turn
         self._put_off = 0.0  # since when something waits to be sent
         self._sending = threading.Lock()
         self._reading = threading.Lock()
@@ -82,9 +84,17 @@ class Channel:
                 self._sending.release()
 
     def flush_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send at the end of this turn of the running loop, so that what comes in one turn goes as one."""
-        if len(self._out) == 1:
-            loop.call_soon(self.flush)
+        """Send at the end of this turn of the running loop, so that what comes in one turn goes as one.
+
+        Each loop for itself: another one that was to send may have closed, or be blocked.
+        """
+        if loop not in self._flushing:
+            self._flushing.add(loop)
+            loop.call_soon(self._flush_for, loop)
+
+    def _flush_for(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._flushing.discard(loop)
+        self.flush()
 
     def flush_old(self, now: float, seconds: float) -> None:
         """Send what was put down longer ago than `seconds`, or is much. For who is about to do something else."""
