@@ -82,24 +82,7 @@ class Answering:
         self.in_flight -= 1
         request.state = RELEASED
         request.counted = True
-        if request.deadline is not None:
-            self._deadlines.released()
-        if batch.children:
-            self._cancel_children(batch)
-        parent = request.parent
-        if parent is not None:
-            request.parent = None
-            if parent.children:
-                parent.children.discard(request)
-        respond, request.respond = request.respond, nobody
-        response.model_name = self.name
-        response.model_version = self.version_text
-        response.id = request.id
-        try:
-            respond(response, True)
-        except Exception:
-            log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
-        request.batch = None
+        self._give_out(request, batch, response)
         request.inputs = _NOTHING
 
     def _conclude(self, batch: Batch, result: Any) -> None:
@@ -226,6 +209,16 @@ class Answering:
             self._count(request, batch, response)
         elif response is not None and response.error is not None and request.error is None:
             request.error = _by_backend(response.error)
+        self._give_out(request, batch, response)
+        if batch is None or batch.ended:
+            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
+        if self._ordered and self._ordered[0].state is RELEASED:
+            self._flush()
+        if self.stopping:
+            self._tell_drained()
+
+    def _give_out(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
+        """Take a request that has its answer out of the tree of calls, and make the last call of its `respond`."""
         if request.deadline is not None:
             self._deadlines.released()
         if batch is not None and batch.children:
@@ -245,12 +238,6 @@ class Answering:
         except Exception:
             log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
         request.batch = None  # only now: an ensemble reads the times of its steps there
-        if batch is None or batch.ended:
-            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
-        if self._ordered and self._ordered[0].state is RELEASED:
-            self._flush()
-        if self.stopping:
-            self._tell_drained()
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""

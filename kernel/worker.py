@@ -115,6 +115,7 @@ class ThreadInstance(ModelInstance):
                 call(response, True)
 
     def abandon(self) -> None:
+        self._thread.put(self._mailbox.wake)  # the execution sees something behind it, and leaves the waking to that
         self._thread.stop()
 
     async def close(self) -> None:

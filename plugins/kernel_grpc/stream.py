@@ -117,7 +117,8 @@ class InferStream:
             pass
         if self.strict:
             self.fail(error)
-        elif decoupled or not self.order:
+            return
+        if decoupled or not self.order:
             self.call.send(error_message(error.message, "", "", id, None))
         else:
             answer = StreamAnswer(self, None, None, False)

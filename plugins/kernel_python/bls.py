@@ -64,11 +64,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
         outcome: InferenceResponse = current.wait(future)
         return outcome
     core = _core_request(instance, batch, request, holders, nobody)
-    model: Model | None
-    try:
-        model = kernel.find(core.model_name, core.model_version)
-    except ServingError:
-        model = None  # `wait` has the words for that
+    model = _target(kernel, core)
     if request._memory is not None or (model is not None and model.decoupled):
         refusal = _refusal(model, request, core)
         if refusal is not None:

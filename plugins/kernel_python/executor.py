@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
 from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
+from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.calling import EXECUTION, Instance
@@ -76,6 +77,19 @@ class ModelExecutor:
                 instance.modules.remove()
 
     # -- what came of an execution -------------------------------------------------------------------------------------
+
+    def _small_answer(self, core: CoreRequest, request: Received, result: Any) -> CoreResponse | None:
+        """Return the answer to the one request of an execution, as most end; None where `_conclude` has to look closer."""
+        if (
+            type(result) is list
+            and len(result) == 1
+            and self._copies_small
+            and type(response := result[0]) is InferenceResponse
+            and request._sender is None
+            and not request._release
+        ):
+            return small_answer(core, response)
+        return None
 
     def _conclude(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None] | None:
         """Return the core's responses for what `execute` returned. Raises ServingError where it fails the whole batch."""
@@ -209,18 +223,9 @@ class SyncExecutor(ModelExecutor):
         try:
             result = execute(requests.copy())
             batch.output_started = clock()
-            if (
-                len(cores) == 1
-                and type(result) is list
-                and len(result) == 1
-                and self._copies_small
-                and type(response := result[0]) is InferenceResponse
-                and request._sender is None
-                and not request._release
-                and (answer := small_answer(cores[0], response)) is not None
-            ):
-                return [answer]  # what most executions come to
-            held, response = [result], None
+            if len(cores) == 1 and (answer := self._small_answer(cores[0], request, result)) is not None:
+                return [answer]
+            held = [result]
             del result, request  # who else holds them is counted
             return self._conclude(batch, requests, held.pop())
         except (ServingError, GreenletExit):
@@ -261,18 +266,11 @@ class AsyncExecutor(ModelExecutor):
                 work = waiting.drive(work, self._pool)
             result = await work
             batch.output_started = self._clock()
-            if (
-                len(requests) == 1
-                and type(result) is list
-                and len(result) == 1
-                and self._copies_small
-                and type(response := result[0]) is InferenceResponse
-                and requests[0]._sender is None
-                and not requests[0]._release
-                and (answer := small_answer(batch.requests[0], response)) is not None
-            ):
-                return [answer]  # as in SyncExecutor
-            held, response = [result], None
+            if len(requests) == 1:
+                answer = self._small_answer(batch.requests[0], requests[0], result)
+                if answer is not None:
+                    return [answer]
+            held = [result]
             del result  # who else holds it is counted
             return self._conclude(batch, requests, held.pop())
         except ServingError:

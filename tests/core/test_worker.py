@@ -539,19 +539,31 @@ def test_circles_are_refused_also_where_who_waits_is_served_by_who_waits(tmp_pat
     asyncio.run(main())
 
 
+def batch_in_pairs(model: Path) -> None:
+    """Have a model execute two requests at a time, whatever the time until there are two."""
+    batching = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
+    (model / "config.pbtxt").write_text(BASE + batching)
+
+
+def calling_pair(got: list[Any]) -> Callable[[Kernel, Batch], Result]:
+    """Return a behaviour that answers a batch of two after a call of "q", whose answers go to `got`."""
+
+    def execute(kernel: Kernel, batch: Batch) -> Result:
+        assert len(batch.requests) == 2
+        child, answers = request(kernel, "q", parent=batch)
+        kernel.wait(child, batch)
+        got.extend(answers)
+        return echo(kernel, batch)
+
+    return execute
+
+
 @pytest.mark.parametrize("placement", [Placement.LOOP, Placement.THREAD])
 def test_circles_are_refused_also_where_a_batch_has_several_callers(tmp_path: Path, placement: Placement) -> None:
     """The batch calls the model of its second request's caller, which waits for that very batch."""
 
     async def main() -> None:
         got: list[Any] = []
-
-        def batched(kernel: Kernel, batch: Batch) -> Result:
-            assert len(batch.requests) == 2
-            child, answers = request(kernel, "q", parent=batch)
-            kernel.wait(child, batch)
-            got.extend(answers)
-            return echo(kernel, batch)
 
         def caller(kernel: Kernel, batch: Batch) -> Result:
             child, answers = request(kernel, "m", parent=batch)
@@ -561,9 +573,8 @@ def test_circles_are_refused_also_where_a_batch_has_several_callers(tmp_path: Pa
             assert response.error is None
             return echo(kernel, batch)
 
-        kernel, _ = serve(tmp_path, {"m": (placement, batched), "p": (placement, caller), "q": (placement, caller)})
-        batching = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
-        (tmp_path / "m" / "config.pbtxt").write_text(BASE + batching)
+        kernel, _ = serve(tmp_path, {"m": (placement, calling_pair(got)), "p": (placement, caller), "q": (placement, caller)})
+        batch_in_pairs(tmp_path / "m")
         async with kernel:
             async with asyncio.timeout(10):
                 await asyncio.gather(kernel.infer("p", X), kernel.infer("q", X))
@@ -580,13 +591,6 @@ def test_circles_are_refused_whichever_request_of_a_batch_closes_them(tmp_path: 
     async def main() -> None:
         got: list[Any] = []
 
-        def batched(kernel: Kernel, batch: Batch) -> Result:
-            assert len(batch.requests) == 2
-            child, answers = request(kernel, "q", parent=batch)
-            kernel.wait(child, batch)
-            got.extend(answers)
-            return echo(kernel, batch)
-
         async def caller(kernel: Kernel, batch: Batch) -> Result:
             child, _ = request(kernel, "m", parent=batch)
             child.inputs["X"].array.shape = (1, 1)
@@ -596,9 +600,8 @@ def test_circles_are_refused_whichever_request_of_a_batch_closes_them(tmp_path: 
             await answered.wait()
             return echo(kernel, batch)
 
-        kernel, _ = serve(tmp_path, {"m": (Placement.THREAD, batched), "q": (Placement.TASK, caller)})
-        batching = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
-        (tmp_path / "m" / "config.pbtxt").write_text(BASE + batching)
+        kernel, _ = serve(tmp_path, {"m": (Placement.THREAD, calling_pair(got)), "q": (Placement.TASK, caller)})
+        batch_in_pairs(tmp_path / "m")
         async with kernel:
             scheduler = kernel.model("m").scheduler
             own = {"X": np.ones((1, 1), np.float32)}
@@ -649,8 +652,7 @@ def test_a_batch_whose_requests_are_answered_one_by_one_is_no_circle(tmp_path: P
             return echo(kernel, batch)
 
         kernel, _ = serve(tmp_path, {"m": (Placement.TASK, batched), "q": (Placement.THREAD, caller)})
-        batching = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
-        (tmp_path / "m" / "config.pbtxt").write_text(BASE + batching)
+        batch_in_pairs(tmp_path / "m")
         async with kernel:
             scheduler = kernel.model("m").scheduler
             tasks = [asyncio.ensure_future(kernel.infer("m", {"X": np.ones((1, 1), np.float32)}))]
