@@ -50,6 +50,7 @@ class Ensemble:
         self.name = config.name
         self.batches = config.max_batch_size > 0
         self.send = kernel.send
+        self.soon = kernel.call_soon
         self._kernel = kernel
         self._config = config
         self._outputs = frozenset(spec.name for spec in config.outputs)

@@ -66,10 +66,11 @@ class Plan:
     `steps`: those that contribute to the outputs, in the config's order; `at`: the same by index. `waiting`: by step index,
     how many inputs have to be settled before it runs. `feed`: the request's own tensors. `outputs`: names in the config's
     order; `dims` and `sources`: their shapes and the steps they come from. `writers`: tensor -> the step that writes it, and
-    the model's name of it. `depth`: how many decoupled steps lie on the way to the outputs; 0: exactly one response.
+    the model's name of it. `depth`: how many decoupled steps lie on the way to the outputs; 0: exactly one response. `follows`:
+    behind the last of them come further steps.
     """
 
-    __slots__ = ("at", "depth", "dims", "feed", "outputs", "sources", "steps", "waiting", "writers")
+    __slots__ = ("at", "depth", "dims", "feed", "follows", "outputs", "sources", "steps", "waiting", "writers")
 
     def __init__(self, steps: tuple[Step, ...], outputs: tuple[str, ...], writers: dict[str, tuple[Step, str]]) -> None:
         self.steps = steps
@@ -81,6 +82,7 @@ class Plan:
         self.feed = Feed(())
         self.dims: tuple[tuple[int, ...], ...] = ()
         self.depth = 0
+        self.follows = False
 
 
 def compile_plan(config: ModelConfig, decoupled: Sequence[bool], wanted: Collection[str]) -> Plan:
@@ -110,6 +112,7 @@ def compile_plan(config: ModelConfig, decoupled: Sequence[bool], wanted: Collect
         spec.dims if spec.reshape is None else spec.reshape for spec in config.outputs if spec.name in outputs
     )
     plan.depth = _set_depths(config.name, plan)
+    plan.follows = any(step.depth == plan.depth for step in steps)
     return plan
 
 

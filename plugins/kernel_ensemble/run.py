@@ -72,6 +72,7 @@ class Run(Frame):
 
     `bound` by step index: the model that runs the step. `ready`: what can be started. `active`: steps that have not given
     their final response. `error`: the answer, once something failed. `input`, `infer`, `output`: seconds, sums of the steps.
+    `held`: a response that is complete, and goes as the final one if it turns out at once that it was the last.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Run(Frame):
         "bound",
         "ensemble",
         "error",
+        "held",
         "infer",
         "input",
         "output",
@@ -100,6 +102,7 @@ class Run(Frame):
         self.active = 0
         self.advancing = False
         self.error: ServingError | None = None
+        self.held: InferenceResponse | None = None
         self.input = self.infer = self.output = 0.0
 
     def begin(self) -> None:
@@ -133,6 +136,11 @@ class Run(Frame):
         self.advancing = False
         if not self.active:
             self._end()
+        elif self.held is not None:
+            if self.plan.follows:
+                self.ensemble.soon(self._let_go)
+            else:
+                self._let_go()
 
     def _start(self, frame: Frame, step: Step) -> None:
         request, index = self.request, step.index
@@ -221,11 +229,17 @@ class Run(Frame):
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _send(self, frame: Frame, depth: int) -> bool:
-        """Send the iterations under `frame` that are complete, in order; return whether all are sent and no more come."""
+        """Send the iterations under `frame` that are complete, in order; return whether all are sent and no more come.
+
+        The last of them is held: nobody waits for more once it is out with the final flag. The flag is known where it came
+        with the response of the decoupled step. Where other steps follow that one, it comes while they compute, so the rest of
+        the loop's turn is left to it; where none do, a flag sent by itself stays by itself. (Reference: the same, by race.)
+        """
         if depth == self.plan.depth:
             if frame.left:
                 return False
-            self.ensemble.send(self.request, self._response(frame), False)
+            self._let_go()
+            self.held = self._response(frame)
             return True
         children = frame.children
         while children:
@@ -233,6 +247,12 @@ class Run(Frame):
                 return False
             children.popleft()
         return frame.closed
+
+    def _let_go(self) -> None:
+        """Send the response that is held, as one that others may follow."""
+        held, self.held = self.held, None
+        if held is not None:
+            self.ensemble.send(self.request, held, False)
 
     def _response(self, frame: Frame) -> InferenceResponse:
         outputs = [tensor for tensor in frame.outputs if tensor is not None]
@@ -263,9 +283,12 @@ class Run(Frame):
             result = None
         else:
             result = [self._response(self)]
+        if result is not None:
+            self._let_go()
         batch.instance.finished(batch, result)
         if result is None:
-            self.ensemble.send(request, None, True)
+            last, self.held = self.held, None
+            self.ensemble.send(request, last, True)
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 

@@ -690,7 +690,8 @@ def test_order_is_kept_where_what_follows_is_slow_and_uneven(tmp_path: Path) -> 
         client.send("e", "r", [5])
         await asyncio.sleep(100)
         assert values(client, "r") == [[5], [6], [7], [8], [9]]
-        assert [when for when, _, _ in client.answers["r"]] == [5.0] * 6, "the slowest is the first; all wait for it"
+        assert [when for when, _, _ in client.answers["r"]] == [5.0] * 5, "the slowest is the first; all wait for it"
+        assert [final for _, _, final in client.answers["r"]] == [False] * 4 + [True], "the last one says that it is"
 
     models = {
         "e": ensemble("X", "Y", "d X=X -> Y=M", "b X=M -> Y=Y", decoupled=True),
@@ -698,6 +699,93 @@ def test_order_is_kept_where_what_follows_is_slow_and_uneven(tmp_path: Path) -> 
         "b": model(count=8),
     }
     serve(tmp_path, models, {"d": COUNT, "b": uneven}, main)
+
+
+def closing(with_last: bool, pause: float = 0.0) -> Behaviour:
+    """A decoupled model: X[0] responses; the final flag with the last of them, or by itself `pause` seconds later."""
+
+    async def execute(batch: Batch) -> None:
+        send = batch.instance.executor.context.kernel.send
+        for request in batch.requests:
+            count = int(request.inputs["X"].array[0])
+            for index in range(count):
+                send(request, answer(request, Y=[index]), with_last and index == count - 1)
+            if pause:
+                await asyncio.sleep(pause)
+            send(request, None, True)
+
+    return execute
+
+
+LAST, FLAG = [False, False, True], [False, False, False, None]
+
+
+@pytest.mark.parametrize(
+    ("steps", "behaviour", "finals"),
+    [
+        (["d X=X -> Y=Y"], closing(True), LAST),
+        (["b X=X -> Y=M", "d X=M -> Y=Y"], closing(True), LAST),
+        (["d X=X -> Y=M", "b X=M -> Y=Y"], closing(True), LAST),
+        (["d X=X -> Y=Y"], closing(False), FLAG),
+        (["b X=X -> Y=M", "d X=M -> Y=Y"], closing(False), FLAG),
+        (["d X=X -> Y=M", "b X=M -> Y=Y"], closing(False), LAST),
+        (["d X=X -> Y=M", "b X=M -> Y=Y"], closing(False, 0.5), FLAG),
+        (["d X=X -> Y=M", "slow X=M -> Y=Y"], closing(False, 0.5), LAST),
+    ],
+)
+def test_the_last_response_is_final_where_that_is_known(
+    steps: list[str], behaviour: Behaviour, finals: list[bool | None], tmp_path: Path
+) -> None:
+    """As the reference's: the flag comes with the last response if the model sent it so, or while a later step still computes."""
+
+    async def main(client: Client, backend: TestBackend) -> None:
+        client.send("e", "r", [3])
+        await asyncio.sleep(100)
+        assert values(client, "r")[-1] == [2]
+        told = [final if response is not None else None for _, response, final in client.answers["r"]]
+        assert told == finals
+        when = [when for when, response, _ in client.answers["r"] if response is not None]
+        assert when == ([1.0, 2.0, 3.0] if "slow" in steps[-1] else [0.0] * 3), "what is complete does not wait for the flag"
+        (statistics,) = client.kernel.statistics("e")
+        assert (statistics.success.count, statistics.fail.count) == (1, 0)
+
+    models = {
+        "e": ensemble("X", "Y", *steps, decoupled=True),
+        "d": model(decoupled=True),
+        "b": model(),
+        "slow": model(),
+    }
+    serve(tmp_path, models, {"d": behaviour, "b": adding(0), "slow": sleeping(1)}, main)
+
+
+def test_an_error_behind_the_last_response_leaves_it_as_it_is(tmp_path: Path) -> None:
+    async def main(client: Client, backend: TestBackend) -> None:
+        client.send("e", "r", [1])
+        await asyncio.sleep(1)
+        assert values(client, "r") == [[1], "in ensemble 'e', step 0 (model 'd'): boom"]
+        assert [final for _, _, final in client.answers["r"]] == [False, True]
+
+    models = {
+        "e": ensemble("X", "Y", "d X=X -> Y=M", "b X=M -> Y=Y", decoupled=True),
+        "d": model(decoupled=True),
+        "b": model(),
+    }
+    serve(tmp_path, models, {"d": streaming(lambda x: [x, ServingError(Code.INTERNAL, "boom")])}, main)
+
+
+def test_ensembles_hand_the_final_flag_on(tmp_path: Path) -> None:
+    async def main(client: Client, backend: TestBackend) -> None:
+        client.send("outer", "r", [3])
+        await asyncio.sleep(1)
+        assert [final for _, _, final in client.answers["r"]] == LAST
+
+    models = {
+        "outer": ensemble("X", "Y", "inner X=X -> Y=Y", decoupled=True),
+        "inner": ensemble("X", "Y", "d X=X -> Y=M", "b X=M -> Y=Y", decoupled=True),
+        "d": model(decoupled=True),
+        "b": model(),
+    }
+    serve(tmp_path, models, {"d": closing(False)}, main)
 
 
 def test_more_responses_than_what_follows_can_take(tmp_path: Path) -> None:
