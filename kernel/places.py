@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernel.config import ConfigError, ConfigErrors
 
-__all__ = ["SourcePlace", "place_of"]
+__all__ = ["SourcePlace", "place_at", "place_of"]
 
 #: How an error tells its place that came as text only, from a process: `  <file>(<line>): <function>`.
 _FRAME = re.compile(r"^  (?P<file>/.+)\((?P<line>\d+)\): ", re.MULTILINE)
@@ -39,16 +39,16 @@ def place_of(error: BaseException, folder: Path) -> SourcePlace | None:
     while current is not None:
         if isinstance(current, (ConfigError, ConfigErrors)):
             first = current.errors[0]
-            return _place(first.path, first.line, first.column) if first.path.startswith(root) else None
+            return place_at(first.path, first.line, first.column) if first.path.startswith(root) else None
         if isinstance(current, SyntaxError) and current.filename and current.filename.startswith(root):
-            return _place(current.filename, current.lineno, current.offset)
+            return place_at(current.filename, current.lineno, current.offset)
         found = _in_traceback(current.__traceback__, root)
         if found is not None:
             return found
         current = current.__cause__ or current.__context__
     for match in _FRAME.finditer(str(error)):
         if match["file"].startswith(root):
-            return _place(match["file"], int(match["line"]), None)
+            return place_at(match["file"], int(match["line"]), None)
     return None
 
 
@@ -64,7 +64,7 @@ def _in_traceback(trace: types.TracebackType | None, root: str) -> SourcePlace |
     if found is None:
         return None
     file, line, offset = found
-    return _place(file, line, None if offset is None else _characters(file, line, offset) + 1)
+    return place_at(file, line, None if offset is None else _characters(file, line, offset) + 1)
 
 
 def _characters(file: str, line: int, offset: int) -> int:
@@ -73,7 +73,8 @@ def _characters(file: str, line: int, offset: int) -> int:
     return len(linecache.getline(file, line).encode()[:offset].decode(errors="replace"))
 
 
-def _place(file: str, line: int | None, column: int | None) -> SourcePlace:
+def place_at(file: str, line: int | None, column: int | None) -> SourcePlace:
+    """Return a place with its line, where that can be read."""
     source = ""
     if line is not None:
         linecache.checkcache(file)

@@ -1,7 +1,8 @@
 """`kernel check`: every mistake of every model at once, each with its place. Loads no model code unless asked to.
 
-Reads configs exactly as a start does and runs the same rules, so what passes here fails at start only for what a model's own code
-does; `--load` covers that too.
+Reads configs exactly as a start does and runs the same rules, and has backends look at the models' files without running them. So
+what passes here fails at start only for what a model does when it is loaded, and what fails here can't be served; `--load` covers
+the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import uvloop
 
 from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
 from kernel.cli.parser import Parser
-from kernel.config import ConfigErrors, ModelConfig, check_ensembles, read_config
+from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
 from kernel.config.errors import listed
-from kernel.errors import ServingError
+from kernel.errors import Code, ServingError
 from kernel.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend
 from kernel.logs import LogOptions, set_up
+from kernel.places import place_at
 from kernel.plugins import Plugins
 from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
 from kernel.server import Kernel
@@ -31,8 +33,8 @@ __all__ = ["Found", "check", "find_models", "installed_backends"]
 DESCRIPTION = """\
 Check the models of one or more model repositories and tell all mistakes at once.
 
-Each mistake is one line: file:line:column: what is wrong — what came and what was wanted. The models'
-own code is neither loaded nor run, unless --load is given.
+Each mistake is one line: file:line:column: what is wrong — what came and what was wanted; the line of
+the file stands below. The models' own code is read, but neither loaded nor run, unless --load is given.
 """
 
 EPILOG = """\
@@ -46,12 +48,17 @@ Exit status: 0 if the models can be served, 1 if there are mistakes, 2 if the co
 
 @dataclass(slots=True)
 class Found:
-    """One model of a repository. `config` is None where it has mistakes; `versions` are those that the policy selects."""
+    """One model of a repository.
+
+    `config` is None where it has mistakes; `versions` are those that the policy selects. `unsure`: what the model makes
+    of its config when it is loaded can't be told before.
+    """
 
     folder: ModelFolder
     config: ModelConfig | None = None
     versions: tuple[int, ...] = ()
-    errors: list[str] = field(default_factory=list)
+    unsure: bool = False
+    errors: list[ServingError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -65,24 +72,53 @@ def check(arguments: Sequence[str]) -> int:
     paths = repositories(parser, options)
     try:
         models = find_models(
-            paths, installed_backends(), auto_complete=auto_complete(options), config_name=options.model_config_name
+            paths,
+            installed_backends(),
+            auto_complete=auto_complete(options),
+            config_name=options.model_config_name,
+            look=True,
         )
     except ServingError as error:
         print(error.message, file=sys.stderr)
         return 1
+    hints = [words for path in paths if (words := FileRepository(path).mistaken())]
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
-        for line in found.errors:
-            print(line)
+        for mistake in found.errors:
+            print("\n".join(_lines(mistake)))
     failed = sum(bool(found.errors) for found in models)
     if options.load and not failed:
         failed = _load(paths, auto_complete(options), options.model_config_name)
+    for words in hints:
+        print(words)
     if failed:
         print(f"{failed} of {len(models)} models can't be served")
         return 1
-    print(f"{len(models)} models are well" if len(models) != 1 else "1 model is well")
+    print(_well(models, paths, options.load))
     return 0
+
+
+def _lines(error: ServingError) -> list[str]:
+    """Return what is to be said of a mistake: its sentence, and the line of the file with a mark below the column."""
+    lines = [error.message]
+    if isinstance(error, ConfigError):
+        place = place_at(error.path, error.line, error.column)
+        lines += [f"    {line}" for line in place.source.splitlines()]
+    return lines
+
+
+def _well(models: Sequence[Found], paths: Sequence[str], loaded: bool) -> str:
+    """Return the last words where nothing is wrong: also what was not looked at."""
+    if not models:
+        return f"warning: no models in {' and '.join(paths)}; a model is a folder such as {paths[0].rstrip('/')}/my_model/1"
+    well = f"{len(models)} models are well" if len(models) != 1 else "1 model is well"
+    if loaded:
+        return well
+    them = "them" if len(models) != 1 else "it"
+    unsure = [found.folder.name for found in models if found.unsure]
+    known = f"; what comes in and out of {', '.join(unsure)} is known only then" if unsure else ""
+    return f"{well}, as far as can be seen without loading {them}{known}; --load loads {them}, too"
 
 
 def installed_backends() -> dict[str, Backend]:
@@ -92,9 +128,17 @@ def installed_backends() -> dict[str, Backend]:
 
 
 def find_models(
-    paths: Sequence[str], backends: Mapping[str, Backend], *, auto_complete: bool = True, config_name: str = ""
+    paths: Sequence[str],
+    backends: Mapping[str, Backend],
+    *,
+    auto_complete: bool = True,
+    config_name: str = "",
+    look: bool = False,
 ) -> list[Found]:
-    """Read and check all models of the repositories, by name. Raises ServingError for a missing repository."""
+    """Read and check all models of the repositories, by name. Raises ServingError for a missing repository.
+
+    `look`: also have the backends look at the models' files.
+    """
     by_name: dict[str, list[ModelFolder]] = {}
     for path in paths:
         for name, folder in FileRepository(path).scan().items():
@@ -105,21 +149,25 @@ def find_models(
         found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
         models.append(found)
         if len(folders) > 1:
-            found.errors.append(not_unique(name, [folder.path for folder in folders]).message)
+            found.errors.append(not_unique(name, [folder.path for folder in folders]))
             continue
         _read(found, backends, auto_complete, config_name, gpus)
+        if look and found.config is not None:
+            _look(found, backends)
     configs = {found.folder.name: found.config for found in models if found.config is not None}
     versions = {found.folder.name: set(found.versions) for found in models if found.config is not None}
     broken = {found.folder.name for found in models} - configs.keys()
-    for name, errors in check_ensembles(configs, versions).items():
+    unsure = {found.folder.name for found in models if found.unsure}
+    for name, errors in check_ensembles(configs, versions, unsure).items():
         found = next(found for found in models if found.folder.name == name)
         steps = {step.model_name for step in configs[name].ensemble or ()}
         if steps & broken:
             # What its step is like nobody can tell yet; the step's own mistakes are told above or below.
             names = ", ".join(sorted(steps & broken))
-            found.errors.append(f"{found.folder.path}: not checked against its steps: {names} can't be read")
+            words = f"{found.folder.path}: not checked against its steps: {names} can't be read"
+            found.errors.append(ServingError(Code.INVALID_ARG, words))
             continue
-        found.errors += [error.message for error in errors]
+        found.errors += errors
     return models
 
 
@@ -145,12 +193,33 @@ def _read(
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
         _check_samples(config, folder)
+        found.unsure = auto_complete and _may_complete(backend, config, folder, found.versions)
+        if not found.unsure:
+            require_complete(config)
     except ConfigErrors as error:
-        found.errors += [one.message for one in error.errors]
+        found.errors += error.errors
     except ServingError as error:
-        found.errors.append(error.message)
+        found.errors.append(error)
     else:
         found.config = config
+
+
+def _may_complete(backend: Backend, config: ModelConfig, folder: ModelFolder, versions: Sequence[int]) -> bool:
+    """Whether the model may change its config when it is loaded: as the backend says, else where something is left out."""
+    ask = getattr(backend, "may_complete", None)
+    if ask is not None:
+        return bool(ask(config, folder.path, versions))
+    specs = (*config.inputs, *config.outputs)
+    return not (config.inputs and config.outputs) or any(not spec.dims or spec.datatype == "INVALID" for spec in specs)
+
+
+def _look(found: Found, backends: Mapping[str, Backend]) -> None:
+    """Add what the backend sees in the model's files, without running them."""
+    config = found.config
+    assert config is not None
+    look = getattr(backends["ensemble" if config.is_ensemble else config.backend], "look", None)
+    if look is not None:
+        found.errors += look(config, found.folder.path, found.versions)
 
 
 def _check_samples(config: ModelConfig, folder: ModelFolder) -> None:

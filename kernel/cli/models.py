@@ -60,7 +60,7 @@ def _as_dict(found: Found) -> dict[str, object]:
         "path": str(found.folder.path),
         "versions": list(found.versions),
         "config": found.config.as_dict() if found.config is not None else None,
-        "errors": found.errors,
+        "errors": [error.message for error in found.errors],
     }
 
 
@@ -68,7 +68,7 @@ def _lines(found: Found) -> Iterable[str]:
     """Return the paragraph about one model."""
     config = found.config
     if config is None:
-        return [found.folder.name, *(f"  {line}" for line in found.errors)]
+        return [found.folder.name, *(f"  {error.message}" for error in found.errors)]
     rows = [("versions", ", ".join(map(str, found.versions))), ("backend", _backend(config)), ("batching", _batching(config))]
     rows += [("steps", " -> ".join(step.model_name for step in config.ensemble))] if config.ensemble else []
     batched = config.max_batch_size > 0
@@ -82,7 +82,7 @@ def _lines(found: Found) -> Iterable[str]:
         config.name,
         *(f"  {title:{width}}  {value}" for title, value in rows),
         *columns([(f"{row[0]:{width}}", *row[1:]) for row in tensors], indent="  "),
-        *(f"  {line}" for line in found.errors),
+        *(f"  {error.message}" for error in found.errors),
     ]
 
 

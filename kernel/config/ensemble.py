@@ -19,17 +19,20 @@ _STEPS: Path = ("ensemble_scheduling", "step")
 
 
 def check_ensembles(
-    configs: Mapping[str, ModelConfig], loaded_versions: Mapping[str, Collection[int]] | None = None
+    configs: Mapping[str, ModelConfig],
+    loaded_versions: Mapping[str, Collection[int]] | None = None,
+    unsure: Collection[str] = (),
 ) -> dict[str, list[ConfigError]]:
     """Return the mistakes of each ensemble among `configs` that has any.
 
     `configs`: all models that are known, one config a name; what is not there counts as not available.
-    `loaded_versions`: the versions that can serve; leave it out to compare configs only.
+    `loaded_versions`: the versions that can serve; leave it out to compare configs only. `unsure`: models whose inputs, outputs
+    and batch size nobody knows before they are loaded; they are not compared with.
     """
     errors = {}
     for name, config in configs.items():
         if config.ensemble is not None:
-            found = _Check(config, configs, loaded_versions).run()
+            found = _Check(config, configs, loaded_versions, unsure).run()
             if found:
                 errors[name] = found
     return errors
@@ -67,13 +70,18 @@ class _Meaning:
 
 class _Check:
     def __init__(
-        self, config: ModelConfig, configs: Mapping[str, ModelConfig], loaded: Mapping[str, Collection[int]] | None
+        self,
+        config: ModelConfig,
+        configs: Mapping[str, ModelConfig],
+        loaded: Mapping[str, Collection[int]] | None,
+        unsure: Collection[str],
     ) -> None:
         self.config = config
         self.name = config.name
         self.steps = config.ensemble or ()
         self.configs = configs
         self.loaded = loaded
+        self.unsure = unsure
         self.errors: list[ConfigError] = []
 
     def run(self) -> list[ConfigError]:
@@ -87,7 +95,7 @@ class _Check:
         }
         for index, step in enumerate(self.steps):
             model = self.configs.get(step.model_name)
-            if model is not None:
+            if model is not None and step.model_name not in self.unsure:
                 self.check_batch_size(index, model)
                 self.check_inputs(index, step, model, meanings)
                 self.check_tensors(index, step, model, meanings, "output")

@@ -52,6 +52,10 @@ class OnnxBackend:
             raise config.error(words, "an ONNX model gives one answer for each request", at=at)
         installed(config.name)
 
+    def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
+        """Return whether the model file would be asked."""
+        return not is_complete(config)
+
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         """Fill in inputs, outputs, batch size and batcher from the model file, where the config leaves them out."""
         if is_complete(config):

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel import Code, InstanceContext, Kernel, Key, ModelConfig, Placement, ServingError
+from kernel import Code, ConfigError, InstanceContext, Kernel, Key, ModelConfig, Placement, ServingError
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.completion import completed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import describe
 from kernel_python.foresight import may_wait
 from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
+from kernel_python.looking import completes_config, faults_of
 from kernel_python.modules import PrivateModules
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, interpreter_of
@@ -59,6 +60,19 @@ class PythonBackend:
                 "another environment needs 'process', which is also the default with it",
                 at=("parameters", Key("placement")),
             )
+
+    def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError]:
+        """Return what in the model's code can't be loaded, as far as that is seen without running it."""
+        if "EXECUTION_ENV_PATH" in config.parameters:
+            return []  # another Python, with modules of its own
+        folders = [model_folder / str(version) for version in versions]
+        found = [faults_of(_model_file(config, folder), (folder.absolute(), model_folder.absolute())) for folder in folders]
+        unique = {error.message: error for errors in found for error in errors}  # a module that versions share is told once
+        return list(unique.values())
+
+    def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
+        """Return whether the model has an `auto_complete_config`, which may change a config that is complete, too."""
+        return any(completes_config(_model_file(config, model_folder / str(version))) for version in versions)
 
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         """Let the model's `auto_complete_config`, where it has one, fill in the config."""

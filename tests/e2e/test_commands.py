@@ -42,7 +42,8 @@ def test_wrong_commands(arguments: list[str], words: str) -> None:
 
 def test_check_sample_repository(tmp_path: Path) -> None:
     result = run("check", REPOSITORY, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (0, f"{COUNT} models are well\n")
+    words = f"{COUNT} models are well, as far as can be seen without loading them; --load loads them, too\n"
+    assert (result.returncode, result.stdout) == (0, words)
 
 
 def test_check_tells_all_mistakes_of_all_models(tmp_path: Path) -> None:
@@ -84,12 +85,63 @@ def test_check_loads_only_when_asked(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "broken", BROKEN)
     model = folder / "1/model.py"
     model.write_text('open(__file__ + ".ran", "w").close()\n' + model.read_text())
-    assert run("check", tmp_path).returncode == 0
+    result = run("check", tmp_path)
+    assert result.returncode == 0
+    assert result.stdout == "1 model is well, as far as can be seen without loading it; --load loads it, too\n"
     assert not (folder / "1/model.py.ran").exists()
     result = run("check", tmp_path, "--load")
     assert result.returncode == 1
     assert "no weights today" in result.stdout
     assert result.stdout.splitlines()[-1] == "1 of 1 models can't be served"
+
+
+def test_check_sees_what_can_not_load_without_running_it(tmp_path: Path) -> None:
+    good = write_model(tmp_path, "good")
+    model = write_model(tmp_path, "bad") / "1/model.py"
+    model.write_text("import numpy as np\n\nclass TritonPythonModel:\n    def execute(self, requests)\n        return []\n")
+    result = run("check", tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.splitlines() == [
+        f"{model}:4:32: SyntaxError: expected ':'",
+        "        def execute(self, requests)",
+        "                                   ^",
+        "1 of 2 models can't be served",
+    ]
+    config = good / "config.pbtxt"
+    model.write_text(model.read_text().replace("requests)", "requests):"))
+    config.write_text(config.read_text().replace("X", "X\tä").replace("FP32", "FP33", 1))
+    lines = run("check", tmp_path).stdout.splitlines()
+    assert lines[0].startswith(f"{config}:2:") and "TYPE_FP33" in lines[0]
+    assert lines[2].index("^") == lines[1].index("TYPE_FP33")
+
+
+def test_check_an_incomplete_config(tmp_path: Path) -> None:
+    """It is a mistake where nobody would complete it, and none where the model may."""
+    folder = write_model(tmp_path, "m")
+    config = folder / "config.pbtxt"
+    config.write_text('backend: "python"\ninput { name: "X" }\n')
+    result = run("check", tmp_path)
+    assert result.returncode == 1 and "must specify 'data_type'" in result.stdout, result.stdout
+    model = folder / "1/model.py"
+    model.write_text(model.read_text() + "\n    @staticmethod\n    def auto_complete_config(config):\n        return config\n")
+    result = run("check", tmp_path)
+    assert (result.returncode, result.stdout) == (
+        0,
+        "1 model is well, as far as can be seen without loading it; what comes in and out of m is known only then; "
+        "--load loads it, too\n",
+    )
+
+
+def test_check_what_is_no_repository(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "clf")
+    result = run("check", folder)
+    assert result.returncode == 1
+    words = f"'{folder}' holds a config.pbtxt, so it is a model itself; its repository is '{tmp_path}'"
+    assert result.stdout.splitlines()[-2:] == [words, "1 of 1 models can't be served"]
+    (tmp_path / "empty").mkdir()
+    result = run("check", tmp_path / "empty")
+    words = f"warning: no models in {tmp_path}/empty; a model is a folder such as {tmp_path}/empty/my_model/1\n"
+    assert (result.returncode, result.stdout) == (0, words)
 
 
 def test_check_missing_repository() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from .serving import FREE_PORTS, REPOSITORY, Server, serving
+from .serving import FREE_PORTS, REPOSITORY, Server, run, serving
 from .test_grpc_admin import grpc_url
 
 SAMPLES = REPOSITORY.parent / "repository_onnx"
@@ -110,6 +111,26 @@ def kernel(environment: dict[str, str], *arguments: object) -> subprocess.Comple
 def test_without_onnxruntime_the_others_are_served(without: dict[str, str]) -> None:
     one = kernel(without, "infer", REPOSITORY, "add_sub", "--input=A=[1]", "--input=B=[2]", "--output=SUM")
     assert one.returncode == 0, one.stderr
+
+
+def test_check_takes_an_ensemble_over_a_model_that_completes_its_config(tmp_path: Path) -> None:
+    """What `serve` serves: inputs, outputs and batch size are known only when the ONNX model is loaded."""
+    shutil.copytree(SAMPLES / "digits_cnn", tmp_path / "digits_cnn")
+    (tmp_path / "digits_cnn" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    (tmp_path / "both" / "1").mkdir(parents=True)
+    (tmp_path / "both" / "config.pbtxt").write_text(
+        'platform: "ensemble" max_batch_size: 4\n'
+        'input { name: "IN" data_type: TYPE_UINT8 dims: [ 32, 32, 3 ] }\n'
+        'output { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }\n'
+        'ensemble_scheduling { step { model_name: "digits_cnn" model_version: -1\n'
+        '  input_map { key: "IMAGE" value: "IN" } output_map { key: "LABEL" value: "OUT" } } }\n'
+    )
+    done = run("check", tmp_path)
+    words = "2 models are well, as far as can be seen without loading them; "
+    words += "what comes in and out of digits_cnn is known only then; --load loads them, too\n"
+    assert (done.returncode, done.stdout) == (0, words)
+    done = run("check", tmp_path, "--load")
+    assert (done.returncode, done.stdout) == (0, "2 models are well\n")
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
