@@ -313,6 +313,16 @@ def test_metadata_of_any_bytes(caller: Caller, value: str, text: str) -> None:
     assert caller.service.calls[0].metadata == Metadata([("x", text)])
 
 
+@pytest.mark.parametrize("value", [" lead", "trail ", " both  ", " ", "\ta\t"])
+def test_blanks_around_metadata_are_part_of_it(value: str) -> None:
+    """As the reference: a client may send them, and a model gets what was sent."""
+    caller = Caller(forward_pattern="^x-")
+    for _ in range(2):  # also where the block is known
+        assert caller.call(**{"x-a": value}).status == 0
+    assert [call.metadata for call in caller.service.calls] == [Metadata([("x-a", value)])] * 2
+    assert [call.forwarded for call in caller.service.calls] == [(("x-a", value),)] * 2
+
+
 def test_forwarded_metadata() -> None:
     caller = Caller(forward_pattern="^x-|agent")
     caller.call(**{"x-a": "1", "y": "2", "user-agent": "me", "x-bin": binary(b"ab\0c"), "priority": "7"})

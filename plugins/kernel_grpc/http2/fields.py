@@ -17,8 +17,10 @@ Field = tuple[bytes, bytes]
 #: Characters of a field name: those of a token (RFC 9110, section 5.6.2), lower case only.
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 
-#: What a field value must not hold (section 8.2.1).
-_BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
+#: What a field value must not hold (section 8.2.1). Blanks around one are forbidden there, too, but gRPC's libraries let a client
+#: send them in metadata, and their servers hand them on as they came.
+_BAD_VALUE = re.compile(rb"[\x00\r\n]").search
+_BAD_PSEUDO = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
 
 #: Fields that speak of one HTTP/1 connection (section 8.2.2).
 CONNECTION_SPECIFIC = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
@@ -76,7 +78,7 @@ class Head:
                     return f"{_shown(name)} is no pseudo-header field of a request"
                 if name in pseudo:
                     return f"there are two fields {_shown(name)}"
-                if _BAD_VALUE(value):
+                if _BAD_PSEUDO(value):
                     return f"the value of {_shown(name)} holds a character that it must not"
                 pseudo[name] = value
                 continue
