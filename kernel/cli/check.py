@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import uvloop
 
 from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
 from kernel.config.errors import listed
@@ -238,8 +239,8 @@ def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:
         async with Kernel(*paths, exit_on_error=False, auto_complete=auto_complete, config_name=config_name) as kernel:
             failed = [line for line in kernel.index() if line.state != "READY"]
             for line in failed:
-                print(f"model '{line.name}' version {line.version}: {line.reason.strip()}")
+                print(f"model '{line.name}' version {line.version}: {line.reason.strip()}", file=report)
             return len({line.name for line in failed})
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with own_stdout() as report, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(load())

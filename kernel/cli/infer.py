@@ -8,12 +8,13 @@ import difflib
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import uvloop
 
 from kernel.cli.flags import add_config_flags, add_log_flags, add_strict_flag, auto_complete, log_options
+from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.cli.values import as_json, read_tensor
@@ -42,7 +43,9 @@ examples:
   kernel infer repository/ pipeline_sync --input IMAGE=@digit.npy --batch --output LABEL
 
 A response is printed as one line of JSON, in the form of the KServe protocol; a decoupled model may
-give several. Exit status: 0 if the model answered, 1 if not, 2 if the command line is wrong.
+give several. What models print goes to the standard error.
+
+Exit status: 0 if the model answered, 1 if not, 2 if the command line is wrong.
 """
 
 
@@ -72,8 +75,8 @@ def infer(arguments: Sequence[str]) -> int:
     options.parameters = {name: _json_or_text(value) for name, value in _pairs(parser, "--parameter", options.parameter).items()}
     set_up(log_options(options))
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_infer(options))
+        with own_stdout() as answers, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_infer(options, answers))
     except ServingError as error:
         print(f"error: {error.code.value} - {error.message.strip()}", file=sys.stderr)
         return 1
@@ -100,7 +103,7 @@ def _json_or_text(text: str) -> Any:
     return value if isinstance(value, bool | int | float | str) else text
 
 
-async def _infer(options: argparse.Namespace) -> None:
+async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
     only = [options.model, *options.load_model] if options.load_model else ["*"]
     kernel = Kernel(
         options.repository,
@@ -125,7 +128,7 @@ async def _infer(options: argparse.Namespace) -> None:
         )
         async for response in responses:
             as_text = _table if options.format == "table" else _as_line
-            print(as_text(response), flush=True)
+            print(as_text(response), file=answers, flush=True)
 
 
 def _model(kernel: Kernel, name: str, version: str) -> Model:

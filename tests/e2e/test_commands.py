@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 from kernel import __version__
 
-from .serving import BROKEN, REPOSITORY, run, write_model
+from .serving import BROKEN, ECHO, REPOSITORY, run, write_model
 
 COUNT = sum((folder / "config.pbtxt").exists() for folder in REPOSITORY.iterdir())
 
@@ -259,6 +262,36 @@ def test_infer_mistakes(arguments: list[str], status: int, words: str) -> None:
     assert result.returncode == status
     assert words in result.stderr
     assert result.stdout == ""
+
+
+TALKS = """\
+    def initialize(self, args):
+        import os, subprocess
+        print("from python")
+        os.write(1, b"from C\\n")
+        subprocess.run(["echo", "from a child"])
+
+""" + ECHO
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread", "process"])
+def test_what_a_model_prints_is_no_answer(tmp_path: Path, placement: str) -> None:
+    more = f'parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}'
+    write_model(tmp_path, "talks", TALKS, more=more)
+    result = run("infer", tmp_path, "talks", "--input=X=[1]")
+    assert [json.loads(line)["model_name"] for line in result.stdout.splitlines()] == ["talks"]
+    assert sorted(result.stderr.split("\n")) == ["", "from C", "from a child", "from python"]
+    result = run("check", tmp_path, "--load")
+    assert result.stdout == "1 model is well\n"
+
+
+def test_the_reader_of_answers_has_had_enough() -> None:
+    command = [sys.executable, "-m", "kernel", "infer", str(REPOSITORY), "repeat", "--input=IN=[4,5,6]"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (1, "")
 
 
 def test_infer_says_why_a_model_is_not_ready(tmp_path: Path) -> None:
