@@ -124,6 +124,7 @@ class Backend(Protocol):
     """Serves the models whose config names it. One object per kernel.
 
     One that computes on no GPU may say so by an attribute `uses_gpus` that is false: KIND_AUTO means the CPU then, everywhere.
+    One that keeps something besides its executors may have a method `close`, called on the loop once the kernel has stopped.
     Two methods more are for `kernel check` alone, take what `validate` takes and run no model code either. `look` returns, as
     ConfigErrors with their places, what can be seen that a load would fail of. `may_complete` returns whether `complete_config`
     may change this config, so that nobody can tell the model's inputs and outputs before it is loaded.

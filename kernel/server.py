@@ -200,6 +200,10 @@ class Kernel:
         for follower in self._followers:
             follower.cancel()
         await self._registry.stop(self.drain_seconds if timeout is None else timeout)
+        for backend in {id(one): one for one in self._backends.values()}.values():
+            close = getattr(backend, "close", None)
+            if close is not None:
+                close()
         self.live = False
         self.mailbox.close()
         await self.tracer.close()

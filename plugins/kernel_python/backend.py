@@ -23,8 +23,10 @@ from kernel_python.lifecycle import arguments_of, async_capacity, complete, exec
 from kernel_python.looking import completes_config, faults_of
 from kernel_python.modules import PrivateModules
 from kernel_python.process.completing import complete_in_process
-from kernel_python.process.environment import check_environment, interpreter_of
+from kernel_python.process.environment import check_environment, launcher_of
 from kernel_python.process.executor import ProcessExecutor
+from kernel_python.process.fork_server import ForkServer, can_fork
+from kernel_python.process.spawn import Interpreter, Launcher
 from kernel_python.settings import read_settings
 
 __all__ = ["PythonBackend"]
@@ -41,6 +43,13 @@ class PythonBackend:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._settings = read_settings(kernel.backend_settings(self.name))
+        self._fork_server = ForkServer() if can_fork() else None
+        self._launcher: Launcher = self._fork_server or Interpreter()
+
+    def close(self) -> None:
+        """The kernel has stopped: end what starts processes."""
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     # -- config --------------------------------------------------------------------------------------------------------
 
@@ -78,9 +87,9 @@ class PythonBackend:
         """Let the model's `auto_complete_config`, where it has one, fill in the config."""
         file = _model_file(config, version_folder)
         if _in_process(config):
-            interpreter = interpreter_of(config, model_folder)
+            launcher = launcher_of(config, model_folder, self._launcher)
             patience = self._settings.stub_timeout
-            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, interpreter, patience)
+            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
             return config if made is None else completed(config, made)
         owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
         modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
@@ -104,8 +113,8 @@ class PythonBackend:
         config = context.config
         file = _model_file(config, context.version_folder)
         if _in_process(config):
-            interpreter = interpreter_of(config, context.model_folder)
-            return ProcessExecutor.start(context, file, interpreter, self._settings.stub_timeout)
+            launcher = launcher_of(config, context.model_folder, self._launcher)
+            return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
         instance = Instance(
             context.kernel, context.instance_name, config.name, str(context.version_folder.absolute()), "initialize"
         )

@@ -14,7 +14,7 @@ from typing import Any
 from kernel import Batch, Code, Kernel, ModelConfig, ServingError
 from kernel_python.process.executor import setup_of
 from kernel_python.process.life import Life
-from kernel_python.process.spawn import Interpreter
+from kernel_python.process.spawn import Launcher
 
 __all__ = ["complete_in_process"]
 
@@ -27,7 +27,7 @@ def complete_in_process(
     version_folder: Path,
     model_folder: Path,
     file: Path,
-    interpreter: Interpreter,
+    launcher: Launcher,
     patience: float,
 ) -> dict[str, Any] | None:
     """Return what the model's `auto_complete_config` makes of its config, in a process; None where it has none.
@@ -37,14 +37,14 @@ def complete_in_process(
     text = file.read_bytes()
     if b"auto_complete_config" not in text and _PLAIN_CLASS.search(text):
         return None  # no need to import a model, and perhaps all of its libraries, for that
-    setup = setup_of(config, version_folder, model_folder, file, interpreter) | {
+    setup = setup_of(config, version_folder, model_folder, file, launcher) | {
         "instance": config.name,
         "phase": "auto_complete",
         "config": json.dumps(config.as_dict()),
         "patience": patience,
     }
     completion = _Completion()
-    kernel.call_soon(completion.begin, kernel, config.name, setup, interpreter)
+    kernel.call_soon(completion.begin, kernel, config.name, setup, launcher)
     filled: dict[str, Any] | None = completion.future.result()
     return filled
 
@@ -57,9 +57,9 @@ class _Completion:
         self._filled: dict[str, Any] | None = None
         self._has_filled = False
 
-    def begin(self, kernel: Kernel, name: str, setup: dict[str, Any], interpreter: Interpreter) -> None:
+    def begin(self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher) -> None:
         try:
-            Life(kernel, name, setup, interpreter, self)
+            Life(kernel, name, setup, launcher, self)
         except OSError as error:
             self.future.set_exception(
                 ServingError(Code.INTERNAL, f"the process that completes the config of '{name}' can't be started: {error}")

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel import Code, ModelConfig, ServingError
-from kernel_python.process.spawn import Interpreter
+from kernel_python.process.spawn import Interpreter, Launcher
 
-__all__ = ["check_environment", "interpreter_of"]
+__all__ = ["check_environment", "launcher_of"]
 
 KEY = "EXECUTION_ENV_PATH"
 WANTED = (
@@ -48,11 +48,14 @@ def check_environment(config: ModelConfig, model_folder: Path) -> Path | None:
     return path
 
 
-def interpreter_of(config: ModelConfig, model_folder: Path) -> Interpreter:
-    """Return the Python of the model's children; unpacks an archive if need be. Raises ServingError."""
+def launcher_of(config: ModelConfig, model_folder: Path, own: Launcher) -> Launcher:
+    """Return what starts the model's children; unpacks an archive if need be. `own`: for the server's own Python.
+
+    Raises ServingError.
+    """
     path = check_environment(config, model_folder)
     if path is None:
-        return Interpreter()
+        return own
     use = None
     if path.is_dir():
         folder = path

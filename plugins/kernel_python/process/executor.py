@@ -28,7 +28,7 @@ from kernel import (
 )
 from kernel_python.lifecycle import arguments_of, async_capacity
 from kernel_python.process.life import Life
-from kernel_python.process.spawn import Interpreter
+from kernel_python.process.spawn import Launcher
 
 __all__ = ["ProcessExecutor", "setup_of"]
 
@@ -44,19 +44,19 @@ class ProcessExecutor:
     placement = Placement.REMOTE
     may_wait = True
 
-    def __init__(self, context: InstanceContext, file: Path, interpreter: Interpreter, patience: float) -> None:
+    def __init__(self, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> None:
         self.capacity = 1
         self._kernel = context.kernel
         self._name = context.instance_name
         self._model_name = context.config.name
-        self._setup = setup_of(context.config, context.version_folder, context.model_folder, file, interpreter) | {
+        self._setup = setup_of(context.config, context.version_folder, context.model_folder, file, launcher) | {
             "instance": self._name,
             "phase": "initialize",
             "arguments": arguments_of(context),
             "strict_outputs": context.kernel.strict_outputs,
             "patience": patience,
         }
-        self._interpreter = interpreter
+        self._launcher = launcher
         self._async_capacity = async_capacity(context.config)
         self._instance: RemoteInstance | None = None
         self._life: Life | None = None  # the one that takes executions
@@ -70,12 +70,12 @@ class ProcessExecutor:
         self.restarts = 0
 
     @classmethod
-    def start(cls, context: InstanceContext, file: Path, interpreter: Interpreter, patience: float) -> ProcessExecutor:
+    def start(cls, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> ProcessExecutor:
         """Return the executor once its model has initialized, or raise the ServingError that says why it has not.
 
         `patience`: seconds in which a process has to have begun, before any code of the model's runs.
         """
-        executor = cls(context, file, interpreter, patience)
+        executor = cls(context, file, launcher, patience)
         context.kernel.call_soon(executor._begin)
         executor._first.result()
         return executor
@@ -128,7 +128,7 @@ class ProcessExecutor:
     def _begin(self) -> None:
         self._timer = None
         try:
-            self._coming = Life(self._kernel, self._name, self._setup, self._interpreter, self)
+            self._coming = Life(self._kernel, self._name, self._setup, self._launcher, self)
         except OSError as error:
             self._failed(ServingError(Code.INTERNAL, f"the process of instance '{self._name}' can't be started: {error}"))
 
@@ -203,7 +203,7 @@ class ProcessExecutor:
 
 
 def setup_of(
-    config: ModelConfig, version_folder: Path, model_folder: Path, file: Path, interpreter: Interpreter
+    config: ModelConfig, version_folder: Path, model_folder: Path, file: Path, launcher: Launcher
 ) -> dict[str, Any]:
     """Return what a child has to know of its model, but for what it is to do."""
     return {
@@ -211,7 +211,7 @@ def setup_of(
         "version_folder": str(version_folder.absolute()),
         "model_folder": str(model_folder.absolute()),
         "file": str(file),
-        "path": list(sys.path) if interpreter.own else None,
+        "path": list(sys.path) if launcher.own else None,
         "decoupled": config.decoupled,
         "zero_copy": config.parameters.get("zero_copy", "").lower() == "true",
         "iterative": config.sequence_batching is not None and config.sequence_batching.iterative,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import Any, Protocol
 
 from kernel import Batch, Code, InferenceRequest, Kernel, Reason, ServingError
@@ -16,7 +15,7 @@ from kernel_python.process import wire
 from kernel_python.process.calls import Calls, write_log
 from kernel_python.process.handed import Handed
 from kernel_python.process.link import Link
-from kernel_python.process.spawn import Interpreter, spawn
+from kernel_python.process.spawn import Launcher, spawn
 
 __all__ = ["Life", "Owner"]
 
@@ -48,7 +47,7 @@ class Life:
     `why`: how it has ended, as a ServingError. `finalized`: its model has. `may_be_asked`: the model has is_ready().
     """
 
-    def __init__(self, kernel: Kernel, name: str, setup: dict[str, Any], interpreter: Interpreter, owner: Owner) -> None:
+    def __init__(self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher, owner: Owner) -> None:
         self.name = name
         self.why: ServingError | None = None
         self.finalized = False
@@ -56,18 +55,22 @@ class Life:
         self._asked: dict[int, asyncio.Future[bool]] = {}
         self._kernel = kernel
         self._owner = owner
-        self._process, ends = spawn(kernel.loop, interpreter, self._exited)
-        self.pid = self._process.pid
+        self._process, ends = spawn(kernel.loop, launcher, self._exited)
         self._notes, self._pool = ends.notes, ends.pool
         self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off)
         self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans)
         self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
         self._verbose = _model_log.isEnabledFor(logging.DEBUG)
         level = logging.DEBUG if self._verbose else logging.INFO
-        more = {"server": os.getpid(), "level": level, "mapped": ends.loans.size}
+        more = {"level": level, "mapped": ends.loans.size}
         self._send((wire.SETUP, wire.GREETING, {**setup, **more}))
         self._patience = setup["patience"]
         self._waiting = kernel.loop.call_later(self._patience, self._too_slow)
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 as long as that is not there."""
+        return self._process.pid
 
     @property
     def has_worked(self) -> bool:

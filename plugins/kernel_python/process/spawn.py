@@ -1,7 +1,8 @@
 """Starts the process of a child and watches over its end. Knows what a child is given (descriptors), not what is said to it.
 
-No fork of the server: a fresh interpreter executes child/start.py. Nothing of a child has a name in the file system, so
-nothing is left behind however either side ends.
+No fork of the server. Where its own Python runs the model, a fork server makes the child (fork_server.py); another Python is
+started afresh and executes child/start.py. Nothing of a child has a name in the file system, so nothing is left behind
+however either side ends.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import kernel
 from kernel_python.process.notes import Notes
 from kernel_python.process.pool import Loans, Pool, create, mapped
 
-__all__ = ["Ends", "Interpreter", "Process", "spawn"]
+__all__ = ["Ends", "Exited", "Given", "Interpreter", "Launcher", "Process", "boot", "spawn"]
 
 #: What the interpreter is told to run: as plain as can be, since it may be any Python.
 BOOT = (
@@ -41,15 +43,37 @@ LINE_LENGTH = 500
 KILL_SECONDS = 0.05  # what the end of a killed process may take, before it is left to the loop
 EXIT_SECONDS = 1.0  # between the end of the socket and that of the process, before it is helped along
 
+#: Is told how a process has ended, in words.
+Exited = Callable[[str], None]
+
 
 @dataclass(frozen=True)
-class Interpreter:
-    """How to start Python. `own`: the server's, whose sys.path the child takes over. `use`: lives as long as it is used."""
+class Given:
+    """The descriptors that a child gets: its end of the socket, the memory both ways, the pipe of tickets, its stderr.
 
-    command: tuple[str, ...] = (sys.executable,)
-    environment: Mapping[str, str] | None = None
-    own: bool = True
-    use: object = None
+    They belong to whoever starts the child until `close`.
+    """
+
+    socket: int
+    inbound: int
+    outbound: int
+    tickets: int
+    stderr: int
+
+    def close(self) -> None:
+        """Close them, once the child has its own."""
+        for descriptor in (self.socket, self.inbound, self.outbound, self.tickets, self.stderr):
+            os.close(descriptor)
+
+
+class Launcher(Protocol):
+    """Starts children. `own`: with the server's own Python, whose sys.path they take over."""
+
+    @property
+    def own(self) -> bool: ...
+
+    def start(self, loop: asyncio.AbstractEventLoop, given: Given, stderr: int, exited: Exited) -> Process:
+        """Start a child that gets `given`, and closes that here. On the loop's thread. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +88,36 @@ class Ends:
 
 
 class Process:
-    """A child's process. `exited(how)` is called once, on the loop, after what it has written to stderr was read."""
+    """A child's process. `exited(how)` is called once, on the loop, after what it has written to stderr was read.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes], exited: Callable[[str], None]) -> None:
-        self.pid = process.pid
+    `pid`: 0 as long as it is not known. `stderr`: what we read of it, which is closed here.
+    """
+
+    pid = 0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stderr: int, exited: Exited) -> None:
         self._loop = loop
-        self._process = process
-        self._exited: Callable[[str], None] | None = exited
+        self._exited: Exited | None = exited
         self._lines: deque[str] = deque(maxlen=LINES)
         self._line = b""
-        assert process.stderr is not None
-        self._stderr = process.stderr.fileno()
-        os.set_blocking(self._stderr, False)
-        loop.add_reader(self._stderr, self._read_stderr)
-        self._watch = -1
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                self._watch = os.pidfd_open(process.pid)
-                loop.add_reader(self._watch, self.look)
+        self._stderr = stderr
+        os.set_blocking(stderr, False)
+        loop.add_reader(stderr, self._read_stderr)
         self._until = 0.0
+
+    def poll(self) -> int | None:
+        """Return how the process has ended, None as long as it has not: its exit code, or less than 0 for a signal."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it at once."""
+        raise NotImplementedError
 
     def look(self) -> None:
         """See whether the process has ended; called when something says that it has, or is about to."""
         if self._exited is None:
             return
-        code = self._process.poll()
+        code = self.poll()
         if code is None:
             now = self._loop.time()
             if not self._until:
@@ -102,12 +131,6 @@ class Process:
             pass
         self._close()
         exited(self._how(code))
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_SECONDS)  # the loop may not turn any more: leave no zombie behind
 
     def _how(self, code: int) -> str:
         """Return in words how the process has ended, with what it said last."""
@@ -145,47 +168,102 @@ class Process:
 
     def _close(self) -> None:
         self._loop.remove_reader(self._stderr)
+        os.close(self._stderr)
+
+
+class _Started(Process):
+    """A process that is our own child."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes], stderr: int, exited: Exited
+    ) -> None:
+        super().__init__(loop, stderr, exited)
+        self.pid = process.pid
+        self._process = process
+        self._watch = -1
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._watch = os.pidfd_open(process.pid)
+                loop.add_reader(self._watch, self.look)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)  # the loop may not turn any more: leave no zombie behind
+
+    def _close(self) -> None:
+        super()._close()
         if self._watch >= 0:
             self._loop.remove_reader(self._watch)
             os.close(self._watch)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
 
 
 def _shown(line: bytes) -> str:
     return line[:LINE_LENGTH].decode(errors="replace").rstrip()
 
 
-def spawn(
-    loop: asyncio.AbstractEventLoop, interpreter: Interpreter, exited: Callable[[str], None]
-) -> tuple[Process, Ends]:
+@dataclass(frozen=True)
+class Interpreter:
+    """How to start Python afresh for each child. `use`: lives as long as it is used."""
+
+    command: tuple[str, ...] = (sys.executable,)
+    environment: Mapping[str, str] | None = None
+    own: bool = True
+    use: object = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, given: Given, stderr: int, exited: Exited) -> Process:
+        """See Launcher."""
+        descriptors = (given.socket, given.inbound, given.outbound, given.tickets)
+        process = boot(
+            self.command, "one", descriptors, stderr=given.stderr, environment=self.environment
+        )
+        given.close()
+        return _Started(loop, process, stderr, exited)
+
+
+def boot(
+    command: tuple[str, ...],
+    mode: str,
+    descriptors: tuple[int, ...],
+    *,
+    stderr: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a Python that executes child/start.py in a `mode`, with descriptors of ours. Raises OSError."""
+    arguments = [str(START), str(KERNEL), mode, str(os.getpid()), *map(str, descriptors)]
+    return subprocess.Popen(
+        [*command, "-c", BOOT, *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=descriptors,
+        env=environment,
+    )
+
+
+def spawn(loop: asyncio.AbstractEventLoop, launcher: Launcher, exited: Exited) -> tuple[Process, Ends]:
     """Start a child. On the loop's thread, with whose end the child would end. Raises OSError where that can't be done."""
-    given: list[int] = []  # what the child gets
-    kept: list[int] = []
+    opened: list[int] = []
     ours, theirs = socket.socketpair()
     try:
-        inbound, outbound = create(), create()
-        given += [theirs.detach(), inbound, outbound]
-        reading, writing = os.pipe()
-        kept += [reading, writing]
+        opened.append(theirs.detach())
+        opened += [create(), create()]
+        opened += os.pipe()
+        opened += os.pipe()
+        end, inbound, outbound, reading, writing, stderr, their_stderr = opened
         os.set_blocking(reading, False)
-        given.append(os.dup(reading))
-        process = subprocess.Popen(
-            [*interpreter.command, "-c", BOOT, str(START), str(KERNEL), *map(str, given)],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=given,
-            env=interpreter.environment,
-        )
+        opened.append(os.dup(reading))
+        memory_in, memory_out = os.dup(inbound), os.dup(outbound)
+        opened += [memory_in, memory_out]
+        given = Given(end, inbound, outbound, opened[7], their_stderr)
+        process = launcher.start(loop, given, stderr, exited)
     except BaseException:
         ours.close()
-        for descriptor in (*given, *kept):
+        for descriptor in opened:
             os.close(descriptor)
         raise
-    os.close(given[0])
-    os.close(given[3])
-    memory = mapped(outbound)
-    ends = Ends(ours, (reading, writing), Pool(mapped(inbound)), Loans(memory), Notes(memory))
-    return Process(loop, process, exited), ends
-
-
+    memory = mapped(memory_out)
+    ends = Ends(ours, (reading, writing), Pool(mapped(memory_in)), Loans(memory), Notes(memory))
+    return process, ends

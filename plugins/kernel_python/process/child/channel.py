@@ -49,6 +49,17 @@ class Channel:
         self._loops: dict[asyncio.AbstractEventLoop, int] = {}
         self.rest: Callable[[], float | None] = lambda: None  # called before a wait that may be long; how long at most
 
+    def sever(self, null: int, refuse: Callable[..., Any]) -> None:
+        """This process is a fork, which the server does not know: who wants to say or hear something gets what `refuse` raises.
+
+        `null`: a descriptor that takes the place of the socket's, which stays the one of the process that was forked.
+        """
+        os.dup2(null, self._socket.fileno(), inheritable=False)
+        self._out.clear()
+        for name in ("post", "put_off", "send", "wait"):
+            setattr(self, name, refuse)
+        self.flush = self.glance = lambda: None  # type: ignore[method-assign]
+
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def post(self, message: tuple[Any, ...]) -> None:

@@ -28,6 +28,10 @@ class Forwarding(logging.Handler):
         """Let through what the server writes of its models."""
         logging.getLogger("kernel_python").setLevel(level)
 
+    def stay(self) -> None:
+        """This process is a fork, which has no server: what it logs goes to stderr, from where the server passes it on."""
+        self.emit = logging.StreamHandler().emit  # type: ignore[method-assign]
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             trace = self._formatter.formatException(record.exc_info) if record.exc_info else record.exc_text

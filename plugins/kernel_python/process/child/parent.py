@@ -1,4 +1,4 @@
-"""A child does not outlive its server, however that ends."""
+"""A child and its server: it does not outlive it, however that ends, and leaves to it what signals mean."""
 
 from __future__ import annotations
 
@@ -6,16 +6,48 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 
-__all__ = ["die_with"]
+__all__ = ["die_with", "leave_signals_to_the_server"]
 
 PR_SET_PDEATHSIG = 1
 
 
-def die_with(server: int) -> None:
-    """Have the system kill us when the server's process ends, where it can. (Elsewhere we see it when we next read.)"""
+def die_with(parent: int) -> None:
+    """Have the system kill us when the parent's process ends, where it can. (Elsewhere we see it when we next read.)"""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != server:  # it has ended before we said so
+    if os.getppid() != parent:  # it has ended before we said so
         os._exit(1)
+
+
+def leave_signals_to_the_server() -> None:
+    """Do nothing at SIGINT and SIGTERM: terminals and service managers send them to all of us, and the server says what follows.
+
+    By a handler that does nothing, since an ignored signal would be ignored in the programs that a model starts, too. What a
+    model forks has the default handlers again.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        signal.signal(number, _nothing)
+    masks: dict[int, set[int]] = {}  # by thread: what it had blocked before it forked
+
+    def hold() -> None:
+        # A fork may be told to end before it has come to `forget`: that is to wait for it, and must not be lost.
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # type: ignore[assignment]
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def forget() -> None:
+        for number in numbers:
+            if signal.getsignal(number) is _nothing:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
+
+
+def _nothing(*_: object) -> None:
+    """What a signal does that is the server's."""

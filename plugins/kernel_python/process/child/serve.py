@@ -23,10 +23,9 @@ from typing import Any
 from kernel import Placement, ServingError
 from kernel_python.calling import EXECUTION, Instance, only
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
-from kernel_python.faults import describe
+from kernel_python.faults import TritonModelException, describe
 from kernel_python.lifecycle import complete, executing_class, initialized, model_class
 from kernel_python.process import wire
-from kernel_python.process.child import parent
 from kernel_python.process.child.channel import Channel
 from kernel_python.process.child.executions import Executions
 from kernel_python.process.child.log import Forwarding
@@ -74,10 +73,10 @@ class Child:
         channel.wait(lambda: self._setup is not None)
         setup = self._setup
         assert setup is not None
-        parent.die_with(setup["server"])
         channel.send((wire.BEGUN,))
         self._pool.limit(setup["mapped"])
         self._log = Forwarding(channel, setup["level"])
+        os.register_at_fork(after_in_child=self._forked)
         self._kernel = Kernel(channel, self._pool, self._loans, self._notes, setup["strict_outputs"])
         instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])  # type: ignore[arg-type]
         instance.decoupled = setup["decoupled"]
@@ -107,6 +106,14 @@ class Child:
             self._executions.serve(self._begun, lambda: self._over)
         executor.finalize()
         channel.send((wire.CLOSED,))
+
+    def _forked(self) -> None:
+        """This process is a fork that model code has made (`multiprocessing`, `os.fork`): the server's ends are not for it."""
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, self._tickets, inheritable=False)
+        self._channel.sever(null, _refuse)
+        os.close(null)
+        self._log.stay()
 
     def _fail(self, code: str, text: str) -> None:
         self._channel.send((wire.FAILED, code, text))
@@ -228,6 +235,13 @@ class Child:
     def _begin(self, message: tuple[Any, ...]) -> None:
         assert self._loop is not None and self._executions is not None
         self._executions.begin(self._loop, message)
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise TritonModelException(
+        "this process was forked by the model, and the server does not know it: calls of other models, senders and metrics are "
+        "for the process of the model instance. Hand results over to it, and call from there."
+    )
 
 
 def load_main(file: str, version_folder: str) -> tuple[str, types.ModuleType]:

@@ -2,7 +2,8 @@
 
 A child has the model's files and those of kernel_python that models can see, unchanged. What these take from the core comes
 from here (core.py stands in for `kernel`), and three modules that are about the server's loop have others in their place.
-Executed by path, with the descriptors of the socket, the shared memory and the tickets as arguments.
+Executed by path, either for one child, with the descriptors of its socket, its shared memory and its tickets as arguments; or as
+a fork server for many (forking.py), with the socket that asks for them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import faulthandler
 import importlib
 import importlib.util
 import os
-import signal
 import socket
 import sys
 import types
@@ -26,21 +26,30 @@ INSTEAD = {
 
 
 def main(arguments: list[str]) -> None:
-    own_path, kernel_folder, *descriptors = arguments
-    end, inbound, outbound, tickets = map(int, descriptors)
+    own_path, kernel_folder, mode, server, *descriptors = arguments
     faulthandler.enable()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which says what they mean to us
-        signal.signal(number, signal.SIG_IGN)
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [""]
-    server = socket.socket(fileno=end)
+    given = tuple(map(int, descriptors))
+    end = socket.socket(fileno=given[0])
     try:
         put_in_place(os.path.dirname(os.path.dirname(os.path.dirname(own_path))), kernel_folder)
         serve = importlib.import_module("kernel_python.process.child.serve")
+        parent = importlib.import_module("kernel_python.process.child.parent")
     except ImportError as error:
-        complain(server, f"{type(error).__name__}: {error}")
-    serve.run(server, inbound, outbound, tickets)
+        if mode == "many":
+            raise
+        complain(end, f"{type(error).__name__}: {error}")
+    parent.die_with(int(server))
+    if mode == "many":
+        forking = importlib.import_module("kernel_python.process.child.forking")
+        fork_server = os.getpid()
+        given = forking.next_child(end)
+        parent.die_with(fork_server)
+        end = socket.socket(fileno=given[0])
+    parent.leave_signals_to_the_server()
+    serve.run(end, *given[1:])
 
 
 def put_in_place(kernel_python: str, kernel: str) -> None:

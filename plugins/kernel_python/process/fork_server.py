@@ -1,0 +1,189 @@
+"""Starts children by forking a process that is ready for it: Python, numpy and our own modules are imported there, once.
+
+A fork server runs no model code, has no threads and no connections, so its children are as clean as fresh processes, are there in
+milliseconds, and share its memory. It starts with the first child and ends with `close`; should it end by itself, its children
+end with it, and the next child gets another. What runs in it is child/forking.py. Everything here is on the kernel's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+
+from kernel_python.process.spawn import Exited, Given, Interpreter, Process, boot
+
+__all__ = ["ForkServer", "can_fork"]
+
+#: Longest message of the fork server's to us, in bytes.
+LONGEST = 4096
+
+
+def can_fork() -> bool:
+    """Whether this system has what a fork server needs: signals by descriptor of the process, messages with their bounds."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
+
+
+class _Forked(Process):
+    """A child of the fork server. `handle`: a descriptor of the process; -1 as long as it is not known."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stderr: int, exited: Exited) -> None:
+        super().__init__(loop, stderr, exited)
+        self.handle = -1
+        self._code: int | None = None
+        self._why = ""  # the process has ended, or never began, for a reason of the fork server's
+        self._to_kill = False
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def kill(self) -> None:
+        self._to_kill = True
+        if self.handle >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+    def begun(self, pid: int, handle: int) -> None:
+        """The process is there."""
+        self.pid, self.handle = pid, handle
+        if self._to_kill:
+            self.kill()
+
+    def ended(self, code: int, why: str = "") -> None:
+        """The process has ended. `why`: by no doing of its own."""
+        self._code, self._why = code, why
+        self.look()
+
+    def _how(self, code: int) -> str:
+        return self._why or super()._how(code)
+
+    def _close(self) -> None:
+        super()._close()
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+class ForkServer:
+    """A Launcher, whose children are forks of one process."""
+
+    own = True
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._numbers = itertools.count(1)
+        self._coming: dict[int, _Forked] = {}  # by the number of the request for it
+        self._running: dict[int, _Forked] = {}  # by its process's id
+        self._unsent: deque[tuple[bytes, Given]] = deque()  # what the socket had no room for
+        self._environment: dict[str, str] = {}  # what its children inherit
+
+    def start(self, loop: asyncio.AbstractEventLoop, given: Given, stderr: int, exited: Exited) -> Process:
+        """See Launcher."""
+        if self._control is None:
+            self._begin(loop)
+        child = _Forked(loop, stderr, exited)
+        number = next(self._numbers)
+        self._coming[number] = child
+        self._unsent.append((marshal.dumps((number, os.getcwd(), self._changes())), given))
+        if len(self._unsent) == 1:
+            self._send()
+        return child
+
+    def close(self) -> None:
+        """End it, with all children that are left. It may start once more."""
+        process, control = self._process, self._control
+        if process is None or control is None:
+            return
+        self._process = self._control = None
+        self._loop.remove_reader(control.fileno())
+        self._loop.remove_writer(control.fileno())
+        control.close()
+        process.kill()
+        process.wait()
+        while self._unsent:
+            self._unsent.popleft()[1].close()
+        gone = [*self._coming.values(), *self._running.values()]
+        self._coming.clear()
+        self._running.clear()
+        for child in gone:
+            child.kill()
+            child.ended(-signal.SIGKILL, "ended with the fork server that it came from")
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._environment = dict(os.environ)
+        try:
+            with theirs:
+                self._process = boot(Interpreter.command, "many", (theirs.fileno(),), environment=self._environment)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        self._loop, self._control = loop, ours
+        loop.add_reader(ours.fileno(), self._read)
+
+    def _changes(self) -> dict[str, str | None]:
+        """Return what has changed in our environment since the fork server began; None: a variable is gone."""
+        before, now = self._environment, dict(os.environ)
+        if before == now:
+            return {}
+        changes: dict[str, str | None] = {key: value for key, value in now.items() if before.get(key) != value}
+        return changes | dict.fromkeys(before.keys() - now.keys())
+
+    def _send(self) -> None:
+        """Ask for the children that have not been asked for."""
+        control, unsent = self._control, self._unsent
+        assert control is not None
+        while unsent:
+            message, given = unsent[0]
+            descriptors = [given.socket, given.inbound, given.outbound, given.tickets, given.stderr, *_stdout()]
+            try:
+                socket.send_fds(control, [message], descriptors)
+            except BlockingIOError:
+                self._loop.add_writer(control.fileno(), self._send)
+                return
+            except OSError:  # it has ended, which the reader sees
+                return
+            unsent.popleft()
+            given.close()
+        self._loop.remove_writer(control.fileno())
+
+    def _read(self) -> None:
+        assert self._control is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        kind, number, value = marshal.loads(data)
+        if kind == "begun":
+            child = self._running[value] = self._coming.pop(number)
+            child.begun(value, descriptors[0])
+        elif kind == "ended":
+            self._running.pop(number).ended(value)
+        else:
+            self._coming.pop(number).ended(1, f"can't be forked: {value}")
+
+
+def _stdout() -> list[int]:
+    """Return the descriptor that children are to write their output to, if there is one."""
+    try:
+        os.fstat(1)
+    except OSError:
+        return []
+    return [1]

@@ -1,0 +1,176 @@
+"""A child is as clean as a fresh process, and what model code forks in it has nothing of the server's. Real children."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel import Kernel
+from kernel_python.process.fork_server import can_fork
+
+PROCESS = {"placement": "process"}
+TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
+HEAD = """
+import json, multiprocessing, os, random, signal, socket, subprocess, sys, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def tell(requests, value):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([json.dumps(value)], dtype=object))]) for _ in requests]
+
+def call(*_):
+    request = pb_utils.InferenceRequest(
+        model_name="echo", requested_output_names=["Y"], inputs=[pb_utils.Tensor("X", np.ones(1, np.float32))]
+    )
+    response = request.exec()
+    return response.error().message() if response.has_error() else "ok"
+
+def attempt(*_):
+    try:
+        return call()
+    except pb_utils.TritonModelException as error:
+        return str(error)
+
+def sockets():
+    return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if stat_of(fd)]
+
+def stat_of(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+    except OSError:
+        return False
+"""
+REFUSAL = "this process was forked by the model, and the server does not know it: "
+
+
+def model(body: str) -> str:
+    lines = "\n        ".join(body.strip("\n").splitlines())
+    return f"class TritonPythonModel:\n    def execute(self, requests):\n        {lines}\n"
+
+
+async def ask(kernel: Kernel, helpers: Any, value: Any = (1.0,)) -> Any:
+    (answer,) = await helpers.ask(kernel, "a", value)
+    return json.loads(answer)
+
+
+def answer(repo: Any, helpers: Any, body: str, rest: str = "") -> Any:
+    """Return what one execution of such a model tells."""
+    repo.add("a", HEAD + rest + model(body), io=TEXT, parameters=PROCESS, head="")
+    repo.add("echo", helpers.ECHO)
+
+    async def main(kernel: Kernel) -> Any:
+        first = await ask(kernel, helpers)
+        assert await ask(kernel, helpers) is not None  # it serves on
+        return first
+
+    return repo.run(main)
+
+
+def test_a_child_has_argv_signals_and_a_main_thread_of_its_own(repo: Any, helpers: Any) -> None:
+    body = """
+    return tell(requests, [
+        sys.argv, threading.active_count(), threading.current_thread() is threading.main_thread(),
+        signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, signal.getsignal(signal.SIGALRM) == signal.SIG_DFL, len(sockets()),
+    ])
+    """
+    assert answer(repo, helpers, body) == [[""], 1, True, True, True, 1]  # the one socket is its own link to the server
+
+
+def test_programs_of_a_model_get_the_default_signal_handlers(repo: Any, helpers: Any) -> None:
+    code = "import signal; print([signal.getsignal(n) == d for n, d in ((15, signal.SIG_DFL), (2, signal.default_int_handler))])"
+    body = f"return tell(requests, subprocess.run([sys.executable, '-c', {code!r}], capture_output=True, text=True).stdout)"
+    assert answer(repo, helpers, body) == "[True, True]\n"
+
+
+def test_a_forked_worker_can_be_terminated_and_has_no_end_of_the_server(repo: Any, helpers: Any) -> None:
+    body = """
+    context = multiprocessing.get_context("fork")
+    worker = context.Process(target=time.sleep, args=(1000,))
+    worker.start()
+    worker.terminate()
+    worker.join(30)
+    with context.Pool(2) as pool:
+        return tell(requests, [worker.exitcode, pool.map(attempt, range(2)), pool.apply(sockets) == [], call()])
+    """
+    code, refusals, no_sockets, called = answer(repo, helpers, body)
+    assert code == -signal.SIGTERM
+    assert all(text.startswith(REFUSAL + "calls of other models, senders and metrics are for") for text in refusals)
+    assert called == "ok"
+    assert no_sockets
+
+
+def test_a_fork_that_returns_from_execute_takes_no_executions(repo: Any, helpers: Any) -> None:
+    body = """
+    if requests[0].inputs()[0].as_numpy()[0] == 1:
+        self.child = os.fork()
+    else:
+        self.child, status = os.waitpid(self.child, 0)
+    return tell(requests, [os.getpid(), self.child])
+    """
+    repo.add("a", HEAD + model(body), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        return await ask(kernel, helpers), await ask(kernel, helpers, [2.0])
+
+    first, second = repo.run(main)
+    assert first[0] == second[0]
+    assert first[1] == second[1] != 0
+
+
+def test_children_draw_random_numbers_of_their_own(repo: Any, helpers: Any) -> None:
+    code = HEAD + "import numpy.random\n" + model("return tell(requests, [random.random(), float(np.random.rand())])")
+    for name in ("a", "b"):
+        repo.add(name, code, io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        return [json.loads((await helpers.ask(kernel, name))[0]) for name in ("a", "b")]
+
+    first, second = repo.run(main)
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+def test_a_child_begins_with_the_environment_and_folder_of_now(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    body = "return tell(requests, [os.environ.get('A_NEW_ONE'), os.environ.get('AN_OLD_ONE'), os.getcwd()])"
+    monkeypatch.setenv("AN_OLD_ONE", "old")
+    for name in ("a", "b"):
+        repo.add(name, HEAD + model(body), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        await kernel.load("b")  # the fork server begins
+        monkeypatch.setenv("A_NEW_ONE", "new")
+        monkeypatch.delenv("AN_OLD_ONE")
+        monkeypatch.chdir(tmp_path)
+        await kernel.load("a")
+        return await ask(kernel, helpers)
+
+    assert repo.run(main, control_mode="explicit") == ["new", None, str(tmp_path)]
+
+
+@pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
+def test_the_end_of_the_fork_server_ends_its_children_and_they_come_back(
+    repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    repo.add("a", HEAD + model("return tell(requests, [os.getpid(), os.getppid()])"), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        first = await ask(kernel, helpers)
+        os.kill(first[1], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while True:  # the first may still be answered, or end with its process
+                answer = await helpers.ask(kernel, "a")
+                if isinstance(answer, list) and (second := json.loads(answer[0])) != first:
+                    return first, second
+
+    first, second = repo.run(main)
+    assert second[0] != first[0]
+    assert second[1] != first[1]
+    assert "ended with the fork server that it came from; it is started again now" in caplog.text
