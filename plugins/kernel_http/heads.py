@@ -2,6 +2,10 @@
 
 Parsing is httptools'. Equal bytes mean an equal head, so the front end keeps the records by their bytes; nothing that
 differs from one request to the next may be stored in one.
+
+A body that is chunked is read so, whatever Content-Length says beside it, as the reference does and RFC 9112 (6.1, 6.3) allows.
+As that demands, the connection is closed behind the answer: somebody in between may have believed the other length, and take what
+follows for another client's request.
 """
 
 from __future__ import annotations
@@ -141,6 +145,7 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     """Parse the bytes of a head, empty line included. Raises HeadError."""
     sink = _Sink()
     parser = httptools.HttpRequestParser(sink)
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)  # the danger is met in read_headers
     try:
         parser.feed_data(block)
     except httptools.HttpParserUpgrade:
@@ -165,14 +170,16 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
     """Note in `head` what its header fields say. Raises HeadError."""
     head.headers = headers
     connection = accept = b""
+    chunked = announced = False
     for name, value in headers:
         match name.lower():
             case b"content-length":
                 head.content_length = int(value)
+                announced = True
             case b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
                     raise HeadError(501, "Transfer-Encoding is not supported, except for 'chunked'")
-                head.content_length = CHUNKED
+                chunked = True
             case b"connection":
                 connection += b"," + value.lower()
             case b"expect":
@@ -185,6 +192,9 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
                 _set_json_length(head, value.strip())
     options = {option.strip() for option in connection.split(b",")}
     head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
+    if chunked:
+        head.content_length = CHUNKED
+        head.close = head.close or announced or head.http10
     head.accept = accepted(accept.decode("latin-1")) if accept else ""
     head.coded = bool(head.accept) or head.encoding not in ("", "identity")
     head.plain = not (head.close or head.http10 or head.head_only)

@@ -118,6 +118,12 @@ def test_refusals(data: bytes, status: int, error: str) -> None:
     assert (got.status, got.error) == (status, error)
 
 
+def test_a_body_in_pieces_counts_whatever_its_length_was_said_to_be() -> None:
+    body = json.dumps(ONE).encode()
+    head = f"POST /v2/models/types/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n{len(body):x}\r\n"
+    assert answer(head.encode() + body + b"\r\n0\r\n\r\n").status == 200
+
+
 def test_a_query_is_ignored() -> None:
     assert answer(request("GET", "/v2/health/live?x=1")).status == 200
 

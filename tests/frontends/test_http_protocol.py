@@ -156,7 +156,9 @@ def test_what_is_not_http_is_closed_without_a_word(client: Client, noise: bytes)
         (b"FOO /v2 HTTP/1.1\r\n\r\n", 405),
         (b"GET /v2 HTTP/1.1\r\nContent-Length: abc\r\n\r\n", 400),
         (b"GET /v2 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
-        (b"GET /v2 HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET /v2 HTTP/1.1\r\nContent-Length: a\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET /v2 HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: identity\r\n\r\n", 501),
+        (b"GET /v2 HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400),
         (b"GET /v2 HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
         (b"GET /v2 HTTP/1.1\r\nBad header\r\n\r\n", 400),
         (b"GET /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
@@ -177,6 +179,27 @@ def test_bad_framing_is_answered_and_ends_the_connection(client: Client, message
     client.kernel.loop.now += 10
     client.server.sweep(client.kernel.loop.now)
     assert client.transport.aborted
+
+
+@pytest.mark.parametrize("coding_first", [True, False])
+@pytest.mark.parametrize("length", [0, 1, 50, 10_000])
+def test_a_chunked_body_with_a_length_is_read_as_chunks_and_ends_the_connection(
+    client: Client, length: int, coding_first: bool
+) -> None:
+    fields = [b"Transfer-Encoding: chunked", b"Content-Length: %d" % length]
+    head = b"\r\n".join([b"POST /v2/models/types/infer HTTP/1.1", *(fields if coding_first else fields[::-1])])
+    smuggled = LIVE  # whoever went by the length may have meant this for somebody else
+    body = json.dumps(ONE).encode()
+    client.send(head + b"\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n" + smuggled)
+    (response,) = parse(client.take())
+    assert (response.status, response.headers["Connection"]) == (200, "close")
+    assert client.transport.closing and len(client.kernel.requests) == 1
+
+
+def test_a_chunked_body_of_an_http_10_client_ends_the_connection(client: Client) -> None:
+    client.send(b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + LIVE)
+    (response,) = parse(client.take())
+    assert response.status == 200 and client.transport.closing
 
 
 def test_noise_after_a_request_waits_for_its_answer() -> None:
