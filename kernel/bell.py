@@ -11,6 +11,8 @@ import os
 import weakref
 from functools import partial
 
+from kernel.forking import end, guard, put_away
+
 __all__ = ["Bell"]
 
 
@@ -24,13 +26,19 @@ class Bell:
     """
 
     def __init__(self) -> None:
-        self._ear, hammer = os.pipe()
+        self._ear, self._hammer = _, hammer = os.pipe()
         os.set_blocking(hammer, False)
         self.ring = partial(os.write, hammer, b"\0")  # no function of ours: it is called once for each hop
         self.wait = partial(os.read, self._ear, 64)
         self.close = weakref.finalize(self, os.close, self._ear)
         self.put_away = weakref.finalize(self, os.close, hammer)
         self.close.atexit = self.put_away.atexit = False
+        guard(self)
 
     def fileno(self) -> int:
         return self._ear
+
+    def forked(self) -> None:
+        """In a child, whose reading would take what wakes the server, and whose ringing would wake it."""
+        put_away(self._ear if self.close.alive else -1, self._hammer if self.put_away.alive else -1)
+        self.wait = end  # type: ignore[assignment]  # whoever comes here to sleep is at an end

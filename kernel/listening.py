@@ -15,6 +15,8 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from kernel.forking import guard, put_away_sockets
+
 __all__ = ["Listener", "Place"]
 
 #: Connections that may wait to be accepted.
@@ -63,6 +65,7 @@ class Listener:
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._inode: tuple[int, int] | None = None  # of our socket's file
+        self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
 
     async def start(self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Listen. Raises OSError, in the reference's words when the place is taken."""
@@ -85,6 +88,8 @@ class Listener:
                     ssl_handshake_timeout=handshake,
                 )
                 place.port = self._server.sockets[0].getsockname()[1]
+            self._names = [sock.getsockname() for sock in self._server.sockets]
+            guard(self)
         except UnicodeError as error:  # a host that no name server could be asked for
             raise self._failure(f"can't listen on '{place}': {error}") from error
         except OSError as error:
@@ -111,6 +116,10 @@ class Listener:
         with suppress(OSError):
             if inode is not None and inode == _inode(self.place.path):
                 os.unlink(self.place.path)
+
+    def forked(self) -> None:
+        """In a child, which would keep the place from the next server, and connections from their end."""
+        put_away_sockets(self._names)
 
     def _bound(self, path: str) -> socket.socket:
         """Return a socket that is bound to `path` and doesn't listen yet."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel.bell import Bell
+from kernel.forking import FORKED, guard
 
 __all__ = ["Mailbox"]
 
@@ -28,7 +29,7 @@ class Mailbox:
     asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a bell.
     """
 
-    __slots__ = ("_after", "_bell", "_calls", "_loop", "_signalled", "closed", "draining", "leave")
+    __slots__ = ("__weakref__", "_after", "_bell", "_calls", "_loop", "_signalled", "_why", "closed", "draining", "leave")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,16 +41,18 @@ class Mailbox:
         self._signalled = False
         self.draining = False  # `drain` is making calls; on the loop
         self.closed = False
+        self._why = "the kernel has stopped"
         self._bell: Bell | None = None
         if type(loop).__module__.startswith("uvloop"):
             with contextlib.suppress(OSError):  # no more files: the eventfd is there
                 self._bell = Bell()
                 loop.add_reader(self._bell.fileno(), self._rung)
+        guard(self)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Have `callback(*args)` called on the loop soon. Raises RuntimeError once the kernel has stopped."""
         if self.closed:
-            raise RuntimeError("the kernel has stopped")
+            raise RuntimeError(self._why)
         self._calls.append((callback, args))
         # The order matters: append, then look at the flag; `drain` clears the flag, then looks at the calls. So either
         # the drain under way sees this call, or this thread sees the flag cleared and wakes the loop again.
@@ -101,6 +104,10 @@ class Mailbox:
     def after(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called when the calls that are there are made. On the loop, while `draining`."""
         self._after.append(callback)
+
+    def forked(self) -> None:
+        """In a child: take no calls, for there is no loop that could make them."""
+        self.closed, self._why = True, FORKED
 
     def close(self) -> None:
         """Make the calls that are there, and take no more of them. On the loop."""

@@ -23,6 +23,7 @@ from kernel.batch import Batch
 from kernel.cached import ResponseCache
 from kernel.custom_metrics import CustomMetrics
 from kernel.errors import Code, Reason, ServingError
+from kernel.forking import FORKED, guard, put_away_loop
 from kernel.gpus import usable_gpus
 from kernel.handover import BlockedCall
 from kernel.inflight import InflightRequest, inflight
@@ -180,6 +181,7 @@ class Kernel:
             self.limits.loop = loop
         self.turn = Turn(loop)
         self.loop_thread = get_ident()
+        guard(self)
         try:
             self.tracer.start()
             await self._registry.start()
@@ -208,6 +210,34 @@ class Kernel:
         self.mailbox.close()
         await self.tracer.close()
         self.load_pool.shutdown(wait=False, cancel_futures=True)
+
+    def forked(self) -> None:
+        """In a child that model code has forked: whatever it asks of the kernel is refused at once, for nobody would answer."""
+        if self._stopped and not self.live:
+            return
+        put_away_loop(self.loop)
+        self.loop_thread = 0  # no thread of the child is the loop's
+        error = ServingError(Code.UNSUPPORTED, FORKED)
+
+        def find(name: str, version: str = "") -> Model:
+            raise error
+
+        def submit(request: InferenceRequest) -> None:
+            _refuse(request, error)
+
+        def wait(
+            request: InferenceRequest, batch: Batch | None = None, model: Model | None = None
+        ) -> InferenceResponse | None:
+            _refuse(request, error)
+            return InferenceResponse([], error=error, model_name=request.model_name, id=request.id)
+
+        def call_soon(callback: Callable[..., object], *args: Any) -> None:
+            if callback is not submit:
+                raise RuntimeError(FORKED)
+            callback(*args)
+
+        replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon}
+        vars(self).update(replaced, submit_to=lambda model, request: submit(request))
 
     async def __aenter__(self) -> Kernel:
         await self.start()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kernel.batch import Batch
 from kernel.errors import Code, ServingError
+from kernel.forking import guard, put_away_loop
 from kernel.handover import BlockedCall
 from kernel.instance import SKIPPED, ModelInstance, all_gone
 from kernel.interfaces import Executor
@@ -139,6 +140,7 @@ class ThreadTaskInstance(ModelInstance):
         self._mailbox = mailbox
         self._loop = self.own_loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        guard(self)
         thread.put(self._serve)
 
     def start(self, batch: Batch) -> None:
@@ -176,6 +178,11 @@ class ThreadTaskInstance(ModelInstance):
             self._mailbox.post(self.finished, batch, result)
         except RuntimeError as error:  # the kernel has stopped: nobody waits for the result
             raise ServingError(Code.UNAVAILABLE, "the kernel has stopped") from error
+
+    def forked(self) -> None:
+        """In a child, which shares what wakes the loop."""
+        if not self._loop.is_closed():
+            put_away_loop(self._loop)
 
     async def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -22,7 +22,7 @@ ROWS = (
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
     "places scaling rate_limiter warmup trace",
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
-    "custom_metrics readiness mailbox bell "
+    "custom_metrics readiness mailbox bell forking "
     "worker remote handover telling thread trace_file",
     "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
     "server settings tracer metadata listening connections hookspecs plugins logs __init__",
