@@ -2,9 +2,9 @@
 
     python bench/run.py [--quick] [--rows KEY ...] [--servers NAME ...] [--rounds N] [--seconds S] [--json FILE]
 
-Needs `wrk` and `h2load` (Debian: `apt-get install wrk nghttp2-client`), `tritonclient[grpc]`, the real Triton
-($KERNEL_REFERENCE or ../shared/tools/reference_triton.py) and this project installed in the interpreter that runs it. The
-servers are alive all the time and cost nothing while they are idle (stopping them with SIGSTOP instead breaks the real Triton:
+Needs `wrk` and `h2load` (Debian: `apt-get install wrk nghttp2-client`), `tritonclient[grpc]` and this project installed in the
+interpreter that runs it; the real Triton is installed by tests/reference/triton.py, and left out where that can't be. The servers
+are alive all the time and cost nothing while they are idle (stopping them with SIGSTOP instead breaks the real Triton:
 its locks time out). In each round, each row is measured on one server after the other, so that what else happens on the machine
 meets all of them. The table has the medians of the rounds. The exit code is 1 when a target is missed.
 """
@@ -46,6 +46,9 @@ SETTLE_S = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     rows = [row for row in ROWS if not options.rows or row.key in options.rows]
+    if "triton" in options.servers and (reason := servers.why_no_triton()):
+        progress(f"{reason}: only ours is measured")
+        options.servers.remove("triton")
     figures: dict[str, Figures] = {row.key: {} for row in rows}
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
         folder = Path(name)

@@ -18,10 +18,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["MODELS", "PROJECT", "Server", "copy_models", "start"]
+__all__ = ["MODELS", "PROJECT", "Server", "copy_models", "start", "why_no_triton"]
 
 PROJECT = Path(__file__).parents[1]
 MODELS = Path(__file__).parent / "models"
+TRITON = PROJECT / "tests" / "reference" / "triton.py"  # installs and starts it
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 40.0
 PLACED = '\nparameters {{ key: "placement" value {{ string_value: "{}" }} }}\n'
@@ -93,14 +94,15 @@ def start(name: str, repository: Path) -> Server:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         port, grpc_port, metrics_port = (each.getsockname()[1] for each in sockets)
-    if name == "triton":
-        script = os.environ.get("KERNEL_REFERENCE", str(PROJECT.parent / "shared/tools/reference_triton.py"))
-        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
-        command = [sys.executable, script, str(repository), *ports]
-    else:
-        ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
-        command = [sys.executable, "-m", "kernel", "serve", str(repository), *ports]
-    return Server(name, command, port, grpc_port, log)
+    ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
+    program = [str(TRITON)] if name == "triton" else ["-m", "kernel", "serve"]
+    return Server(name, [sys.executable, *program, str(repository), *ports], port, grpc_port, log)
+
+
+def why_no_triton() -> str:
+    """Install the real Triton if it isn't there yet; return why that can't be, or nothing."""
+    done = subprocess.run([sys.executable, str(TRITON), "--install"], stderr=subprocess.PIPE, text=True)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
 
 
 def copy_models(target: Path, *, placement: str | None = None, source: Path = MODELS) -> Path:

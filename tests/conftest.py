@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 
+import pytest
+from comparisons import Count
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "kernel", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("kernel")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # it would be a worker of pytest-xdist
+        config.pluginmanager.register(Count(), "comparisons")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import comparisons
 import pytest
 
-from . import cases_grpc, servers, wire_grpc
+from . import cases_grpc, servers, triton, wire_grpc
 from .cases import EXPLICIT, PLAIN
 from .cases_grpc_infer import INFERENCE
 from .cases_grpc_rest import SETTINGS as GRPC_SETTINGS
@@ -22,7 +21,7 @@ from .cases_grpc_rest import SHARED_MEMORY as GRPC_SHARED_MEMORY
 from .cases_grpc_stream import CANCELLATION, STREAMS
 from .cases_rest import RESTRICTED, RESTRICTIONS, SETTINGS, SHARED_MEMORY
 from .cases_sequences import SEQUENCES
-from .wire import Answer, Case, exchange
+from .wire import NO_ANSWER, Answer, Case, exchange
 
 #: Of models/explicit, what is loaded at start.
 CHOSEN = ("--model-control-mode=explicit", "--load-model=echo")
@@ -40,6 +39,7 @@ MEASURED = (
 
 Pair = tuple[servers.Server, servers.Server]
 Answers = dict[str, tuple[Answer, Answer]]
+Told = TypeVar("Told")
 
 MODELS = Path(__file__).parent / "models"
 SETTLE_LIMIT_S = 20.0
@@ -54,18 +54,14 @@ GRPC_PLAIN = [
     *cases_grpc.STATISTICS,
 ]
 
-INSTALL = "import runpy, sys; runpy.run_path(sys.argv[1])['install']()"
-
 
 @pytest.fixture(scope="session")
 def reference_installed() -> None:
     """Skip what needs the real Triton where it can't be had."""
-    script = servers.reference_script()
-    if not script.exists():
-        pytest.skip(f"no reference: {script} doesn't exist (set KERNEL_REFERENCE to the script that starts it)")
-    result = subprocess.run([sys.executable, "-c", INSTALL, script], capture_output=True, text=True)
-    if result.returncode:
-        pytest.skip(f"the reference can't be installed: {(result.stderr.strip() or 'no reason').splitlines()[-1]}")
+    try:
+        triton.install()
+    except triton.Unavailable as reason:
+        pytest.skip(f"{comparisons.MISSING}{reason}")
 
 
 class Pairs:
@@ -181,26 +177,78 @@ def ask(pair: Pair, cases: Sequence[Case | wire_grpc.Call]) -> Answers:
     """Send all cases in order to both servers, side by side."""
 
     def all_of_them(server: servers.Server) -> list[Answer]:
-        with wire_grpc.channel(server.grpc_port) as channel:
-            return [answer(server, channel, case) for case in cases]
+        with Line(server) as line:
+            return [line.ask(case) for case in cases]
 
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(all_of_them, pair))
     return {case.name: (theirs, ours) for case, theirs, ours in zip(cases, *both, strict=True)}
 
 
-def answer(server: servers.Server, channel: Any, case: Case | wire_grpc.Call) -> Answer:
-    time.sleep(case.wait_s)
-    try:
-        if isinstance(case, Case):
-            result = exchange(server.port, case, server.memory.key)
+class Line:
+    """What asks a server, over both wires. One that dies is started again, told all that it was told before, and asked again."""
+
+    def __init__(self, server: servers.Server) -> None:
+        self.server = server
+        self._open()
+
+    def _open(self) -> None:
+        self._channel = wire_grpc.channel(self.server.grpc_port)
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def ask(self, case: Case | wire_grpc.Call) -> Answer:
+        self.server.told.append(case)
+        answer = self._once(case)
+        while self.server.may_restart() and (answer.status == NO_ANSWER or self.server.has_died()):
+            answer = self.tell_again()
+        return answer
+
+    def tell_again(self) -> Answer:
+        """Start the server again and tell it what it was told, until it dies of it again; return its last answer."""
+        self._channel.close()
+        self.server.restart()
+        self._open()
+        answer = Answer(NO_ANSWER)
+        for case in self.server.told:
+            answer = self._once(case)
+            if self.server.has_died():
+                break
+        return answer
+
+    def _once(self, case: Any) -> Answer:
+        time.sleep(case.wait_s)
+        try:
+            if isinstance(case, Case):
+                result = exchange(self.server.port, case, self.server.memory.key)
+            else:
+                result = wire_grpc.call(self._channel, case, self.server.memory.key)
+            if case.settle:
+                settle(self.server)
+        except OSError as error:
+            return Answer(NO_ANSWER, f"no answer: {error!r}")
+        return result
+
+
+def alive(server: servers.Server, story: Callable[[], Told]) -> Told:
+    """Return what `story` does with the server. One that died of it is started again, as by a Line, to be told it anew."""
+    while True:
+        try:
+            result = story()
+        except Exception:
+            if not server.has_died():
+                raise
         else:
-            result = wire_grpc.call(channel, case, server.memory.key)
-        if case.settle:
-            settle(server)
-    except OSError as error:
-        return Answer(-1, f"no answer: {error!r}")
-    return result
+            if not server.has_died():
+                return result
+        if not server.may_restart():
+            pytest.skip(f"{server.name} dies of it")
+        with Line(server) as line:
+            line.tell_again()
 
 
 def settle(server: servers.Server) -> None:
@@ -229,9 +277,8 @@ def logs_on_failure(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    if report.failed and servers.reference_has_crashed():  # as it does now and then: it has given no answer then
-        report.outcome = "skipped"
-        report.longrepr = (str(item.path), item.location[1] or 0, "Skipped: the reference has crashed")
     if report.when == "call":
         item.reference_report = report  # type: ignore[attr-defined]
+    if "reference_installed" in item.fixturenames:  # type: ignore[attr-defined]
+        comparisons.note(report, servers.restarts_since())
     return report

@@ -12,10 +12,10 @@ import urllib.request
 import pytest
 
 from .comparing import SELF, told
-from .conftest import Pair
+from .conftest import Line, Pair, alive
 from .pages import DETERMINISTIC, PAGES, PORT, TRAFFIC, Family, parse
 from .servers import Server
-from .wire import Case, exchange
+from .wire import Answer, Case, exchange
 
 pytestmark = pytest.mark.reference
 
@@ -57,11 +57,12 @@ def page_of(server: Server) -> dict[str, Family]:
 def pages(measured: Pair) -> tuple[dict[str, Family], dict[str, Family]]:
     """Both pages after the traffic, once both have counted all of it."""
     for server in measured:
-        for case in TRAFFIC:
-            exchange(server.port, case)
+        with Line(server) as line:
+            for case in TRAFFIC:
+                line.ask(case)
     limit = time.monotonic() + SETTLE_LIMIT_S
     while True:
-        both = page_of(measured[0]), page_of(measured[1])
+        both = alive(measured[0], lambda: page_of(measured[0])), page_of(measured[1])
         if not differing(*both) or time.monotonic() > limit:
             return both
         time.sleep(0.1)
@@ -148,14 +149,19 @@ def test_the_series_of_a_model_go_with_it(
             time.sleep(0.05)
 
 
+def asked(measured: Pair, case: Case) -> tuple[Answer, Answer]:
+    theirs, ours = measured
+    return alive(theirs, lambda: exchange(theirs.metrics_port, case)), exchange(ours.metrics_port, case)
+
+
 @pytest.mark.parametrize("case", PORT, ids=lambda case: case.name)
 def test_the_port(case: Case, measured: Pair) -> None:
-    theirs, ours = (exchange(server.metrics_port, case) for server in measured)
+    theirs, ours = asked(measured, case)
     assert told(ours) == told(theirs)
 
 
 @pytest.mark.parametrize("case", PAGES, ids=lambda case: case.name)
 def test_the_page(case: Case, measured: Pair) -> None:
-    theirs, ours = (exchange(server.metrics_port, case) for server in measured)
+    theirs, ours = asked(measured, case)
     assert (ours.status, ours.version, ours.headers) == (theirs.status, theirs.version, theirs.headers)
     assert ours.lines[:2] == theirs.lines[:2]

@@ -10,12 +10,10 @@ import pytest
 
 from . import rows_grpc, rows_http, test_grpc, test_http
 from .rows_grpc import Row
-from .servers import reference_script
 
 pytestmark = pytest.mark.reference
 
-#: The contracts lie beside the script that starts the reference.
-CONTRACTS = reference_script().parents[1] / "spec"
+CONTRACTS = Path(__file__).parents[2] / "docs" / "contract"
 
 #: Tables that were observed although they don't say so.
 ALSO = ("| N=", "| last response sent", "| unknown model, then", "| bad shape, then", "| exception in model")

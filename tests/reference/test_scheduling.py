@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Pair, Pairs
+from .conftest import Pair, Pairs, alive
 from .servers import Server
 from .wire import Case, exchange
 
@@ -198,6 +198,6 @@ def read(lines: Sequence[str]) -> tuple[int, ...] | str:
 @pytest.mark.parametrize("name", STORIES)
 def test_both_take_the_same_requests_together(held: Pair, name: str) -> None:
     story = STORIES[name]
-    reference, ours = [tell(server, name, story) for server in held]
+    reference, ours = [alive(server, lambda server=server: tell(server, name, story)) for server in held]
     assert reference == list(story.told), "the reference does something else than is told of it"
     assert ours == reference

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from . import servers
-from .wire import Case, exchange
+from .conftest import Line
+from .wire import Case
 
 pytestmark = pytest.mark.reference
 
@@ -54,8 +55,9 @@ def story(reference_installed: None, tmp_path: Path) -> Iterator[Callable[..., t
             server = start(tmp_path / "models", folder / "log", [f"--trace-config={flag}" for flag in chosen])
             running.append(server)
             server.wait_live()
-            for case in cases:
-                exchange(server.port, case)
+            with Line(server) as line:
+                for case in cases:
+                    line.ask(case)
             server.stop()
             written = [path for path in folder.iterdir() if re.fullmatch(r"t(\.\d+)?", path.name)]
             found = {path.name: json.loads(path.read_text()) for path in written}

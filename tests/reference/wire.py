@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["KEY", "Answer", "Case", "exchange"]
+__all__ = ["KEY", "NO_ANSWER", "Answer", "Case", "exchange"]
 
 #: The headers that clients act upon.
 HEADERS = (
@@ -63,6 +63,10 @@ class Case:
         if self.body or self.method == "POST":
             lines.append(f"Content-Length: {len(self.body)}")
         return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+#: The status of an answer that never came.
+NO_ANSWER = -1
 
 
 @dataclass(frozen=True)
