@@ -92,10 +92,13 @@ def chunked(status: int, content_type: bytes, body: bytes) -> bytes:
     return stream_head(status, content_type, chunked=True) + chunk(body) + LAST_CHUNK
 
 
-def stream_head(status: int, content_type: bytes, *, chunked: bool) -> bytes:
-    """Return the head of a response whose length isn't known. Not `chunked`: the connection's end is the body's."""
+def stream_head(status: int, content_type: bytes, *, chunked: bool, headers: bytes = b"") -> bytes:
+    """Return the head of a response whose length isn't known. Not `chunked`: the connection's end is the body's.
+
+    `headers`: further complete header lines.
+    """
     coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
-    return b"%bContent-Type: %b\r\n%b\r\n" % (STATUS_LINES[status], content_type, coding)
+    return b"%bContent-Type: %b\r\n%b%b\r\n" % (STATUS_LINES[status], content_type, headers, coding)
 
 
 def chunk(data: bytes) -> bytes:

@@ -22,6 +22,9 @@ MAX_WAITING = 64 * 1024 * 1024
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
+#: Has what stands between (nginx, a cache of the client's) pass each event on when it comes, instead of when a buffer is full.
+PASS_ON = b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+
 
 class StreamExchange(Exchange):
     """One request and its answer in pieces. `begun`: the head has been written."""
@@ -74,7 +77,7 @@ class StreamExchange(Exchange):
 
     def _start(self) -> bytes:
         """Return the response's head. To HTTP/1.0 the end of the connection is the end of the body."""
-        return replies.stream_head(self._status or 200, EVENTS, chunked=not self.head.http10)
+        return replies.stream_head(self._status or 200, EVENTS, chunked=not self.head.http10, headers=PASS_ON)
 
     def _give_up(self) -> None:
         connection, self.connection = self.connection, None

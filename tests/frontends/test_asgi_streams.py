@@ -235,7 +235,12 @@ async def test_events_come_as_they_are_made(app: KernelApp, kernel: FakeKernel) 
     held.respond(response(9), True)
     await exchange.end()
     assert exchange.body.endswith(event("2.0") + event("9.0"))
-    assert exchange.headers == {"content-type": "text/event-stream; charset=utf-8"} and exchange.status == 200
+    assert exchange.status == 200
+    assert exchange.headers == {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
 
 
 @with_app

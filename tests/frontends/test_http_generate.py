@@ -17,7 +17,8 @@ NOT_ONE = (
     "responses"
 )
 HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 LIVE = request("GET", "/v2/health/live")
 
@@ -269,7 +270,10 @@ def test_http10_ends_with_the_connection(client: Client) -> None:
     held.respond(None, True)
     assert client.transport.closing
     head, _, body = client.take().partition(b"\r\n\r\n")
-    assert head == b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream; charset=utf-8"
+    assert head == (
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+        b"Cache-Control: no-cache\r\nX-Accel-Buffering: no"
+    )
     assert body.count(b"data: ") == 2 and body.endswith(b"}\n\n")
 
 
