@@ -23,7 +23,7 @@ from typing import Any
 
 from kernel_python.faults import public_names
 
-__all__ = ["PrivateModules"]
+__all__ = ["SERVED_BY_US", "PrivateModules", "exists"]
 
 PREFIX = "kernel_model_"
 #: Never taken from a model's folder: people leave stand-ins for these beside their models, to edit or test them alone.
@@ -203,7 +203,7 @@ class PrivateModules:
         if private in sys.modules:
             return True
         spec = None if top in SERVED_BY_US else _find(private, self._folders) if self.package in sys.modules else None
-        if spec is not None and (spec.loader is not None or not _exists(top)):
+        if spec is not None and (spec.loader is not None or not exists(top)):
             return True
         self._foreign.add(top)
         return False
@@ -215,7 +215,7 @@ class PrivateModules:
             error.msg = public_names(error.msg)
 
 
-def _exists(top: str) -> bool:
+def exists(top: str) -> bool:
     """Whether the normal path has a module `top`; a mere folder of that name in a model's folder does not hide it."""
     try:
         return importlib.util.find_spec(top) is not None
