@@ -121,7 +121,7 @@ class ListeningFrontend:
     @property
     def address(self) -> str:
         """Such as `http://0.0.0.0:8000`, or `grpc://unix:/run/kernel.sock`."""
-        return f"{self._scheme}://{self._listener.place.netloc}"
+        return f"{self._scheme}://{self._listener.place}"
 
 
 def peer_name(peer: object) -> str:

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
+from kernel.addresses import read_address
 from kernel.restriction import parse_restrictions
 from kernel.tls import server_context
 
@@ -56,6 +57,11 @@ def address(text: str) -> str:
     """Check an address to listen at."""
     if text == "unix:":
         raise argparse.ArgumentTypeError("'unix:' lacks the path of the socket, as in unix:/run/kernel.sock")
+    if not text.startswith("unix:"):
+        try:
+            read_address(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
     return text
 
 
@@ -84,7 +90,8 @@ def add_place_options(group: Any, prefix: str, service: str, default_port: int) 
         type=address,
         default="0.0.0.0",
         metavar="ADDRESS",
-        help="where to listen: an address, or unix:/path for a Unix-domain socket (default 0.0.0.0)",
+        help="where to listen: an address, such as 127.0.0.1 or [::1], or unix:/path for a Unix-domain socket (default 0.0.0.0, "
+        "which is every interface, of IPv4 and IPv6; ipv4:0.0.0.0: of IPv4 alone)",
     )
     words = f"port (default {default_port}; 0: any)"
     group.add_argument(f"--{prefix}-port", type=port, default=default_port, metavar="PORT", help=words)

@@ -56,7 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=frontend_options.address,
         default=None,
         metavar="ADDRESS",
-        help="where to listen: an address, or unix:/path for a Unix-domain socket (default: the one of HTTP)",
+        help="where to listen: an address, such as 127.0.0.1 or [::1], or unix:/path for a Unix-domain socket "
+        "(default: the one of HTTP)",
     )
     group.add_argument(
         "--metrics-port",

@@ -18,7 +18,7 @@ PLUGINS = ROOT / "plugins"
 #: Each row may import itself and what stands below. What lies in a package stands where the package stands.
 ROWS = (
     "errors fingerprint gpus tensor versions model_config_pb2",
-    "request config interfaces contents shared_memory restriction tls frontend_options",
+    "request config interfaces contents shared_memory restriction tls frontend_options addresses",
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
     "places scaling rate_limiter warmup trace",
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "

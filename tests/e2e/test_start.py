@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc as triton_grpc
 
 from .serving import BROKEN, FREE_PORTS, SLOW_TO_LOAD, Server, run, serving, wait_until, write_model
 
@@ -151,6 +154,34 @@ def test_port_in_use(models: Path) -> None:
         result = run("serve", models, *FREE_PORTS, "--http-port", port)
     assert result.returncode == 1
     assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use " in result.stderr
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+def started(server: Server) -> dict[str, str]:
+    """Return the ports that are open, by service."""
+    return dict(re.findall(r'"Started ([\w ]+) at [^ ]+:(\d+)"', server.text()))
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_both_families_over_both_wires(models: Path, tmp_path: Path) -> None:
+    anywhere = ("--http-address=[::]", "--grpc-address=0.0.0.0", "--metrics-address=0.0.0.0")
+    with serving(tmp_path, models, *anywhere) as server:
+        wait_until(lambda: len(started(server)) == 3)
+        grpc_port, metrics_port = started(server)["GRPCInferenceService"], started(server)["Metrics Service"]
+        for target in ("127.0.0.1:", "[::1]:", "ipv6:[::1]:", "ipv4:127.0.0.1:"):
+            with triton_grpc.InferenceServerClient(target + grpc_port) as client:
+                assert client.is_server_live(client_timeout=10)
+        for host in ("127.0.0.1", "[::1]"):
+            with urllib.request.urlopen(f"http://{host}:{server.port}/v2/health/live", timeout=10) as answer:
+                assert answer.status == 200
+            with urllib.request.urlopen(f"http://{host}:{metrics_port}/metrics", timeout=10) as answer:
+                assert b"nv_inference_request_success" in answer.read()
 
 
 def test_ports_open_only_after_loading(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
+import re
 import socket
 import ssl
 import stat
@@ -19,7 +21,7 @@ import uvloop
 from certificates import Certificates, make_certificates
 from frontends.fakes import FakeKernel, binary, parse, request, tensor
 
-from kernel import ServingError
+from kernel import ServingError, listening
 from kernel.listening import Listener, Place
 from kernel_http import add_options, register_frontends
 
@@ -152,7 +154,7 @@ class Resolver:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def create_server(self, *args: Any, **options: Any) -> None:
+    async def getaddrinfo(self, *args: Any, **options: Any) -> None:
         raise self.error
 
 
@@ -187,6 +189,145 @@ def test_another_s_socket_is_not_taken_away(run: Run, tmp_path: Path) -> None:
 def test_a_path_is_wanted() -> None:
     with pytest.raises(argparse.ArgumentError, match=r"'unix:' lacks the path of the socket, as in unix:/run/kernel\.sock"):
         frontend("--http-address=unix:")
+
+
+# --- both families
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+both = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+async def reached(server: Any) -> list[str]:
+    """Return at which addresses of this machine, with the server's port, it answers."""
+    port = int(server.address.rpartition(":")[2])
+    found = []
+    for host in ("127.0.0.1", "::1"):
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port)
+            assert (await ask(reader, writer, LIVE)).status == 200
+            found.append(host)
+            await close(writer)
+    return found
+
+
+@both
+@pytest.mark.parametrize(
+    ("flag", "hosts", "shown"),
+    [
+        ((), ["127.0.0.1", "::1"], "0.0.0.0"),
+        (("--http-address=0.0.0.0",), ["127.0.0.1", "::1"], "0.0.0.0"),
+        (("--http-address=[::]",), ["127.0.0.1", "::1"], "[::]"),
+        (("--http-address=::",), ["127.0.0.1", "::1"], "[::]"),
+        (("--http-address=",), ["127.0.0.1", "::1"], ""),
+        (("--http-address=ipv4:0.0.0.0",), ["127.0.0.1"], "0.0.0.0"),
+        (("--http-address=ipv6:[::]",), ["::1"], "[::]"),
+        (("--http-address=ipv6:::",), ["::1"], "[::]"),
+        (("--http-address=127.0.0.1",), ["127.0.0.1"], "127.0.0.1"),
+        (("--http-address=[::1]",), ["::1"], "[::1]"),
+        (("--http-address=::1",), ["::1"], "[::1]"),
+        (("--http-address=ipv6:[::1]",), ["::1"], "[::1]"),
+    ],
+)
+def test_families(run: Run, flag: tuple[str, ...], hosts: list[str], shown: str) -> None:
+    async def main() -> None:
+        server = frontend(*flag, "--http-port=0")
+        await server.start()
+        assert await reached(server) == hosts
+        assert server.address.rpartition(":")[0] == f"http://{shown}"
+        await server.drain()
+        assert await reached(server) == []
+        await server.stop()
+
+    run(main)
+
+
+def test_a_machine_without_ipv6(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without(family: int = -1, *args: Any, **options: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *args, **options)
+
+    async def main() -> None:
+        monkeypatch.setattr("kernel.listening.socket.socket", without)
+        for flag in ("0.0.0.0", "[::]"):
+            server = frontend(f"--http-address={flag}", "--http-port=0")
+            await server.start()
+            assert await reached(server) == ["127.0.0.1"]
+            await server.stop()
+        with pytest.raises(OSError) as caught:
+            await frontend("--http-address=[::1]").start()
+        assert str(caught.value) == (
+            "failed to start HTTP service: Unavailable - can't listen on '[::1]:8000': Address family not supported by protocol"
+        )
+
+    run(main)
+
+
+@both
+def test_a_port_that_is_taken_in_one_family_is_taken(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_INET6) as other:
+            other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            other.bind(("::", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            server = frontend(f"--http-port={port}")
+            with pytest.raises(OSError) as caught:
+                await server.start()
+            assert str(caught.value) == f"failed to start HTTP service: Unavailable - Socket '0.0.0.0:{port}' already in use "
+            assert caught.value.errno == errno.EADDRINUSE
+        await server.start()  # nothing of the first attempt is in its way
+        await server.stop()
+
+    run(main)
+
+
+@both
+def test_any_port_is_one_that_is_free_in_both(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tried = listening._bound_to, []
+
+    def taken_twice(family: int, address: tuple[Any, ...], reuse_port: bool) -> socket.socket:
+        tried.append((family, address[1]))
+        if family == socket.AF_INET6 and len(tried) < 5:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return real(family, address, reuse_port)
+
+    async def main() -> None:
+        monkeypatch.setattr(listening, "_bound_to", taken_twice)
+        server = frontend("--http-port=0")
+        await server.start()
+        assert await reached(server) == ["127.0.0.1", "::1"] and len(tried) == 6
+        await server.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("[::1", "'[::1' is no address; a port has a flag of its own, and IPv6 is written as ::1 or [::1]"),
+        ("[::1]:8000", "'[::1]:8000' is no address; a port has a flag of its own, and IPv6 is written as ::1 or [::1]"),
+        ("localhost:8000", "'localhost:8000' is no address; a port has a flag of its own, and IPv6 is written as ::1 or [::1]"),
+        ("[localhost]", "'[localhost]' is no address: an IPv6 address belongs into the brackets, as in [::1]"),
+        ("ipv4:[::1]", "'ipv4:[::1]' is no address: an IPv6 address belongs into the brackets, as in [::1]"),
+        ("ipv6:127.0.0.1", "'ipv6:127.0.0.1' is no IPv6 address"),
+        ("ipv4:localhost", "'ipv4:localhost' is no IPv4 address"),
+    ],
+)
+def test_what_is_no_address(address: str, words: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=re.escape(words)):
+        frontend(f"--http-address={address}")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Place(address, 8000)
 
 
 # --- TLS
