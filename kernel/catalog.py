@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kernel.config import ModelConfig
-from kernel.entries import DUPLICATE, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, ModelIndex
+from kernel.entries import DUPLICATE, LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, ModelIndex, Version
 from kernel.errors import Code, ServingError
 from kernel.model import Model
 from kernel.overrides import OverrideFolder
@@ -156,6 +156,16 @@ class Catalog:
         if old is not None:
             self._let_go(old)
 
+    def turn_away(self, number: int, model: Model, files: OverrideFolder | None) -> None:
+        """Finalize a model that came up and is not to serve, since the load that brought it has failed for another version."""
+        version = self.entry(model.name).versions[number]
+        if files is not None:
+            self._folders[model] = files
+        if version.state is LOADING:
+            self._leave(version, model, UNLOADED)
+        else:  # what served goes on; or the server is stopping
+            self._let_go(model)
+
     def refresh(self, name: str) -> None:
         """Set which version stands for the name alone: the highest that is READY."""
         self._kernel.generation += 1
@@ -172,6 +182,10 @@ class Catalog:
         assert model is not None
         self.serving.pop((name, str(number)), None)
         self._kernel.generation += 1
+        self._leave(version, model, reason)
+
+    def _leave(self, version: Version, model: Model, reason: str) -> None:
+        """Show a version as UNLOADING until its model is gone."""
         version.state, version.reason, version.model, version.origin = UNLOADING, "", None, None
         version.leaving += 1
 

@@ -1,7 +1,8 @@
 """One load carried out: which versions stay, which are changed in place, which are made anew, and when they change places.
 
-The law: what has not changed goes on as it is, statistics included; a version that is made anew takes its place when it is READY
-and not before; a load that fails takes nothing away. (Contract: lifecycle, section 4, points 4 to 7 and 10.)
+The law: what has not changed goes on as it is, statistics included; a version that is made anew takes its place when all that the
+load brings are READY and not before; a load that fails for one of them takes nothing away and brings nothing.
+(Contract: lifecycle, section 4, points 4 to 7 and 10.)
 """
 
 from __future__ import annotations
@@ -145,19 +146,20 @@ class Rollout:
         return None
 
     def _swap(self, plan: LoadPlan, entry: Entry, results: Mapping[int, Model | Problem | None]) -> list[Problem]:
-        """Let each version serve that came up; return why others did not."""
-        problems = []
-        for number, result in sorted(results.items()):
-            if isinstance(result, Model) and self.stopping:
-                self._catalog.later(result.close())
-                result = Problem(number, f"{Code.UNAVAILABLE.value}: Server exiting")
-            if isinstance(result, Model):
-                self._catalog.serve(number, result, plan.origin(number), plan.override)
-            elif result is not None:
-                problems.append(result)
-                version = entry.versions[number]
-                if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, result.reason
+        """Let the versions serve that came up if all did, else none of them; return why others did not."""
+        made = {number: one for number, one in sorted(results.items()) if isinstance(one, Model)}
+        problems = [one for _, one in sorted(results.items()) if isinstance(one, Problem)]
+        if self.stopping:
+            problems += [Problem(number, f"{Code.UNAVAILABLE.value}: Server exiting") for number in made]
+        for problem in problems:
+            version = entry.versions[problem.version]
+            if version.state is not READY:
+                version.state, version.reason = UNAVAILABLE, problem.reason
+        for number, model in made.items():
+            if problems:
+                self._catalog.turn_away(number, model, plan.override)
+            else:
+                self._catalog.serve(number, model, plan.origin(number), plan.override)
         self._catalog.refresh(plan.config.name)
         return problems
 

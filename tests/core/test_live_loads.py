@@ -231,8 +231,8 @@ def test_only_the_changed_version_is_made_anew(tmp_path: Path) -> None:
     run(main())
 
 
-def test_some_versions_fail(tmp_path: Path) -> None:
-    """The error lists them, the others are READY, and the next load only tries again what has failed."""
+def test_a_load_is_all_or_nothing_over_its_versions(tmp_path: Path) -> None:
+    """The error lists what failed; what came up beside it goes again, and the next load tries all of it."""
 
     async def main() -> None:
         model(tmp_path, "m", 1, 1, POLICY % "all {}")
@@ -248,19 +248,51 @@ def test_some_versions_fail(tmp_path: Path) -> None:
                 with pytest.raises(ServingError, match=f"^{words}$") as caught:
                     await kernel.load("m")
                 assert caught.value.code is Code.INVALID_ARG
-            assert kernel.versions("m") == [1] and await said(kernel, "m") == 1
+                assert states(kernel)["m/1"] == "UNLOADING"
+                await asyncio.sleep(1)
+            with pytest.raises(ServingError, match=r"^Request for unknown model: 'm' has no available versions$"):
+                await kernel.infer("m", X)
+            with pytest.raises(ServingError, match=r"^Request for unknown model: 'm' version 1 is not at ready state$"):
+                await kernel.infer("m", X, version=1)
             assert states(kernel) == {
-                "m/1": "READY",
+                "m/1": "UNAVAILABLE unloaded",
                 "m/2": "UNAVAILABLE Internal: no weights",
                 "m/3": "UNAVAILABLE Internal: no luck",
             }
             assert not kernel.is_ready()
-            assert (backend.count("initialize"), backend.count("refused")) == (1, 4)
+            assert (backend.count("initialize"), backend.count("refused"), backend.count("finalize")) == (2, 4, 2)
             write(tmp_path / "m" / "2" / "answer", "2")
             write(tmp_path / "m" / "3" / "answer", "3")
             await kernel.load("m")
-            assert await said(kernel, "m") == 3 and kernel.is_ready()
-            assert kernel.statistics("m", 1)[0].inference_count == 1
+            assert await said(kernel, "m") == 3 and kernel.is_ready() and kernel.versions("m") == [1, 2, 3]
+
+    run(main())
+
+
+def test_a_reload_with_one_broken_version_leaves_the_old_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        for number in (1, 2):
+            model(tmp_path, "m", number, number, POLICY % "all {}")
+        backend = Answering()
+        async with explicit(tmp_path, load=("m",), backend=backend) as kernel:
+            old = [kernel.model("m", 1), kernel.model("m", 2)]
+            write(tmp_path / "m" / "2" / "answer", "20")
+            model(tmp_path, "m", "broken", 3, POLICY % "all {}")
+            model(tmp_path, "m", 4, 4, POLICY % "all {}")
+            with pytest.raises(ServingError, match=r"^load failed for model 'm': version 3 is at UNAVAILABLE state"):
+                await kernel.load("m")
+            await asyncio.sleep(1)
+            assert [kernel.model("m", 1), kernel.model("m", 2)] == old and await said(kernel, "m") == 2
+            assert states(kernel) == {
+                "m/1": "READY",
+                "m/2": "READY",
+                "m/3": "UNAVAILABLE Internal: broken",
+                "m/4": "UNAVAILABLE unloaded",
+            }
+            assert backend.count("finalize") == 2, "of what came up and was turned away"
+            write(tmp_path / "m" / "3" / "answer", "3")
+            await kernel.load("m")
+            assert kernel.model("m", 1) is old[0] and await said(kernel, "m") == 4 and kernel.is_ready()
 
     run(main())
 

@@ -185,6 +185,10 @@ def test_files_of_an_override_stay_as_long_as_a_version_serves_from_them(tmp_pat
         async with kernel_of(tmp_path, Breaking(broken=(2,))) as kernel:
             with pytest.raises(ServingError, match="version 2 is broken"):
                 await kernel.load("m", config=json.dumps(CONFIG), files={"1/a": b"1", "2/a": b"2"})
+            assert kernel.versions("m") == []
+            await asyncio.sleep(1)
+            assert temporary() == before, "version 1 came up beside a broken one, and has gone again"
+            await kernel.load("m", config=json.dumps(CONFIG), files={"1/a": b"1"})
             assert kernel.versions("m") == [1]
             assert (kernel.model("m").version_folder / "a").read_bytes() == b"1"
             with pytest.raises(ServingError, match="version 2 is broken"):
