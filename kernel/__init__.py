@@ -46,6 +46,7 @@ from kernel.statistics import Duration, ModelStatistics, StatisticsCounter
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.tls import server_context
 from kernel.trace import Trace, TraceSink
+from kernel.watchdog import Watchdog
 from kernel.watching import Reload
 
 __version__ = "0.1.0"
@@ -119,6 +120,7 @@ __all__ = [
     "TraceOptions",
     "TraceSettings",
     "TraceSink",
+    "Watchdog",
     "as_bytes_array",
     "classify",
     "datatype_of",

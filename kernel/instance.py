@@ -78,16 +78,17 @@ class ModelInstance:
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
         """A request of a started batch was released without the executor's answer; who runs here can see that."""
 
-    def warn_held(self, seconds: float) -> None:
-        """Name a model that kept everybody else from running."""
+    def warn_held(self, seconds: float, place: str = "") -> None:
+        """Name a model that kept everybody else from running; `place`: where, as far as that was seen."""
         assert self.scheduler is not None
         self.scheduler.statistics.held += 1
         log.warning(
-            "model '%s', instance '%s', held the event loop for %.0f ms; "
+            "model '%s', instance '%s', held the event loop for %.0f ms%s; "
             'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',
             self.scheduler.name,
             self.name,
             seconds * 1e3,
+            f" at {place}" if place else "",
         )
 
     def abandon(self) -> None:

@@ -32,7 +32,7 @@ class LogOptions:
 
 
 class Formatter(logging.Formatter):
-    """One record -> one line; below it the traceback, or the table that came as the record's `table`, indented by nothing."""
+    """One record -> one line; below it its traceback and stack, and the table that came as its `table`, indented by nothing."""
 
     def __init__(self, format: str = "default") -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class Formatter(logging.Formatter):
             head = f"{letter}{strftime('%m%d %H:%M:%S', when)}.{micros:06}"
         line = f"{head} {self._pid} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
-        if trace:
+        for part in (trace, record.stack_info):
             # Indented, so that nothing an exception says can pass for a line of the log.
-            line += "".join(f"\n    {part}" for part in trace.splitlines())
+            line += "".join(f"\n    {text}" for text in (part or "").splitlines())
         table = getattr(record, "table", None)
         return f"{line}\n{table}" if table else line
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import logging
 import os
@@ -25,6 +26,7 @@ import uvloop
 from kernel.cli.cache import cache_options
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
+from kernel.cli.signals import Signals
 from kernel.cli.table import table
 from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
@@ -34,6 +36,7 @@ from kernel.logs import set_up
 from kernel.plugins import Plugins
 from kernel.server import Kernel
 from kernel.settings import LogSettings
+from kernel.watchdog import Watchdog
 
 __all__ = ["serve"]
 
@@ -200,13 +203,12 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
             log.info("%s: stopping", number.name)
             stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number)
-
+    Signals(loop, signalled, functools.partial(os._exit, 1)).start(signal.SIGTERM, signal.SIGINT)
     try:
         kernel = _kernel(paths, options, log_settings)
     except ServingError as error:
         return _not_created(error)
+    Watchdog(kernel).start()
     loading = asyncio.ensure_future(kernel.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loading, stopping), return_when=FIRST)

@@ -1,0 +1,95 @@
+"""What SIGTERM and SIGINT do to `kernel serve`: the first stops it, the second ends it, whatever its loop is busy with.
+
+The loop's own signal handlers are called by the loop, so not at all while a model holds it. These are Python's, which run between
+any two steps of the main thread; and where even those don't come about, as in C code that never returns, the second signal does
+what it does to any process.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import ctypes
+import logging
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+__all__ = ["PATIENCE", "Signals"]
+
+log = logging.getLogger("kernel.serve")
+
+#: How long the loop has to hear of a second signal before the process ends without it; seconds.
+PATIENCE = 1.0
+
+
+class Signals:
+    """Handles signals of the process from `start` on. On the main thread, in which `loop` runs.
+
+    `heard(signal)` is called on the loop for each; `leave()` ends the process at once.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        heard: Callable[[signal.Signals], None],
+        leave: Callable[[], NoReturn],
+    ) -> None:
+        self._loop = loop
+        self._heard = heard
+        self._leave = leave
+        self._came = 0
+        self._told = 0  # those that the loop has heard of
+
+    def start(self, *numbers: signal.Signals) -> None:
+        """Handle these from now on."""
+        for number in numbers:
+            self._arm(number)
+
+    def _arm(self, number: int) -> None:
+        signal.signal(number, self._handle)
+        _once(number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """On the main thread, between any two of its steps: so nothing here takes a lock that it may hold."""
+        self._arm(number)
+        self._came += 1
+        try:
+            self._loop.call_soon_threadsafe(self._tell, signal.Signals(number))
+        except RuntimeError:  # the loop is closed: the process is about to end
+            pass
+        if self._came > 1:
+            _thread.start_new_thread(self._end, (signal.Signals(number), self._came))
+
+    def _tell(self, number: signal.Signals) -> None:
+        self._told += 1
+        self._heard(number)
+
+    def _end(self, number: signal.Signals, count: int) -> None:
+        """End the process unless the loop hears of the signal and does."""
+        time.sleep(PATIENCE)
+        if self._told < count:
+            _thread.start_new_thread(self._say, (number,))
+            time.sleep(PATIENCE / 10)  # for the line, if the log takes one
+            self._leave()
+
+    @staticmethod
+    def _say(number: signal.Signals) -> None:
+        log.error("%s again, while the loop is held: ending at once", number.name)
+
+
+def _once(number: int) -> None:
+    """Have the handler that is installed be called once, and the signal do its default after that, until it is armed again.
+
+    Without effect where the C library has no System V `signal`.
+    """
+    try:
+        install = ctypes.CDLL(None).sysv_signal
+    except (AttributeError, OSError):
+        return
+    install.restype = ctypes.c_void_p
+    install.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    handler = install(number, None)
+    install(number, handler)

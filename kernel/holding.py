@@ -1,0 +1,117 @@
+"""What to say of an event loop that somebody holds, and of an interpreter that somebody keeps for himself. Pure.
+
+The loop is asked for a sign of life every now and then; while it gives none, somebody looks at what its thread is busy with. The
+law: who is blamed was seen at the same piece of work twice, with no sign of life in between. How one looks, and what becomes of
+what is said, is the watchdog's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AGAIN_SECONDS", "BLOCKED_SECONDS", "LONG_SECONDS", "Blocked", "Held", "Holding", "LoopWatch", "Notice", "Sight"]
+
+LONG_SECONDS = 2.0  # for which the loop has been held when that is told …
+AGAIN_SECONDS = 30.0  # … and told again, while it lasts
+BLOCKED_SECONDS = 0.25  # for which nobody but one got the interpreter when that is told
+BUSY_SHARE = 0.5  # of that time has to have been computed, by this process: else the machine was short of time, or asleep
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a thread is busy with. `work`: the same object for as long as it is the same piece of work.
+
+    `model` and `instance`: whose code it is, "" where it is nobody's; `place`: such as `model.py:9`; `stack`: the thread's.
+    """
+
+    work: object
+    model: str = ""
+    instance: str = ""
+    place: str = ""
+    stack: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The loop is held, for `seconds` so far."""
+
+    seconds: float
+    sight: Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One piece of work has held the loop for `seconds`, and does no longer."""
+
+    seconds: float
+    sight: Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """For `seconds` no other thread got the interpreter: code that keeps its lock."""
+
+    seconds: float
+    sight: Sight
+
+
+Notice = Holding | Held | Blocked
+
+
+class LoopWatch:
+    """Told of each look, it says what is to be told. Times are seconds on any clock that goes forward."""
+
+    def __init__(self) -> None:
+        self._asked: float | None = None  # when the loop was asked for a sign of life that it has not given
+        self._say_at = LONG_SECONDS
+        self._first: tuple[float, Sight] | None = None  # since when it has been seen at what it is at
+        self._last = 0.0
+        self._alone = True  # that has been all that it was seen at since it was asked
+
+    def asked(self, now: float) -> None:
+        """The loop is asked for a sign of life."""
+        self._asked = now
+        self._say_at = LONG_SECONDS
+        self._first = None
+        self._alone = True
+
+    def looked(self, now: float, answered: float | None, sight: Sight | None) -> list[Notice]:
+        """One look. `answered`: when the sign came, None while it hasn't, and `sight` is what the thread is busy with then."""
+        if self._asked is None:
+            return []
+        if answered is not None:
+            return self._over(answered)
+        said: list[Notice] = []
+        if sight is None or self._first is None or sight.work is not self._first[1].work:
+            if self._first is not None:
+                said = self._over(self._last)
+                self._alone = False
+            self._first = None if sight is None else (now, sight)
+        self._last = now
+        held = now - self._asked
+        if sight is not None and held >= self._say_at:
+            self._say_at = held + AGAIN_SECONDS
+            said.append(Holding(held, sight))
+        return said
+
+    def _over(self, when: float) -> list[Notice]:
+        """The piece of work that was seen last is over."""
+        first, self._first = self._first, None
+        if first is None or self._last <= first[0]:
+            return []
+        assert self._asked is not None
+        return [Held(when - (self._asked if self._alone else first[0]), first[1])]
+
+    def slept(self, late: float, busy: float, loop_busy: float, of_loop: Sight | None, others: list[Sight]) -> list[Notice]:
+        """Who has woken up `late` says who kept the interpreter from him.
+
+        `busy`, `loop_busy`: seconds of processor time that the process and the loop's thread have used meanwhile; `of_loop`,
+        `others`: what models do on the loop and on other threads. Where it could be one or another, nobody is blamed.
+        """
+        if late < BLOCKED_SECONDS or busy < BUSY_SHARE * late:
+            if busy < BUSY_SHARE * late and self._asked is not None:
+                self.asked(self._asked + late)  # nobody could have given a sign
+            return []
+        if loop_busy >= BUSY_SHARE * late:
+            return [Blocked(late, of_loop)] if of_loop is not None and of_loop.model else []
+        return [Blocked(late, others[0])] if len(others) == 1 else []

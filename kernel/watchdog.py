@@ -1,0 +1,182 @@
+"""The watchdog: a thread that notices when the event loop is held, says by whom, and notes what it has seen of the models.
+
+It asks the loop for a sign of life and looks at the stack of the loop's thread while none comes. Requests pay nothing for it:
+whose code runs is read out of the stack. What it says is decided in holding.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from kernel.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
+from kernel.scheduler import Scheduler
+from kernel.worker import ThreadInstance, ThreadTaskInstance
+
+if TYPE_CHECKING:
+    from kernel.model import Model
+    from kernel.server import Kernel
+
+__all__ = ["Watchdog"]
+
+log = logging.getLogger("kernel")
+
+PERIOD = 0.05  # seconds between two looks
+
+#: The functions in which an execution runs -> their local variable that is the instance. All of them have a `batch`.
+_EXECUTIONS: dict[CodeType, str] = {
+    TaskInstance._run.__code__: "self",
+    LoopInstance.start.__code__: "self",
+    LoopInstance._work.__code__: "self",
+    Scheduler._run_through.__code__: "instance",
+    ThreadInstance._serve.__code__: "self",
+    ThreadTaskInstance._run.__code__: "self",
+}
+
+#: A global of every module that is a model's own: an object with `model_name` and `name`, of the instance. Code that no execution
+#: is on the stack of (a task that a model has made) is known by it.
+OWNER = "__kernel_instance__"
+
+
+class Watchdog:
+    """Watches over the loop of one kernel from `start` to `stop`, both called on the loop."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._rules = LoopWatch()
+        self._stopped = False
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = 0
+        self._clock = time.monotonic
+        self._answer: float | None = None  # when the loop gave the last sign
+
+    def start(self) -> None:
+        """Begin."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        threading.Thread(target=self._run, name="kernel-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+
+    def _run(self) -> None:
+        cpu = _processor_clock(self._thread)
+        self._answer = 0.0  # nothing has been asked
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while not self._stopped:
+                began, busy, loop_busy = self._clock(), time.process_time(), cpu()
+                time.sleep(PERIOD)
+                now = self._clock()
+                late = now - began - PERIOD
+                if late > PERIOD:
+                    busy, loop_busy = time.process_time() - busy, cpu() - loop_busy
+                    own, others = self._sights()
+                    self._tell(self._rules.slept(late, busy, loop_busy, own, others))
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        answer = self._answer
+        self._tell(self._rules.looked(now, answer, None if answer is not None else self._sights(others=False)[0]))
+        if answer is not None:
+            self._answer = None
+            self._rules.asked(now)
+            self._loop.call_soon_threadsafe(self._alive)
+
+    def _alive(self) -> None:
+        self._answer = self._clock()
+
+    def _sights(self, others: bool = True) -> tuple[Sight | None, list[Sight]]:
+        """Return what the loop's thread is busy with, and what others are that run the code of models."""
+        frames = sys._current_frames()
+        own = frames.pop(self._thread, None)
+        found = [sight for frame in frames.values() if (sight := sight_of(frame)).model] if others else []
+        return None if own is None else sight_of(own), found
+
+    def _tell(self, notices: list[Notice]) -> None:
+        for notice in notices:
+            if isinstance(notice, Holding):
+                self._say_holding(notice)
+            else:
+                self._loop.call_soon_threadsafe(self._note, notice)
+
+    def _say_holding(self, notice: Holding) -> None:
+        """Log what holds the loop at this moment, from this thread."""
+        sight = notice.sight
+        by = f" by model '{sight.model}'" if sight.model else ""
+        stack = sight.stack
+        text = "".join(stack.format()) if isinstance(stack, traceback.StackSummary) else None
+        _warn("loop held for %.0f s%s at %s; nobody else is served meanwhile", notice.seconds, by, sight.place, stack=text)
+
+    def _note(self, notice: Held | Blocked) -> None:
+        """Count what was seen, on the loop."""
+        sight = notice.sight
+        model, instance = self._whose(sight)
+        if model is None or instance is None:
+            return
+        if isinstance(notice, Held) and not isinstance(instance, LoopInstance) and notice.seconds >= HELD_SECONDS:
+            instance.warn_held(notice.seconds, sight.place)  # what the loop calls itself is measured there
+
+    def _whose(self, sight: Sight) -> tuple[Model | None, ModelInstance | None]:
+        """Return the model version and the instance that were seen, None where they are gone."""
+        for model in self._kernel.models():
+            if model.name == sight.model:
+                for instance in model.scheduler.instances:
+                    if instance.name == sight.instance:
+                        return model, instance
+        return None, None
+
+
+def sight_of(frame: FrameType) -> Sight:
+    """Return what a thread is busy with whose innermost frame is `frame`: the innermost execution, or code of a model's own."""
+    stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
+    stack.reverse()
+    place = _shown(frame)
+    owner: Any = None
+    work: object = frame
+    model = instance_name = ""
+    current: FrameType | None = frame
+    while current is not None:
+        name = _EXECUTIONS.get(current.f_code)
+        if name is not None and (batch := current.f_locals.get("batch")) is not None:
+            instance: ModelInstance = current.f_locals[name]
+            if instance.scheduler is not None:
+                return Sight(batch, instance.scheduler.name, instance.name, place, stack)
+        found = current.f_globals.get(OWNER)
+        if found is not None:
+            if owner is None:
+                owner, place = found, _shown(current)
+                model, instance_name = str(owner.model_name), str(owner.name)
+            if found is owner:
+                work = current  # the outermost of its frames: it goes on while it calls this and that
+        current = current.f_back
+    return Sight(work, model, instance_name, place, stack)
+
+
+def _shown(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _warn(message: str, *args: object, stack: str | None) -> None:
+    """Log a warning with a stack that is not our own."""
+    if log.isEnabledFor(logging.WARNING):
+        line = sys._getframe(1).f_lineno
+        log.handle(log.makeRecord(log.name, logging.WARNING, __file__, line, message, args, None, sinfo=stack))
+
+
+def _processor_clock(thread: int) -> Any:
+    """Return a function that says how many seconds of processor time a thread has used; 0.0 where the system can't tell."""
+    try:
+        clock = time.pthread_getcpuclockid(thread)
+    except (AttributeError, OSError):
+        return lambda: 0.0
+    return lambda: time.clock_gettime(clock)

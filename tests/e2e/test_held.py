@@ -1,0 +1,94 @@
+"""Models that hold the loop of a server: told and counted, and signals end the process all the same."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .serving import Server, serving, wait_until, write_model
+
+#: Holds the loop for X[0] seconds, or -X[0] in a task of its own; 1: for ever; 2: in C, for ever.
+HOLDS = """\
+    async def execute(self, requests):
+        import asyncio
+        value = float(requests[0].inputs()[0].as_numpy()[0])
+
+        async def own():
+            time.sleep(-value)
+
+        if value == 1:
+            while True:
+                pass
+        elif value == 2:
+            sum(range(10**15))
+        elif value < 0:
+            await asyncio.gather(own())
+        else:
+            time.sleep(value)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+ON_THE_LOOP = 'parameters { key: "placement" value { string_value: "loop" } }'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    write_model(tmp_path / "models", "holds", HOLDS, more=ON_THE_LOOP)
+    with serving(tmp_path, tmp_path / "models", "--exit-timeout-secs=60") as server:
+        yield server
+
+
+def held_total(server: Server) -> int:
+    port = int(re.search(r"Started Metrics Service at 127\.0\.0\.1:(\d+)", server.text()).group(1))  # type: ignore[union-attr]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    return int(re.search(r'^kernel_loop_held_total\{model="holds",version="1"\} (\d+)', page, re.M).group(1))  # type: ignore[union-attr]
+
+
+def test_an_async_model_that_holds_the_loop_is_named_and_counted(server: Server) -> None:
+    assert server.infer("holds", 0.0)[0] == 200
+    for count, value in enumerate((0.5, -0.5), start=1):
+        assert server.infer("holds", value)[0] == 200
+        wait_until(lambda: held_total(server) == count)  # noqa: B023
+    found = re.findall(r"model 'holds', instance 'holds_0', held the event loop for (\d+) ms at model\.py:(\d+); ", server.text())
+    assert [line for _, line in found] == ["23", "13"]
+    assert all(300 < int(milliseconds) < 900 for milliseconds, _ in found)
+
+
+def test_a_second_signal_ends_the_process_while_the_loop_is_held(server: Server) -> None:
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.infer, "holds", 1.0, 60.0)
+        told = r"loop held for 2 s by model 'holds' at model\.py:1[67]; nobody else is served meanwhile\"\n(    .*\n)*"
+        wait_until(lambda: re.search(told, server.text()))
+        stack = re.search(told, server.text()).group()  # type: ignore[union-attr]
+        assert re.search(r'model\.py", line 1[67], in execute\n', stack)
+        server.signal()
+        time.sleep(0.1)
+        assert server.process.poll() is None
+        began = time.monotonic()
+        server.signal()
+        assert server.wait() == 1
+        assert time.monotonic() - began < 4
+    assert "SIGTERM again, while the loop is held: ending at once" in server.text()
+
+
+def test_a_second_signal_ends_the_process_while_nothing_of_python_runs(server: Server) -> None:
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(server.infer, "holds", 2.0, 60.0)
+        time.sleep(1)  # there is nobody to ask whether it has begun
+        for _ in range(2):
+            server.signal()
+            time.sleep(0.1)
+        assert server.wait() == -signal.SIGTERM
+        assert asked.exception(10) is not None
