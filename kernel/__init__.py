@@ -33,6 +33,7 @@ from kernel.interfaces import (
     Result,
 )
 from kernel.listening import Listener, Place
+from kernel.local import Local
 from kernel.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.model import Model, ModelState
 from kernel.registry import ModelIndex
@@ -83,6 +84,7 @@ __all__ = [
     "Key",
     "Listener",
     "ListeningFrontend",
+    "Local",
     "LocalCache",
     "LogSettings",
     "Metric",

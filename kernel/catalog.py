@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from kernel.config import ModelConfig
 from kernel.entries import DUPLICATE, LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, ModelIndex, Version
@@ -38,7 +38,7 @@ class Catalog:
         self.serving: dict[tuple[str, str], Model] = {}
         self._leaving: set[Model] = set()  # models that serve no name any more and still have requests to finish
         self._folders: dict[Model, OverrideFolder] = {}  # the files that came with a load request, by who lives on them
-        self.background: set[asyncio.Future[None]] = set()
+        self.background: set[asyncio.Task[None]] = set()
 
     def entry(self, name: str) -> Entry:
         """Return what is known of a model; from now on there is something."""
@@ -240,8 +240,9 @@ class Catalog:
             files.remove()
         self._folders.clear()
 
-    def later(self, work: Awaitable[None]) -> None:
+    def later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have `work` done; `background` has it as long as it takes."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work)
         self.background.add(task)
         task.add_done_callback(self.background.discard)
+        return task

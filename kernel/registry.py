@@ -130,7 +130,7 @@ class Registry:
 
     async def load(self, name: str, wish: Wish, within: str) -> None:
         """Load one model as a client asks for it. `within`: the model whose own load makes this call."""
-        self._check_mode()
+        self.check_mode()
         if self._rollout.stopping:
             raise _exiting()
         check_model_name(name)
@@ -266,15 +266,26 @@ class Registry:
 
     # -- unload --------------------------------------------------------------------------------------------------------
 
-    def unload(self, name: str, *, dependents: bool) -> None:
-        """Take a model out of service now. An operation on it that is under way is followed by another unload."""
-        self._check_mode()
+    def unload(self, name: str, *, dependents: bool) -> asyncio.Task[None] | None:
+        """Take a model out of service now. An operation on it that is under way is followed by another unload: returned, too."""
+        self.check_mode()
         touched = self._related([name])
+        turn = None
         if self._claims.taken(touched):
-            self.catalog.later(self._unload_in_turn(name, touched, dependents))
+            turn = self.catalog.later(self._unload_in_turn(name, touched, dependents))
         elif (entry := self.catalog.entries.get(name)) is None or not (entry.serves or entry.failed):
             log.warning("unload of model '%s', which is not loaded", name)
         self._unload_now(name, dependents)
+        return turn
+
+    async def unloaded(self, name: str, turn: asyncio.Task[None] | None) -> None:
+        """Return when all versions of a model that were retired are finalized. `turn`: an unload that is still to come."""
+        if turn is not None:
+            await asyncio.wait([turn])
+        entry = self.catalog.entries.get(name)
+        background = self.catalog.background
+        while entry is not None and background and any(version.leaving for version in entry.versions.values()):
+            await asyncio.wait(set(background), return_when=asyncio.FIRST_COMPLETED)
 
     async def _unload_in_turn(self, name: str, touched: set[str], dependents: bool) -> None:
         async with self._claims.hold(touched):
@@ -321,7 +332,8 @@ class Registry:
     def _ensembles_of(self, name: str) -> set[str]:
         return related_to([name], [self.catalog.configs()], down=False) - {name}
 
-    def _check_mode(self) -> None:
+    def check_mode(self) -> None:
+        """Raise ServingError where clients may not load and unload."""
         if not self._explicit:
             raise ServingError(
                 Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"

@@ -7,22 +7,24 @@ to the model's scheduler, names to the registry.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from greenlet import getcurrent
 
 from kernel.batch import Batch
 from kernel.cached import ResponseCache
+from kernel.config import TensorSpec
 from kernel.custom_metrics import CustomMetrics
-from kernel.errors import Code, Reason, ServingError
+from kernel.errors import Code, ServingError
 from kernel.forking import FORKED, guard, put_away_loop
 from kernel.gpus import usable_gpus
 from kernel.handover import BlockedCall
@@ -42,15 +44,21 @@ from kernel.request import InferenceRequest, InferenceResponse, RequestState, Re
 from kernel.settings import LogSettings, TraceOptions, TraceSettings
 from kernel.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.statistics import ModelStatistics
-from kernel.tensor import Tensor, as_bytes_array, datatype_of
+from kernel.tensor import Tensor
 from kernel.tracer import APP, Tracer
 from kernel.turn import Turn
+from kernel.values import declared_tensor
 from kernel.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 
 __all__ = ["Kernel"]
 
 log = logging.getLogger("kernel")
 
+_EXPLICIT = "Kernel(..., control_mode='explicit', load_models=['*'])"
+_ELSEWHERE = {
+    "load": "asyncio.run_coroutine_threadsafe(kernel.load(...), kernel.loop).result()",
+    "unload": "kernel.call_soon(kernel.unload, ...)",
+}
 _BLOCKS = "waiting here would block the event loop"
 
 
@@ -126,7 +134,7 @@ class Kernel:
         if isinstance(cache, tuple):
             cache = self.plugins.cache(*cache)
         self.cache = None if cache is None else ResponseCache(cache)
-        self.loop: asyncio.AbstractEventLoop
+        self.loop: asyncio.AbstractEventLoop  # this, `mailbox` and `turn` are there from `start` on
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
         self.mailbox: Mailbox
@@ -161,6 +169,12 @@ class Kernel:
             parallel=load_threads,
         )
         self.find = self._registry.lookup  # as `model`, of a version that is a string
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there: before `start` that is what belongs to the loop."""
+        if name in ("loop", "mailbox", "turn"):
+            raise _NotStarted()
+        raise AttributeError(f"'Kernel' object has no attribute '{name}'", name=name, obj=self)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -238,6 +252,12 @@ class Kernel:
 
         replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon}
         vars(self).update(replaced, submit_to=lambda model, request: submit(request))
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a Kernel is for asyncio, `async with Kernel(...)`; for scripts there is `with kernel.Local(...)`")
+
+    def __exit__(self, *exception: object) -> None:
+        """There for the sake of `__enter__`."""
 
     async def __aenter__(self) -> Kernel:
         await self.start()
@@ -403,29 +423,77 @@ class Kernel:
         """Run one inference; the future resolves to the InferenceResponse.
 
         `inputs`: name -> numpy array of the tensor's full shape, or a Tensor; arrays are copied, so the caller may go on using
-        its own. `outputs`: names, all by default. `timeout`: seconds until the request is given up. Cancelling the future
-        cancels the request. The future raises ServingError for every kind of failure, and for decoupled models that don't give
-        exactly one response (use `stream`).
+        its own. Lists, and arrays of float64 for other floats, become the datatype that the model's config declares. `outputs`:
+        names, all by default. `timeout`: seconds until the request is given up. Cancelling the future cancels the request.
+
+        Raises ServingError for inputs that are no tensors. The future raises ServingError for every other kind of failure, and
+        for decoupled models that don't give exactly one response (use `stream`). May be called where another loop runs, whose
+        future it is then; threads without a loop have `infer_threadsafe`.
         """
-        future: asyncio.Future[InferenceResponse] = self.loop.create_future()
-        responses: list[InferenceResponse] = []
-
-        def respond(response: InferenceResponse | None, final: bool) -> None:
-            if response is not None and (response.error is not None or response.outputs or not final):
-                responses.append(response)
-            elif response is not None and not responses:
-                responses.append(response)
-            if final and not future.done():
-                _settle(future, responses, model)
-
+        collected = _Collected(model)
         request = self._request(
-            model, inputs, respond, version, outputs, timeout,
+            model, inputs, collected, version, outputs, timeout,
             id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
         )  # fmt: skip
+        if get_ident() != self.loop_thread:
+            return self._for_other_loop(collected, request)
+        future = collected.future = self.loop.create_future()
         self.submit(request)
         if not future.done():
             future.add_done_callback(lambda done: self.cancel(request) if done.cancelled() else None)
         return future
+
+    def infer_threadsafe(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | str = "",
+        outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+    ) -> concurrent.futures.Future[InferenceResponse]:
+        """As `infer`, from any thread but the loop's: `kernel.infer_threadsafe(...).result()` waits for the response.
+
+        Cancelling the future cancels the request. On the loop's own thread `result()` would wait for ever; use `infer` there.
+        """
+        collected = _Collected(model)
+        request = self._request(
+            model, inputs, collected, version, outputs, timeout,
+            id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
+        )  # fmt: skip
+        return self._post(collected, request)
+
+    def _post(self, collected: _Collected, request: InferenceRequest) -> concurrent.futures.Future[InferenceResponse]:
+        """Submit a request from another thread."""
+        future: concurrent.futures.Future[InferenceResponse] = concurrent.futures.Future()
+        collected.future = future
+
+        def give_up(done: concurrent.futures.Future[InferenceResponse]) -> None:
+            if done.cancelled() and not self.mailbox.closed:
+                self.mailbox.post(self.cancel, request)
+
+        try:
+            self.mailbox.post(self.submit, request)
+        except RuntimeError:
+            raise _stopped() from None
+        future.add_done_callback(give_up)
+        return future
+
+    def _for_other_loop(self, collected: _Collected, request: InferenceRequest) -> asyncio.Future[InferenceResponse]:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ServingError(
+                Code.UNSUPPORTED,
+                "Kernel.infer was called on a thread without a running event loop, and not on the one of the kernel's loop; "
+                f"there it is kernel.infer_threadsafe('{request.model_name}', ...).result()",
+            ) from None
+        return asyncio.wrap_future(self._post(collected, request), loop=loop)
 
     async def stream(
         self,
@@ -443,18 +511,26 @@ class Kernel:
     ) -> AsyncIterator[InferenceResponse]:
         """Run one inference and yield its responses as they come; arguments as for `infer`.
 
-        Raises ServingError at the place of an error response. Leaving the iteration cancels the request.
+        Raises ServingError at the place of an error response. Leaving the iteration cancels the request. May be iterated where
+        another loop runs than the kernel's.
         """
         queue: asyncio.Queue[tuple[InferenceResponse | None, bool]] = asyncio.Queue()
+        loop = None if get_ident() == self.loop_thread else asyncio.get_running_loop()
 
         def respond(response: InferenceResponse | None, final: bool) -> None:
-            queue.put_nowait((response, final))
+            if loop is None:
+                queue.put_nowait((response, final))
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(queue.put_nowait, (response, final))
 
         request = self._request(
             model, inputs, respond, version, outputs, timeout,
             id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
         )  # fmt: skip
-        self.submit(request)
+        if loop is None:
+            self.submit(request)
+        else:
+            self._post_plain(self.submit, request)
         try:
             final = False
             while not final:
@@ -464,7 +540,16 @@ class Kernel:
                         raise response.error
                     yield response
         finally:
-            self.cancel(request)
+            if loop is None:
+                self.cancel(request)
+            elif not self.mailbox.closed:
+                self._post_plain(self.cancel, request)
+
+    def _post_plain(self, call: Callable[[InferenceRequest], None], request: InferenceRequest) -> None:
+        try:
+            self.mailbox.post(call, request)
+        except RuntimeError:
+            raise _stopped() from None
 
     def _request(
         self,
@@ -476,9 +561,11 @@ class Kernel:
         timeout: float | None,
         **fields: Any,
     ) -> InferenceRequest:
+        if not self.live:
+            self._check_running()
         return InferenceRequest(
             model,
-            _tensors(model, inputs),
+            self._tensors(model, str(version), inputs),
             respond,
             model_version=str(version),
             requested_outputs=outputs,
@@ -486,6 +573,35 @@ class Kernel:
             trace=APP if self.tracer.active else None,
             **fields,
         )
+
+    def _check_running(self) -> None:
+        """Raise ServingError where the kernel has not been started, or has come to its end."""
+        if not hasattr(self, "mailbox"):
+            raise _stopped() if self._stopped else _NotStarted()
+        if self.mailbox.closed:
+            raise _stopped()
+
+    def _tensors(self, model: str, version: str, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
+        specs: Mapping[str, TensorSpec] | None = None
+        tensors = {}
+        for name, value in inputs.items():
+            datatype = None
+            if not isinstance(value, np.ndarray) or value.dtype == np.float64:
+                if specs is None:
+                    specs = self._input_specs(model, version)
+                datatype = specs[name].datatype if name in specs else None
+            try:
+                tensors[name] = declared_tensor(name, value, datatype, f"model '{model}'")
+            except ValueError as error:
+                raise ServingError(Code.INVALID_ARG, f"input {error}") from None
+        return tensors
+
+    def _input_specs(self, model: str, version: str) -> Mapping[str, TensorSpec]:
+        try:
+            return self.find(model, version).input_specs
+        except ServingError:
+            return {}  # the request will be told so
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -535,16 +651,31 @@ class Kernel:
         the repository's files. A version that serves goes on until the new one is READY, and stays when that fails. Raises
         ServingError with the reason, and when the control mode is not explicit. Loads and unloads of related models take their
         turns; a model that loads another one while it is itself being loaded gives its name as `within`, and is refused what
-        it could only wait for in vain.
+        it could only wait for in vain. On the loop.
         """
+        self._check_loads("load")
         await self._registry.load(name, Wish(config, files), within)
 
-    def unload(self, name: str, *, dependents: bool = False) -> None:
+    def unload(self, name: str, *, dependents: bool = False) -> Awaitable[None]:
         """Refuse new requests for the model from now on, finish what it has, then finalize it; returns at once.
 
-        `dependents`: also the models that were only loaded for it.
+        `dependents`: also the models that were only loaded for it. What is returned may be awaited, until the model has been
+        finalized. Raises ServingError when the control mode is not explicit. On the loop.
         """
-        self._registry.unload(name, dependents=dependents)
+        self._check_loads("unload")
+        return _Unloading(self._registry, name, self._registry.unload(name, dependents=dependents))
+
+    def _check_loads(self, what: str) -> None:
+        """Raise where models can't be loaded and unloaded, with what an app is to do about it."""
+        self._check_running()
+        if get_ident() != self.loop_thread:
+            words = f"Kernel.{what} was called on another thread than the one of the kernel's loop"
+            raise ServingError(Code.UNSUPPORTED, f"{words}; there it is {_ELSEWHERE[what]}")
+        try:
+            self._registry.check_mode()
+        except ServingError as error:
+            error.add_note(f"This Kernel has control_mode='{self.control_mode}'; one that may {what} is made by {_EXPLICIT}.")
+            raise
 
     def watch(self, report: Callable[[Reload], None] = log_reload, seconds: float = WATCH_SECONDS) -> None:
         """Reload models as soon as their files are saved, from now on, in any control mode; for development.
@@ -635,42 +766,59 @@ def _nothing(response: InferenceResponse | None, final: bool) -> None:
     """What a thread collects that only waits to be woken."""
 
 
-def _settle(future: asyncio.Future[InferenceResponse], responses: list[InferenceResponse], model: str) -> None:
-    if len(responses) == 1:
-        error = responses[0].error
-        if error is not None:
-            future.set_exception(error)
-        else:
+class _Unloading:
+    """What `unload` returns: done when the model has gone. Costs nothing where nobody awaits it."""
+
+    __slots__ = ("_name", "_registry", "_turn")
+
+    def __init__(self, registry: Registry, name: str, turn: asyncio.Task[None] | None) -> None:
+        self._registry = registry
+        self._name = name
+        self._turn = turn
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._registry.unloaded(self._name, self._turn).__await__()
+
+
+class _Collected:
+    """The continuation of a request whose one response is wanted as a future. `future`: of asyncio, or of another thread."""
+
+    __slots__ = ("_model", "_responses", "future")
+
+    def __init__(self, model: str) -> None:
+        self.future: asyncio.Future[InferenceResponse] | concurrent.futures.Future[InferenceResponse]
+        self._model = model
+        self._responses: list[InferenceResponse] = []
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        responses = self._responses
+        if response is not None and (response.error is not None or response.outputs or not final or not responses):
+            responses.append(response)
+        if final:
+            self._settle()
+
+    def _settle(self) -> None:
+        future, responses = self.future, self._responses
+        if isinstance(future, concurrent.futures.Future):
+            if not future.set_running_or_notify_cancel():
+                return
+        elif future.done():
+            return
+        error = next((response.error for response in responses if response.error is not None), None)
+        if len(responses) == 1 and error is None:
             future.set_result(responses[0])
-        return
-    failed = next((response.error for response in responses if response.error is not None), None)
-    future.set_exception(
-        failed
-        or ServingError(
-            Code.UNSUPPORTED,
-            f"model '{model}' gave {len(responses)} responses where exactly one was wanted; use stream()",
-            Reason.OTHER,
-        )
-    )
+            return
+        words = f"model '{self._model}' gave {len(responses)} responses where exactly one was wanted; use stream()"
+        future.set_exception(error or ServingError(Code.UNSUPPORTED, words))
 
 
-def _tensors(model: str, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
-    tensors = {}
-    for name, value in inputs.items():
-        if isinstance(value, Tensor):
-            tensors[name] = Tensor(name, value.datatype, value.array.copy())
-            continue
-        array = np.array(value, order="C")
-        datatype = datatype_of(array.dtype)
-        if datatype is None:
-            raise ServingError(
-                Code.INVALID_ARG,
-                f"input '{name}' for model '{model}' has numpy dtype '{array.dtype}', which is no tensor datatype",
-            )
-        if datatype == "BYTES":
-            array = as_bytes_array(array)
-        elif datatype == "BF16":
-            array = array.view(np.uint16)
-        tensors[name] = Tensor(name, datatype, array)
-    return tensors
+class _NotStarted(ServingError, AttributeError):
+    """Also an AttributeError, since it stands for what is not there yet."""
+
+    def __init__(self) -> None:
+        words = "this Kernel has not been started: use it in `async with Kernel(...) as kernel:`, or await kernel.start() first"
+        super().__init__(Code.UNAVAILABLE, words)
+
+
+def _stopped() -> ServingError:
+    return ServingError(Code.UNAVAILABLE, "this Kernel has been stopped and serves nothing any more; make a new one")

@@ -18,14 +18,14 @@ PLUGINS = ROOT / "plugins"
 #: Each row may import itself and what stands below. What lies in a package stands where the package stands.
 ROWS = (
     "errors fingerprint gpus tensor versions model_config_pb2",
-    "request config interfaces contents shared_memory restriction tls frontend_options addresses",
+    "request config interfaces contents values shared_memory restriction tls frontend_options addresses",
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents "
     "places scaling rate_limiter warmup trace holding",
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
     "custom_metrics readiness mailbox bell forking "
     "worker remote handover telling thread trace_file",
     "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
-    "server settings tracer metadata listening connections hookspecs plugins logs watchdog __init__",
+    "server settings tracer metadata listening connections hookspecs plugins logs local watchdog __init__",
     "cli testing __main__",
 )
 

@@ -859,7 +859,7 @@ def test_infer_copies_raises_and_cancels(tmp_path: Path) -> None:
                 response["Z"]
             with pytest.raises(ServingError, match="Request for unknown model: 'nope' is not found"):
                 await kernel.infer("nope", {"X": mine})
-            with pytest.raises(ServingError, match="input 'X' for model 'm' has numpy dtype 'complex128'"):
+            with pytest.raises(ServingError, match="input 'X' of model 'm' has numpy dtype 'complex128'"):
                 await kernel.infer("m", {"X": np.array([1j])})
             with pytest.raises(ServingError, match=r"passed after 0\.100 s while it was executing"):
                 await kernel.infer("slow", {"X": mine}, timeout=0.1)
