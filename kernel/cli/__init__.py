@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from kernel import __version__
+from kernel.cli.ending import Ending
 
 __all__ = ["main"]
 
@@ -50,12 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     run = getattr(importlib.import_module(f"kernel.cli.{command}"), command)
     try:
-        return int(run(rest))
+        status = int(run(rest))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         sys.stderr.close()
         return 1
+    if command == "serve" and arguments is None:  # what comes now is the end of the process
+        Ending(status).start()
+    return status
 
 
 def _mistake(command: str) -> str:

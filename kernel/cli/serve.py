@@ -13,17 +13,17 @@ import ctypes
 import functools
 import gc
 import logging
-import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
 
 from kernel.cli.cache import cache_options
+from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
 from kernel.cli.signals import Signals
@@ -122,7 +122,11 @@ def serve(arguments: Sequence[str]) -> int:
     _keep_memory()
     _allow_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return _until_done(runner.get_loop(), _run(paths, options, log_settings))
+        status = _until_done(runner.get_loop(), _run(paths, options, log_settings))
+        # Tasks of models are cancelled, and may answer that with a SystemExit; threads of the loop's executor are waited for.
+        with Ending(status), contextlib.suppress(SystemExit, KeyboardInterrupt):
+            runner.close()
+    return status
 
 
 def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int]) -> int:
@@ -203,7 +207,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
             log.info("%s: stopping", number.name)
             stop.set()
 
-    Signals(loop, signalled, functools.partial(os._exit, 1)).start(signal.SIGTERM, signal.SIGINT)
+    Signals(loop, signalled, functools.partial(leave, 1)).start(signal.SIGTERM, signal.SIGINT)
     try:
         kernel = _kernel(paths, options, log_settings)
     except ServingError as error:
@@ -216,7 +220,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
         # Nobody has been served yet: what is loaded is finalized, a model that is still being initialised is left at that.
         loading.cancel()
         await asyncio.wait((loading, asyncio.ensure_future(now.wait())), timeout=options.exit_timeout_secs, return_when=FIRST)
-        _leave(0)
+        leave(0)
     stopping.cancel()
     try:
         await loading
@@ -303,7 +307,7 @@ async def _stop(kernel: Kernel, frontends: Sequence[Frontend], limit: float, now
     if not ending.done() or not ending.result():
         log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
         # A model that is still computing on its thread would hold up the interpreter's own end for ever.
-        _leave(1)
+        leave(1)
     hurry.cancel()
     return 0
 
@@ -349,11 +353,3 @@ def _log_models(kernel: Kernel) -> None:
     ]
     if rows:
         log.info("models:", extra={"table": table(("Model", "Version", "Status"), rows)})
-
-
-def _leave(status: int) -> NoReturn:
-    """End the process although threads are still busy."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -11,6 +11,7 @@ import _thread
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -73,7 +74,9 @@ class Signals:
         if self._told < count:
             _thread.start_new_thread(self._say, (number,))
             time.sleep(PATIENCE / 10)  # for the line, if the log takes one
-            self._leave()
+            _thread.start_new_thread(self._leave, ())
+            time.sleep(PATIENCE)
+            os._exit(1)
 
     @staticmethod
     def _say(number: signal.Signals) -> None:

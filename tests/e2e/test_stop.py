@@ -181,3 +181,77 @@ def test_a_hanging_finalize_does_not_hold_up_a_failed_start(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert "failed to load all models" in done.stderr
+
+
+LEAVES = """\
+    def execute(self, requests):
+        import atexit
+        import concurrent.futures
+        import multiprocessing
+        import threading
+        value = int(requests[0].inputs()[0].as_numpy()[0])
+        if value == 1:
+            threading.Thread(target=time.sleep, args=(1000,), name="left", daemon=False).start()
+        elif value == 2:
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+            process.start()
+            (Path(__file__).parent / "pid").write_text(str(process.pid))
+        elif value == 3:
+            atexit.register(time.sleep, 1000)
+        elif value == 4:
+            self.pool = concurrent.futures.ThreadPoolExecutor()
+            self.pool.submit(abs, 1).result()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+LEAVES_TASKS = """\
+    async def execute(self, requests):
+        import asyncio
+
+        async def stubborn():
+            while True:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    pass
+
+        self.task = asyncio.create_task(stubborn())
+        await asyncio.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "left"),
+    [
+        ((1, 2, 3), "thread 'left', process {pid}"),
+        ((3,), "something that Python waits for at its end"),
+        ((4,), ""),
+    ],
+)
+def test_the_process_ends_whatever_models_have_left(tmp_path: Path, values: tuple[int, ...], left: str) -> None:
+    placement = 'parameters { key: "placement" value { string_value: "thread" } }'
+    folder = write_model(tmp_path / "models", "leaves", LEAVES, more=placement)
+    with serving(tmp_path, tmp_path / "models") as server:
+        for value in values:
+            assert server.infer("leaves", float(value))[0] == 200
+        began = time.monotonic()
+        server.signal()
+        assert server.wait() == 0
+        assert time.monotonic() - began < (8 if left else 2)
+        if 2 in values:
+            pid = int((folder / "1/pid").read_text())
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())
+            left = left.format(pid=pid)
+        words = f"models have left behind what does not end by itself: {left}; ending without it"
+        assert (words in server.text()) == bool(left)
+
+
+def test_the_process_ends_whatever_tasks_models_have_left(tmp_path: Path) -> None:
+    placement = 'parameters { key: "placement" value { string_value: "loop" } }'
+    write_model(tmp_path / "models", "leaves", LEAVES_TASKS, more=placement)
+    with serving(tmp_path, tmp_path / "models") as server:
+        assert server.infer("leaves", 1.0)[0] == 200
+        server.signal()
+        assert server.wait() == 0
+    assert "something that Python waits for at its end; ending without it" in server.text()
