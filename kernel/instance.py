@@ -231,7 +231,8 @@ class TaskInstance(ModelInstance):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, batch: Batch) -> None:
-        task = self._loop.create_task(self._run(batch))
+        # Not by `create_task`: what models or the app do to the tasks that they make is nothing to the core's own.
+        task = asyncio.Task(self._run(batch), loop=self._loop)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

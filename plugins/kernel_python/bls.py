@@ -7,6 +7,7 @@ raises (spec python_backend, 1.4).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
 from kernel_python import waiting
-from kernel_python.calling import Instance, bls_site
+from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.faults import TritonModelException
 from kernel_python.iterator import ResponseIterator
 from kernel_python.memory import COPIES, SMALL, Hop, hand_over
@@ -42,19 +43,17 @@ __all__ = [
 ]
 
 CALLED = Hop("called", takes=True)
-_USE_ASYNC = (
-    "exec() was called in an asyncio task that the model has made itself; use `await request.async_exec()` there"
-)
+_USE_ASYNC = "use `await request.async_exec()` there"
 
 
 def call(request: InferenceRequest, holders: int) -> InferenceResponse:
     """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
-    instance, batch = bls_site()
+    instance, batch = bls_site(request._site)
     kernel = instance.kernel
     on_loop = get_ident() == kernel.loop_thread
     if on_loop and isinstance(current := getcurrent(), waiting.Driver):
         future = _submit(instance, batch, request, holders, kernel.loop)
-        if not future.done() and batch is not None:
+        if not future.done() and batch is not None and current.whole:
             # As Kernel.wait does: this execution can't go on before that request is answered.
             before, batch.blocked_on = batch.blocked_on, future.request
             try:
@@ -63,12 +62,16 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
                 batch.blocked_on = before
         outcome: InferenceResponse = current.wait(future)
         return outcome
+    if instance.on_loop and not on_loop:
+        return _call_by_helper(instance, batch, request, holders)
     core = _core_request(instance, batch, request, holders, nobody)
     model = _target(kernel, core)
     if request._memory is not None or (model is not None and model.decoupled):
         refusal = _refusal(model, request, core)
         if refusal is not None:
             return response_of(refusal, False)
+    if not on_loop and EXECUTION.get(None) is None:
+        batch = None  # a thread of the model's waits; whether its execution can't go on meanwhile, nobody knows
     try:
         response = kernel.wait(core, batch, model)
     except RuntimeError as error:
@@ -83,9 +86,40 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
     return _outcome(instance, core, response)
 
 
+def _call_by_helper(
+    instance: Instance, batch: Batch | None, request: InferenceRequest, holders: int
+) -> InferenceResponse:
+    """Call, and wait, on a thread of a model that runs on the loop: its `execute` must not wait for that thread there."""
+    kernel = instance.kernel
+    core = _core_request(instance, batch, request, holders, nobody)
+    refusal = _refusal(_target(kernel, core), request, core)
+    if refusal is not None:
+        return response_of(refusal, False)
+    responses: list[CoreResponse] = []
+
+    def submit(wake: Callable[[], None]) -> None:
+        def respond(response: CoreResponse | None, final: bool) -> None:
+            if response is not None:
+                responses.append(response)
+            if final:
+                wake()
+
+        core.respond = respond
+        kernel.submit(core)
+
+    try:
+        waiting.wait_as_helper(instance, submit)
+    except TritonModelException:
+        kernel.call_soon(kernel.cancel, core)
+        raise
+    except RuntimeError as error:  # the kernel has stopped
+        return response_of(failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
+    return _outcome(instance, core, responses[0] if responses else None)
+
+
 def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
     """Call the model and return at once the iterator of its responses."""
-    instance, batch = bls_site()
+    instance, batch = bls_site(request._site)
     kernel = instance.kernel
     iterator = ResponseIterator(instance, failed)
     core = iterator._request = _core_request(instance, batch, request, holders, iterator._respond)
@@ -104,7 +138,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
 def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
     try:
-        instance, batch = bls_site()
+        instance, batch = bls_site(request._site)
     except TritonModelException:
         asyncio.get_running_loop()  # where there is none, that is what is wrong
         raise

@@ -1,7 +1,8 @@
 """Which model is calling? The record of one instance, and how pb_utils functions find the one whose code they are called from.
 
 An execution says so in a context variable; code outside of one (a thread that `initialize` started) is known by the global
-`__kernel_instance__` that every module of a model has.
+`__kernel_instance__` that every module of a model has; a request that a thread was handed, by where it was made. Calls of
+library code on threads of its own belong to nobody: they are made for no execution.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kernel_python.faults import TritonModelException
 if TYPE_CHECKING:
     from kernel_python.modules import PrivateModules
 
-__all__ = ["EXECUTION", "Instance", "bls_site", "calling_instance", "calling_site", "only"]
+__all__ = ["EXECUTION", "Instance", "Site", "bls_site", "calling_instance", "calling_site", "only", "retired", "serving"]
 
 RELEASED = RequestState.RELEASED
 BLS_MISPLACED = "BLS is only supported during the 'execute' function."
@@ -25,13 +26,15 @@ BLS_MISPLACED = "BLS is only supported during the 'execute' function."
 class Instance:
     """One instance of a python model, as the pb_utils functions need to know it.
 
-    `phase`: "auto_complete", "initialize", "execute" or "finalize"; BLS is refused in the first and the last. `idle`: what
-    EXECUTION says while nothing executes. `lends`: its arrays are handed over as they are, since whoever gets them only reads
-    (zero_copy) or takes a copy at once (in a process of its own).
+    `phase`: "auto_complete", "initialize", "execute" or "finalize"; BLS is for the third alone. `idle`: what EXECUTION says
+    while nothing executes. `on_loop`: its `execute` runs on the kernel's loop. `drivers`: greenlets for its coroutines, where
+    these may wait in synchronous calls on that loop. `lends`: its arrays are handed over as they are, since whoever gets them
+    only reads (zero_copy) or takes a copy at once (in a process of its own).
     """
 
     __slots__ = (
         "decoupled",
+        "drivers",
         "executor",
         "idle",
         "iterative",
@@ -41,6 +44,7 @@ class Instance:
         "model_name",
         "modules",
         "name",
+        "on_loop",
         "outputs",
         "phase",
         "strict",
@@ -62,11 +66,12 @@ class Instance:
         self.kept: frozenset[str] = frozenset()  # outputs that the server keeps, in a process of its own
         self.zero_copy = False
         self.lends = False
+        self.on_loop = False
+        self.drivers: list[Any] | None = None
         self.outputs: frozenset[str] = frozenset()
         self.strict = bool(getattr(kernel, "strict_outputs", False))  # what the config lacks is the core's to refuse
         self.undeclared: set[str] = set()  # output names that the log has warned about
-        self.idle: tuple[Instance, Batch | None] = (self, None)
-
+        self.idle: Site = (self, None)
 
     def waits(self) -> None:
         """Note that the model does wait in the middle of `execute`, though its code did not look like it."""
@@ -76,8 +81,24 @@ class Instance:
             self.executor.may_wait = True
 
 
-#: The instance whose code runs in this context, and the batch that it executes.
-EXECUTION: ContextVar[tuple[Instance, Batch | None]] = ContextVar("kernel_python_execution")
+#: An instance, and the batch that it executes (None outside of `execute`).
+Site = tuple[Instance, "Batch | None"]
+
+#: The instance whose code runs in this context.
+EXECUTION: ContextVar[Site] = ContextVar("kernel_python_execution")
+
+#: Instances whose `execute` may be called.
+_serving: dict[Instance, None] = {}
+
+
+def serving(instance: Instance) -> None:
+    """Note that the instance is initialized."""
+    _serving[instance] = None
+
+
+def retired(instance: Instance) -> None:
+    """Note that the instance is about to be finalized."""
+    _serving.pop(instance, None)
 
 
 #: The one instance whose code can call, in a process of its own.
@@ -90,7 +111,7 @@ def only(instance: Instance) -> None:
     _only = instance
 
 
-def calling_site() -> tuple[Instance, Batch | None] | None:
+def calling_site() -> Site | None:
     """Return the calling model's instance and the batch it executes (None outside of `execute`); None if no model calls."""
     site = EXECUTION.get(None)
     if site is not None:
@@ -106,21 +127,24 @@ def calling_site() -> tuple[Instance, Batch | None] | None:
     return None
 
 
-def calling_instance(what: str) -> Instance:
-    """Return the calling model's instance, or raise TritonModelException that says `what` is for models only."""
-    site = calling_site()
+def calling_instance(what: str, anybody: bool = False) -> Instance:
+    """Return the calling model's instance, or raise TritonModelException that says `what` is for models only.
+
+    `anybody`: it does not matter whose code calls, as long as the kernel is known.
+    """
+    site = calling_site() or (_nobodys() if anybody else None)
     if site is None:
         raise TritonModelException(f"{what} can only be used by the code of a model that is being served.")
     return site[0]
 
 
-def bls_site() -> tuple[Instance, Batch | None]:
+def bls_site(made: Site | None) -> Site:
     """Return who makes a BLS call and the execution that it belongs to, None when that execution has its answers already.
 
-    Raises TritonModelException where BLS is not allowed.
+    `made`: where the request was made. Raises TritonModelException where BLS is not allowed.
     """
-    site = EXECUTION.get(None) or calling_site()
-    if site is None or site[0].phase in ("auto_complete", "finalize"):
+    site = EXECUTION.get(None) or made or calling_site() or _nobodys()
+    if site is None or site[0].phase != "execute":
         raise TritonModelException(BLS_MISPLACED)
     batch = site[1]
     if batch is not None:
@@ -130,3 +154,18 @@ def bls_site() -> tuple[Instance, Batch | None]:
         # All answered: what still runs (a task, a thread with a copied context) calls on its own account.
         return site[0].idle
     return site
+
+
+def _nobodys() -> Site | None:
+    """Return who calls where nothing tells whose code it is: some library's, on a thread of its own.
+
+    That is no instance, but of one kernel; None where models of several kernels, or none, are served by this process.
+    """
+    instances = list(_serving)
+    if not instances or any(one.kernel is not instances[0].kernel for one in instances):
+        return None
+    if len(instances) == 1:
+        return instances[0].idle
+    nobody = Instance(instances[0].kernel, "", "", "", "execute")
+    nobody.on_loop = any(one.on_loop for one in instances)
+    return nobody.idle

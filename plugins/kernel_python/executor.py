@@ -7,6 +7,8 @@ the core's business; the five kinds of executor differ only in how `execute` is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
@@ -15,8 +17,9 @@ from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
-from kernel_python.calling import EXECUTION, Instance
-from kernel_python.faults import describe, execution_error
+from kernel_python.background import BackgroundLoop
+from kernel_python.calling import EXECUTION, Instance, retired, serving
+from kernel_python.faults import TritonModelException, describe, execution_error
 from kernel_python.readiness import question_of
 from kernel_python.received import Received
 from kernel_python.responses import InferenceResponse, answers, small_answer
@@ -33,6 +36,10 @@ _MISMATCH = (
 _NOT_CONFIGURED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such "
     "a flag."
+)
+_TOO_LATE = (
+    "execute of model '{0}' has returned a coroutine, which can't be awaited in the middle of this execution: nothing in the "
+    "model's files looked like it. The next ones are awaited; `async def execute` always is"
 )
 _TWICE = "Unable to send response. Non-decoupled model cannot send more than one response."
 RESCHEDULE = 2
@@ -54,6 +61,8 @@ class ModelExecutor:
         self._clock: Callable[[], float] = instance.kernel.clock
         self._copies_small = not (instance.decoupled or instance.zero_copy)
         self.is_ready = question_of(instance, model)
+        instance.on_loop = placement is Placement.LOOP or placement is Placement.TASK
+        serving(instance)
 
     def execute(self, batch: Batch) -> Result | Awaitable[Result]:
         """Run one batch; see kernel.Executor."""
@@ -63,6 +72,7 @@ class ModelExecutor:
         """Call the model's `finalize`, whose exceptions are only logged, and take its modules away."""
         instance = self.instance
         instance.phase = "finalize"
+        retired(instance)
         token = EXECUTION.set(instance.idle)
         try:
             finalize = getattr(self.model, "finalize", None)
@@ -73,8 +83,12 @@ class ModelExecutor:
         finally:
             self.model = self._execute = self.is_ready = None  # type: ignore[assignment]
             EXECUTION.reset(token)
+            self._leave()
             if instance.modules is not None:
                 instance.modules.remove()
+
+    def _leave(self) -> None:
+        """Put away what was needed to execute. After `finalize`, whatever came of that."""
 
     # -- what came of an execution -------------------------------------------------------------------------------------
 
@@ -96,8 +110,7 @@ class ModelExecutor:
         instance = self.instance
         if instance.decoupled:
             if result is not None:
-                message = f"Python model '{instance.name}' is using the decoupled mode and the execute function must return None."
-                raise self._failure(requests, execution_error(instance.name, message))
+                raise self._failure(requests, self._not_none())
             return self._rescheduled(requests)
         plain = type(result) is list and len(result) == len(requests)
         if plain:
@@ -111,6 +124,11 @@ class ModelExecutor:
             requests.clear()
             return answers(instance, batch.requests, result)  # type: ignore[return-value]
         return self._sort_out(batch, requests, result)
+
+    def _not_none(self) -> ServingError:
+        name = self.instance.name
+        message = f"Python model '{name}' is using the decoupled mode and the execute function must return None."
+        return execution_error(name, message)
 
     def _rescheduled(self, requests: list[Received]) -> list[CoreResponse | None] | None:
         """Return what becomes of the requests of a decoupled model: some are to come again, the others answer themselves."""
@@ -211,7 +229,12 @@ class ModelExecutor:
 
 
 class SyncExecutor(ModelExecutor):
-    """A plain `execute`, on a thread of its own or on the loop."""
+    """A plain `execute`, on a thread of its own or on the loop. A coroutine that it returns is awaited, as in the reference."""
+
+    def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
+        super().__init__(instance, model, placement, capacity)
+        self._background: BackgroundLoop | None = None
+        self._end_driving: Callable[[], None] | None = None
 
     def execute(self, batch: Batch) -> list[CoreResponse | None] | None:
         instance, execute, clock = self.instance, self._execute, self._clock
@@ -225,6 +248,8 @@ class SyncExecutor(ModelExecutor):
             batch.output_started = clock()
             if len(cores) == 1 and (answer := self._small_answer(cores[0], request, result)) is not None:
                 return [answer]
+            if type(result) is not list and result is not None and asyncio.iscoroutine(result):
+                result = self._awaited(batch, requests, result)
             held = [result]
             del result, request  # who else holds them is counted
             return self._conclude(batch, requests, held.pop())
@@ -235,6 +260,49 @@ class SyncExecutor(ModelExecutor):
         finally:
             EXECUTION.reset(token)
         raise failure  # here, where it does not keep the model's frames
+
+    def _awaited(self, batch: Batch, requests: list[Received], coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return what comes of a coroutine that `execute` has returned; where answers are sent, it goes on while others do."""
+        instance = self.instance
+        if self.placement is Placement.LOOP:
+            if self._end_driving is None:
+                self._end_driving = waiting.drive_tasks(instance)
+            try:
+                result = waiting.await_in_place(instance, coroutine)
+            except RuntimeError as error:
+                if coroutine.cr_frame is None:  # type: ignore[attr-defined]  # it has begun: this is its own
+                    raise
+                coroutine.close()
+                instance.waits()
+                raise TritonModelException(_TOO_LATE.format(instance.model_name)) from error
+        else:
+            if self._background is None:
+                self._background = BackgroundLoop(f"{instance.name} awaits")
+            if instance.decoupled:
+                self._background.start(coroutine, functools.partial(self._ended_later, requests))
+                return None
+            result = self._background.run(coroutine)
+        batch.output_started = self._clock()
+        return result
+
+    def _ended_later(self, requests: list[Received], result: Any, error: BaseException | None) -> None:
+        """End what a coroutine has left open that has failed after its execution."""
+        unanswered = [one for one in requests if one._sender is not None and not one._sender._settled]
+        if error is not None:
+            failure = self._raised(requests, error)
+        elif result is not None:
+            failure = self._failure(requests, self._not_none())
+        else:
+            return
+        for request in unanswered:
+            with contextlib.suppress(RuntimeError):  # the kernel has stopped: nobody waits
+                self.instance.kernel.send(request._core, CoreResponse([], error=failure), True)
+
+    def _leave(self) -> None:
+        if self._end_driving is not None:
+            self._end_driving()
+        if self._background is not None:
+            self._background.close()
 
 
 class AsyncExecutor(ModelExecutor):
@@ -249,7 +317,22 @@ class AsyncExecutor(ModelExecutor):
 
     def __init__(self, instance: Instance, model: Any, placement: Placement, capacity: int) -> None:
         super().__init__(instance, model, placement, capacity)
-        self._pool: list[waiting.Driver] = []
+        self._end_driving: Callable[[], None] | None = None
+        if placement is Placement.TASK:
+            self._is_driven()
+
+    def _is_driven(self) -> bool:
+        """Whether executions may wait in synchronous calls; what of the model is imported late may change that."""
+        instance = self.instance
+        modules = instance.modules
+        if modules is None or modules.names.isdisjoint(self.SYNCHRONOUS):
+            return False
+        self._end_driving = waiting.drive_tasks(instance)
+        return True
+
+    def _leave(self) -> None:
+        if self._end_driving is not None:
+            self._end_driving()
 
     def execute(self, batch: Batch) -> Coroutine[Any, Any, list[CoreResponse | None] | None]:
         return self._run(batch)
@@ -261,9 +344,8 @@ class AsyncExecutor(ModelExecutor):
         batch.input_ended = batch.started
         try:
             work = self._execute(requests.copy())
-            modules = instance.modules
-            if self.placement is Placement.TASK and not (modules is None or modules.names.isdisjoint(self.SYNCHRONOUS)):
-                work = waiting.drive(work, self._pool)
+            if self.placement is Placement.TASK and (instance.drivers is not None or self._is_driven()):
+                work = waiting.drive(work, instance.drivers)
             result = await work
             batch.output_started = self._clock()
             if len(requests) == 1:

@@ -1,4 +1,4 @@
-"""Could the model's `execute` ever wait in the middle, in a synchronous call of another model? Read from its source.
+"""Could the model's `execute` ever wait in the middle, in a synchronous call or for a coroutine? Read from its source.
 
 A model on the loop that waits needs a greenlet around every execution, which costs as much as a small model computes; one that
 can't wait is called directly. In doubt the answer is yes. Where it was no and proves wrong (the call hides in a library that was
@@ -14,8 +14,8 @@ from pathlib import Path
 
 __all__ = ["may_wait"]
 
-#: `exec(…)`, or the iterator of a decoupled call, or the load of a model.
-_WAITS = re.compile(rb"\b(exec|decoupled|load_model)\b")
+#: `exec(…)`, or the iterator of a decoupled call, or the load of a model; or `execute` could return a coroutine to be awaited.
+_WAITS = re.compile(rb"\b(exec|decoupled|load_model|async\s+def|await)\b")
 _FILES = 500
 _OURS = ("kernel_python", "kernel_model_", "triton_python_backend_utils")
 

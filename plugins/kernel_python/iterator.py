@@ -82,7 +82,7 @@ class ResponseIterator:
             if self._ended and self._next >= len(self._items):
                 raise StopIteration(_DONE)
             try:
-                waiting.wait_for(self._instance.kernel, self._when_more, "iterate with `async for` instead of `for`")
+                waiting.wait_for(self._instance, self._when_more, "iterate with `async for` instead of `for`")
             except TritonModelException:
                 self._instance.waits()
                 raise

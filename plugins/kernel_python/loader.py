@@ -50,7 +50,7 @@ _PARAMETERS: dict[str, tuple[str, dict[str, tuple[Callable[[Any], bool], Any]]]]
 def is_model_ready(*args: Any, **named: Any) -> bool:
     """`is_model_ready(model_name, model_version="")`: return whether the model (that version, by default any) is ready."""
     name, version = _bound("is_model_ready", args, named)
-    instance = calling_instance("is_model_ready")
+    instance = calling_instance("is_model_ready", anybody=True)
     try:
         return bool(instance.kernel.is_model_ready(_text(name), _text(version)))
     except ServingError as error:
@@ -107,7 +107,7 @@ def _bound(function: str, args: tuple[Any, ...], named: dict[str, Any]) -> list[
 
 def _loader(function: str, failed: str) -> Instance:
     """Return who calls, who has to be initializing or executing."""
-    instance = calling_instance(function)
+    instance = calling_instance(function, anybody=True)
     if instance.phase in ("auto_complete", "finalize"):
         where = "auto_complete_config" if instance.phase == "auto_complete" else "finalize"
         raise TritonModelException(

@@ -89,7 +89,7 @@ class Received(InferenceRequest):
     def _as_call(self) -> InferenceRequest:
         """Return a request of the model's own that asks the same of the same model."""
         core = self._core
-        return InferenceRequest(
+        call = InferenceRequest(
             request_id=core.id,
             correlation_id=core.correlation_id,
             inputs=self.inputs(),
@@ -100,6 +100,8 @@ class Received(InferenceRequest):
             timeout=core.timeout_us,
             trace=self.trace(),
         )
+        call._site = call._site or (self._instance, core.batch)
+        return call
 
 
 Received.__name__ = Received.__qualname__ = "InferenceRequest"

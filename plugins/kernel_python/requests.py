@@ -13,6 +13,7 @@ from sys import getrefcount
 from typing import Any
 
 from kernel_python import bls
+from kernel_python.calling import EXECUTION
 from kernel_python.faults import TritonModelException, incompatible
 from kernel_python.iterator import ResponseIterator
 from kernel_python.preferred import PreferredMemory
@@ -23,6 +24,7 @@ from kernel_python.tensors import Tensor
 __all__ = ["InferenceRequest", "InferenceTrace"]
 
 _MISSING: Any = object()
+_made_in = EXECUTION.get
 _ZERO, _LATEST = 0, -1  # what is equal to them may still be of a wrong type; what is not them is looked at closer
 _SIGNATURE = (
     "c_python_backend_utils.InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
@@ -50,7 +52,8 @@ class InferenceTrace:
 class InferenceRequest:
     """A request to another model: `exec` and `async_exec` send it. Nothing is inherited from the request being executed.
 
-    An empty `requested_output_names` stands for all outputs; `model_version` -1 for the latest.
+    An empty `requested_output_names` stands for all outputs; `model_version` -1 for the latest. It remembers the execution that
+    it was made in: the call may be left to a thread that knows of none.
     """
 
     __slots__ = (
@@ -62,6 +65,7 @@ class InferenceRequest:
         "_model",
         "_outputs",
         "_parameters",
+        "_site",
         "_timeout",
         "_trace",
         "_version",
@@ -112,6 +116,7 @@ class InferenceRequest:
                     self._correlation = self._flags = self._timeout = 0
                     self._version = -1
                     self._memory = self._trace = self._parameters = None
+                    self._site = _made_in(None)
                     return
         self._init(locals())
 
@@ -154,6 +159,7 @@ class InferenceRequest:
         self._trace = trace
         parameters = given["parameters"]
         self._parameters = None if parameters is None else checked_parameters(parameters)
+        self._site = _made_in(None)
 
     def _check_input(self, tensor: Any) -> None:
         if tensor is None:

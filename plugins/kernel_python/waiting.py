@@ -1,12 +1,15 @@
 """How model code waits for something that happens on the kernel's loop, without ever blocking the loop.
 
 On a thread of its own it blocks that thread. On the loop it leaves: a plain `execute` through the core's greenlet, an `async
-def execute` that uses synchronous calls through the greenlet that drives its coroutine (`drive`).
+def execute` that uses synchronous calls through the greenlet that drives its coroutine (`drive`), and so do the tasks that it
+makes (`Tasks`). A thread of a model on the loop blocks, too, as long as the loop is not held by a model that waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -14,14 +17,31 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernel import Code, ServingError
-from kernel_python.calling import Instance
+from kernel_python.background import Outcome, outcome
+from kernel_python.calling import EXECUTION, Instance
 from kernel_python.faults import TritonModelException
 from kernel_python.questions import AT_ONCE, answer
 
-__all__ = ["GreenletExit", "ask", "drive", "future_for", "on_loop", "wait_for"]
+__all__ = [
+    "GreenletExit",
+    "ask",
+    "await_in_place",
+    "drive",
+    "drive_tasks",
+    "future_for",
+    "on_loop",
+    "wait_as_helper",
+    "wait_for",
+]
 
 Step = Callable[[Callable[[], None]], None]
 _POOL_SIZE = 64
+HELD_SECONDS = 1.0  # for how long nothing may come back from the loop before we look who holds it
+_HELD = (
+    "This call of a thread needs the event loop, which model '{0}' has been holding in {1}({2}) for over {3:.0f} s, as it would "
+    "if it waited there for this very call: a model on the loop must not wait for threads of its own. Call `exec()` in "
+    '`execute` itself, or keep the model off the loop: parameters {{ key: "placement" value {{ string_value: "thread" }} }}'
+)
 
 
 def on_loop(kernel: Any) -> bool:
@@ -29,13 +49,17 @@ def on_loop(kernel: Any) -> bool:
     return asyncio._get_running_loop() is kernel.loop
 
 
-def wait_for(kernel: Any, step: Step, advice: str) -> None:
+def wait_for(instance: Instance, step: Step, advice: str) -> None:
     """Call `step(wake)` on the loop and return once `wake()` was called.
 
     Raises TritonModelException with the advice where waiting would block the loop.
     """
+    kernel = instance.kernel
     if asyncio._get_running_loop() is not kernel.loop:
-        kernel.wait_for(step)
+        if instance.on_loop:
+            wait_as_helper(instance, step)
+        else:
+            kernel.wait_for(step)
         return
     current = getcurrent()
     if isinstance(current, Driver):
@@ -47,6 +71,36 @@ def wait_for(kernel: Any, step: Step, advice: str) -> None:
         raise TritonModelException(
             f"This call would block the event loop, which serves all models: {advice}."
         ) from error
+
+
+def wait_as_helper(instance: Instance, step: Step) -> None:
+    """As `wait_for`, on a thread of a model that runs on the loop.
+
+    Raises TritonModelException where the loop stands still in the model, which may well wait for this thread; what `step` has
+    begun goes on.
+    """
+    kernel = instance.kernel
+    woken = threading.Event()
+    kernel.call_soon(step, woken.set)
+    while not woken.wait(HELD_SECONDS):
+        turned = threading.Event()
+        kernel.call_soon(turned.set)
+        if turned.wait(HELD_SECONDS) or woken.is_set():
+            continue
+        holder = _who_holds(instance)
+        if holder is not None:
+            raise TritonModelException(_HELD.format(*holder, HELD_SECONDS))
+
+
+def _who_holds(instance: Instance) -> tuple[str, str, int] | None:
+    """Return the model, file and line that the loop's thread is in, if it is code of the instance (or if that is nobody's)."""
+    frame = sys._current_frames().get(instance.kernel.loop_thread)
+    while frame is not None:
+        owner: Instance | None = frame.f_globals.get("__kernel_instance__")
+        if owner is not None and (owner is instance or not instance.name):
+            return owner.model_name, frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
 
 
 def ask(instance: Instance, what: str, *arguments: Any) -> Any:
@@ -68,7 +122,7 @@ def ask(instance: Instance, what: str, *arguments: Any) -> Any:
         step(lambda: None)
     else:
         try:
-            wait_for(kernel, step, f"call {what}() in `execute` itself, or by `await asyncio.to_thread({what}, …)`")
+            wait_for(instance, step, f"call {what}() in `execute` itself, or by `await asyncio.to_thread({what}, …)`")
         except TritonModelException:
             instance.waits()
             raise
@@ -106,8 +160,11 @@ def _tell(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
 class Driver(greenlet):
     """Runs coroutines, one after another, so that plain functions which they call can wait for a future.
 
-    What is handed to its parent is either something that a coroutine yields, meant for the asyncio task, or a _Done.
+    What is handed to its parent is either something that a coroutine yields, meant for the asyncio task, or a _Done. `whole`: its
+    coroutine is an execution, which can't go on while it waits, not a task that one has made.
     """
+
+    whole = True
 
     def wait(self, future: asyncio.Future[Any]) -> Any:
         """Return the future's result once it is there; other tasks run meanwhile. Called by code that runs in this driver."""
@@ -148,13 +205,14 @@ def _work(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 @types.coroutine
-def drive(coroutine: Coroutine[Any, Any, Any], pool: list[Driver]) -> Generator[Any, Any, Any]:
+def drive(coroutine: Coroutine[Any, Any, Any], pool: list[Driver], whole: bool = True) -> Generator[Any, Any, Any]:
     """Await `coroutine` inside of a greenlet, so that a synchronous call in it may wait.
 
     Costs two switches an await (0.4 µs); making a greenlet costs twenty times that, so `pool` keeps them.
     """
     current = getcurrent()
     driver = pool.pop() if pool else Driver(_work)
+    driver.whole = whole
     driver.parent = current
     driver.gr_context = current.gr_context  # the task's own: context variables work as without the greenlet
     handed = driver.switch(coroutine)
@@ -172,3 +230,97 @@ def drive(coroutine: Coroutine[Any, Any, Any], pool: list[Driver]) -> Generator[
     if handed.error is not None:
         raise handed.error
     return handed.value
+
+
+class _Driven(Coroutine[Any, Any, Any]):
+    """A coroutine that is driven as it is awaited, for a task to run."""
+
+    __slots__ = ("_coroutine", "_pool", "_steps")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], pool: list[Driver]) -> None:
+        self._coroutine = coroutine
+        self._pool = pool
+        self._steps: Generator[Any, Any, Any] | None = None
+
+    def send(self, value: Any) -> Any:
+        if self._steps is None:
+            self._steps = drive(self._coroutine, self._pool, whole=False)
+        return self._steps.send(value)
+
+    def throw(self, *problem: Any) -> Any:
+        # Where it has not begun there is nothing to drive: it ends here.
+        return (self._coroutine if self._steps is None else self._steps).throw(*problem)
+
+    def close(self) -> None:
+        (self._coroutine if self._steps is None else self._steps).close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return drive(self._coroutine, self._pool, whole=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)  # `cr_code` and the like: tasks are shown by what they run
+
+
+class _Tasks:
+    """A loop's task factory while models are there whose tasks are to be driven; the tasks of all others are made as before."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+        self.users = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> Any:
+        site = EXECUTION.get(None)
+        if site is not None and (pool := site[0].drivers) is not None and asyncio.iscoroutine(coroutine):
+            coroutine = _Driven(coroutine, pool)
+        before = self._before
+        return asyncio.Task(coroutine, loop=loop, **more) if before is None else before(loop, coroutine, **more)
+
+    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.users -= 1
+        if not self.users and loop.get_task_factory() is self:
+            loop.set_task_factory(self._before)
+
+
+_lock = threading.Lock()
+
+
+def drive_tasks(instance: Instance) -> Callable[[], None]:
+    """Have synchronous calls wait in tasks that the model makes on the kernel's loop, until what is returned is called."""
+    loop = instance.kernel.loop
+    instance.drivers = []
+    with _lock:
+        tasks = loop.get_task_factory()
+        if not isinstance(tasks, _Tasks):
+            tasks = _Tasks(tasks)
+            loop.set_task_factory(tasks)
+        tasks.users += 1
+
+    def leave() -> None:
+        with _lock:
+            tasks.leave(loop)
+
+    return leave
+
+
+def await_in_place(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return what comes of a coroutine that a plain `execute` on the loop has returned; other work goes on meanwhile.
+
+    Raises RuntimeError where that execution may not wait; the coroutine is not begun then.
+    """
+    task: asyncio.Task[Outcome] | None = None
+
+    def step(wake: Callable[[], None]) -> None:
+        nonlocal task
+        task = asyncio.get_running_loop().create_task(outcome(coroutine))
+        task.add_done_callback(lambda _: wake())
+
+    try:
+        instance.kernel.wait_for(step)
+    finally:
+        if task is not None:
+            task.cancel()  # if it has not ended, the execution was given up
+    assert task is not None
+    value, error = task.result()
+    if error is not None:
+        raise error
+    return value

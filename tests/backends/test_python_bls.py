@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -388,61 +389,240 @@ return tell(requests, await call())
     assert repo.run(lambda kernel: ask(kernel, helpers)) == [[2.0]]
 
 
-def test_from_initialize(repo: Any, helpers: Any) -> None:
-    """BC14: works when the target is ready, and is told at once when it is not."""
+def test_initialize_may_make_requests_but_no_calls(repo: Any, helpers: Any, way: Any) -> None:
+    """As the reference: whichever way it calls. What was made there can be called by `execute`."""
+    define, placement = way
     repo.add("inner", ADD_ONE)
-    code = (
-        CALL
-        + """
-class TritonPythonModel:
+    code = caller(
+        "return tell(requests, [self.told, show(self.kept.exec())])",
+        define,
+        rest="""
     def initialize(self, args):
-        self.found = show(make("inner").exec())
-        self.missing = show(make("nope").exec())
-    def execute(self, requests):
-        return tell(requests, [self.found, self.missing])
-"""
+        from concurrent.futures import ThreadPoolExecutor
+        self.kept = make("inner", [5])
+        async def call():
+            return await make("inner").async_exec()
+        def refused(f):
+            try:
+                return f()
+            except pb_utils.TritonModelException as e:
+                return str(e)
+        with ThreadPoolExecutor(1) as pool:
+            self.told = [
+                refused(make("inner").exec), refused(lambda: make("inner").exec(decoupled=True)),
+                refused(lambda: asyncio.run(call())), refused(lambda: pool.submit(make("inner").exec).result()),
+            ]
+""",
     )
-    repo.add("outer", code, io=TEXT)
+    repo.add("outer", code, io=TEXT, parameters={"placement": placement})
+    told, kept = repo.run(lambda kernel: ask(kernel, helpers))
+    assert told == ["BLS is only supported during the 'execute' function."] * 4
+    assert kept == [[6.0]]
+
+
+# -- threads that know of no execution -----------------------------------------------------------------------------------
+
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(2) as pool:
+    handed = [pool.submit(make("inner", [i]).exec) for i in range(3)]
+    many = pool.submit(make("gen", [2]).exec, True)
+    made_there = pool.submit(lambda: make("inner", [7]).exec())
+    {wait}
+    return tell(requests, [[show(f.result()) for f in handed], [show(r) for r in many.result()], show(made_there.result())])
+"""
+
+
+def test_calls_by_threads_of_a_pool(repo: Any, helpers: Any, way: Any) -> None:
+    """`pool.submit(request.exec)`: the thread has nothing of the execution but the request, which remembers it."""
+    define, placement = way
+    if way == ("def", "loop"):
+        pytest.skip("waits on the loop for its threads; see below")
+    repo.add("inner", ADD_ONE)
+    repo.add("gen", COUNT, decoupled=True)
+    wait = "await asyncio.gather(*map(asyncio.wrap_future, [*handed, many, made_there]))" if define != "def" else ""
+    repo.add("outer", caller(POOL.format(wait=wait), define), io=TEXT, parameters={"placement": placement})
+    expected = [[[[1.0]], [[2.0]], [[3.0]]], [[[0.0]], [[1.0]], []], [[8.0]]]
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == expected
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_run_in_executor(repo: Any, helpers: Any, placement: str) -> None:
+    repo.add("inner", ADD_ONE)
+    body = """
+loop = asyncio.get_running_loop()
+one = await loop.run_in_executor(None, make("inner").exec)
+return tell(requests, [show(one), *[show(r) for r in await asyncio.gather(
+    *(loop.run_in_executor(None, make("inner", [i]).exec) for i in range(4)))]])
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT, parameters={"placement": placement})
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [[[2.0]], *[[[i + 1.0]] for i in range(4)]]
+
+
+def test_calls_by_a_library_on_a_thread_of_its_own(repo: Any, helpers: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """Neither the thread nor any code on it is the model's."""
+    (tmp_path / "library_for_test.py").write_text(
+        "import queue, threading\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n"
+        "asked, told = queue.Queue(), queue.Queue()\n"
+        "def work():\n"
+        "    while asked.get():\n"
+        "        x = pb_utils.Tensor('X', np.ones(1, np.float32))\n"
+        "        call = pb_utils.InferenceRequest(model_name='inner', inputs=[x], requested_output_names=[])\n"
+        "        told.put((call.exec(), pb_utils.is_model_ready('inner')))\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "def call():\n    asked.put(True)\n    return told.get(timeout=20)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    repo.add("inner", ADD_ONE)
+    body = """
+response, ready = library_for_test.call()
+return tell(requests, [show(response), ready])
+"""
+    code = caller(body, rest="\n    def finalize(self):\n        library_for_test.asked.put(False)\n")
+    repo.add("outer", "import library_for_test\n" + code, io=TEXT)
+    try:
+        assert repo.run(lambda kernel: ask(kernel, helpers)) == [[[2.0]], True]
+    finally:
+        sys.modules.pop("library_for_test", None)
+
+
+def test_a_thread_that_calls_the_model_it_works_for_is_refused(repo: Any, helpers: Any) -> None:
+    """The request knows the execution that waits for it, so the circle is seen."""
+    body = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as pool:
+    return tell(requests, show(pool.submit(make("outer", names=["S"]).exec).result()))
+"""
+    repo.add("outer", caller(body), io=TEXT)
+    text = repo.run(lambda kernel: ask(kernel, helpers))
+    assert "could only wait for itself" in text
+    assert "outer -> outer" in text
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_who_waits_on_the_loop_for_a_thread_that_needs_it_is_told(
+    repo: Any, helpers: Any, define: str, monkeypatch: Any
+) -> None:
+    """`future.result()` on the loop of what calls there: hung, and the server with it."""
+    monkeypatch.setattr("kernel_python.waiting.HELD_SECONDS", 0.1)
+    repo.add("inner", ADD_ONE)
+    repo.add("gen", COUNT, decoupled=True)
+    body = """
+from concurrent.futures import ThreadPoolExecutor
+it = make("gen", [2]).exec(decoupled=True)
+def told(f):
+    try:
+        return pool.submit(f).result()
+    except pb_utils.TritonModelException as e:
+        return str(e)
+with ThreadPoolExecutor(1) as pool:
+    return tell(requests, [told(make("inner").exec), told(lambda: [show(r) for r in it])])
+"""
+    path = repo.add("outer", caller(body, define), io=TEXT, parameters={"placement": "loop"})
+
+    async def main(kernel: Kernel) -> Any:
+        return [await ask(kernel, helpers), await helpers.ask(kernel, "inner")]
+
+    (call, iteration), after = repo.run(main)
+    line = path.read_text().splitlines().index("                return pool.submit(f).result()") + 1
+    assert call == (
+        f"This call of a thread needs the event loop, which model 'outer' has been holding in {path}({line}) for over 0 s, as it "
+        "would if it waited there for this very call: a model on the loop must not wait for threads of its own. Call `exec()` in "
+        '`execute` itself, or keep the model off the loop: parameters { key: "placement" value { string_value: "thread" } }'
+    )
+    assert iteration == call
+    assert after == [2.0], "the loop goes on"
+
+
+# -- tasks of the model's own --------------------------------------------------------------------------------------------
+
+IN_TASKS = """
+async def one(i):
+    await asyncio.sleep(0)
+    return show(make("inner", [i]).exec())
+async def stream(n):
+    return [show(r)[0] for r in await make("gen", [n]).async_exec(decoupled=True) if r.output_tensors()]
+gathered = await asyncio.gather(*(one(i) for i in range(4)), stream(3))
+task = asyncio.create_task(one(9), name="mine")
+assert task.get_name() == "mine" and "one" in repr(task), task
+async with asyncio.TaskGroup() as group:
+    tasks = [group.create_task(stream(2)), group.create_task(one(5))]
+async def nested():
+    return await asyncio.gather(one(1), asyncio.wait_for(one(2), 20))
+return tell(requests, [gathered, await task, [t.result() for t in tasks], await asyncio.create_task(nested())])
+"""
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_synchronous_calls_in_tasks_of_the_models_own(repo: Any, helpers: Any, placement: str, callee: str) -> None:
+    repo.add("inner", ADD_ONE, parameters={"placement": callee})
+    repo.add("gen", COUNT, decoupled=True, parameters={"placement": callee})
+    repo.add("outer", caller(IN_TASKS, "async def"), io=TEXT, parameters={"placement": placement})
+    loops = []
+
+    async def main(kernel: Kernel) -> Any:
+        loops.append(asyncio.get_running_loop())
+        return await asyncio.gather(*(ask(kernel, helpers) for _ in range(3)))
+
+    gathered = [[[1.0]], [[2.0]], [[3.0]], [[4.0]], [[0.0], [1.0], [2.0]]]
+    expected = [gathered, [[10.0]], [[[0.0], [1.0]], [[6.0]]], [[[2.0]], [[3.0]]]]
+    assert repo.run(main) == [expected] * 3
+    assert loops[0].get_task_factory() is None, "tasks are made as before"
+
+
+def test_tasks_that_wait_in_a_call_can_be_cancelled(repo: Any, helpers: Any) -> None:
+    inner = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        while not requests[0].is_cancelled():
+            await asyncio.sleep(0.001)
+        return [None]
+"""
+    repo.add("inner", inner)
+    body = """
+async def wait():
+    try:
+        make("inner").exec()
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        raise
+seen = []
+waiting, not_begun = asyncio.create_task(wait()), None
+await asyncio.sleep(0.01)
+waiting.cancel()
+not_begun = asyncio.create_task(wait())
+not_begun.cancel()
+done = await asyncio.gather(waiting, not_begun, return_exceptions=True)
+return tell(requests, [seen, [type(e).__name__ for e in done]])
+"""
+    repo.add("outer", caller(body, "async def"), io=TEXT)
+    answer = repo.run(lambda kernel: ask(kernel, helpers))
+    assert answer == [["cancelled"], ["CancelledError", "CancelledError"]]
+
+
+def test_an_apps_own_task_factory_goes_on(repo: Any, helpers: Any) -> None:
+    repo.add("inner", ADD_ONE)
+    repo.add("outer", caller(IN_TASKS, "async def"), io=TEXT)
+    made: list[Any] = []
+    loops = []
+
+    def factory(loop: Any, coroutine: Any, **more: Any) -> Any:
+        made.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **more)
 
     async def main(kernel: Kernel) -> Any:
         await kernel.load("inner")
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(factory)
         await kernel.load("outer")
-        return await ask(kernel, helpers)
+        made.clear()
+        await ask(kernel, helpers)
+        assert len(made) >= 8
+        loops.append(loop)
 
-    found, missing = repo.run(main, control_mode="explicit")
-    assert found == [[2.0]]
-    assert "Model 'nope' is not ready." in missing
-
-
-def test_exec_in_a_task_of_the_models_own_says_what_to_do(repo: Any, helpers: Any) -> None:
-    repo.add("inner", ADD_ONE)
-    body = """
-async def part():
-    try:
-        return show(make("inner").exec())
-    except pb_utils.TritonModelException as e:
-        return str(e)
-return tell(requests, await asyncio.gather(part(), part()))
-"""
-    repo.add("outer", caller(body, "async def"), io=TEXT)
-    for text in repo.run(lambda kernel: ask(kernel, helpers)):
-        assert "would block the event loop" in text
-        assert "use `await request.async_exec()`" in text
-
-
-def test_iteration_in_a_task_of_the_models_own_says_what_to_do(repo: Any, helpers: Any) -> None:
-    repo.add("gen", COUNT, decoupled=True)
-    body = """
-async def part():
-    it = await make("gen", [3]).async_exec(decoupled=True)
-    try:
-        return [show(r) for r in it]
-    except pb_utils.TritonModelException as e:
-        return str(e)
-return tell(requests, (await asyncio.gather(part()))[0])
-"""
-    repo.add("outer", caller(body, "async def"), io=TEXT)
-    assert "`async for` instead of `for`" in repo.run(lambda kernel: ask(kernel, helpers))
+    repo.run(main, control_mode="explicit")
+    assert loops[0].get_task_factory() is factory
 
 
 def test_context_variables_and_tasks_work_beside_exec(repo: Any, helpers: Any) -> None:
@@ -523,8 +703,6 @@ class TritonPythonModel:
             await asyncio.sleep(0.001)
         return [None]
 """
-    import sys
-
     repo.add("inner", inner)
     repo.add("outer", caller("return tell(requests, show(await make('inner').async_exec()))", "async def"), io=TEXT)
 
@@ -544,7 +722,6 @@ class TritonPythonModel:
 
 def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(repo: Any, helpers: Any) -> None:
     """Whether a coroutine needs driving is read from the model's code; a library's is noticed when it calls."""
-    import sys
     from types import SimpleNamespace
 
     repo.add("inner", ADD_ONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -468,8 +469,6 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([self.n], np.f
     assert repo.run(main) == [[3.0]] * 3
 
 
-# -- models on the loop that can't wait are called without a greenlet ----------------------------------------------------
-
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The modules that foresight sees; without those of the tests, which know pb_utils."""
@@ -480,13 +479,200 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return modules
 
 
+# -- an execute that returns a coroutine ---------------------------------------------------------------------------------
+
+#: How `execute` comes to be one that returns a coroutine though it is no `async def`.
+DELEGATES = {
+    "decorator": """
+        def retrying(f):
+            @functools.wraps(f)
+            def call(*args):
+                return f(*args)
+            return call
+        class TritonPythonModel:
+            @retrying
+            async def execute(self, requests):
+                await asyncio.sleep(0)
+                return answers(requests)
+    """,
+    "delegate": """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return self.work(requests)
+            async def work(self, requests):
+                return await asyncio.wait_for(asyncio.create_task(self.more(requests)), 20)
+            async def more(self, requests):
+                await asyncio.sleep(0)
+                return answers(requests)
+    """,
+    "partial": """
+        async def work(more, requests):
+            await asyncio.sleep(0)
+            return answers(requests)
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.execute = functools.partial(work, 1)
+            def execute(self, requests): pass
+    """,
+    "callable": """
+        class Work:
+            async def __call__(self, requests):
+                return answers(requests)
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.execute = Work()
+            def execute(self, requests): pass
+    """,
+    "calls": """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return self.work(requests)
+            async def work(self, requests):
+                x = pb_utils.Tensor("X", np.array([2.0], np.float32))
+                def call():
+                    return pb_utils.InferenceRequest(model_name="echo", inputs=[x], requested_output_names=["Y"])
+                async def part():
+                    return call().exec()
+                got = [call().exec(), await call().async_exec(), *await asyncio.gather(part(), part())]
+                assert [r.output_tensors()[0].as_numpy().tolist() for r in got] == [[2.0]] * 4
+                return answers(requests)
+    """,
+}
+ANSWERS = """
+import asyncio, functools
+def answers(requests):
+    return [
+        pb_utils.InferenceResponse([pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(r, "X").as_numpy())])
+        for r in requests
+    ]
+"""
+
+
+@pytest.mark.parametrize("how", DELEGATES)
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_a_coroutine_that_execute_returns_is_awaited(repo: Any, helpers: Any, placement: str, how: str) -> None:
+    repo.add("echo", helpers.ECHO)
+    repo.add("a", ANSWERS + textwrap.dedent(DELEGATES[how]), parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return await asyncio.gather(*(helpers.ask(kernel, "a", [i]) for i in range(3)))
+
+    assert repo.run(main) == [[0.0], [1.0], [2.0]]
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_what_a_returned_coroutine_raises_is_the_executions_failure(repo: Any, helpers: Any, placement: str) -> None:
+    code = """
+    import sys
+    class TritonPythonModel:
+        def execute(self, requests):
+            return self.work(pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()[0])
+        async def work(self, x):
+            if x == 1:
+                raise ValueError("no")
+            if x == 2:
+                sys.exit(3)
+            return {"Y": x}
+    """
+    repo.add("a", code, parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return [await helpers.ask(kernel, "a", [i]) for i in (1, 2, 3, 1)]
+
+    first, ended, wrong, last = repo.run(main)
+    assert "message: ValueError: no\n\nAt:\n" in first
+    assert ": work\n" in first
+    assert last == first
+    assert "message: SystemExit: 3" in ended
+    assert "Expected a list in the execute return, found type '<class 'dict'>'." in wrong
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_a_returned_coroutine_of_a_decoupled_model(repo: Any, helpers: Any, placement: str) -> None:
+    """It goes on while others are executed, as in the reference; what it leaves open when it fails is answered."""
+    code = """
+    import asyncio
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.there = []
+        def execute(self, requests):
+            return self.work(requests)
+        async def work(self, requests):
+            (request,) = requests
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+            if x[0] == 7:
+                raise ValueError("in the middle")
+            if x[0] == 8:
+                return [1]
+            await asyncio.sleep(0)
+            sender.send(flags=1)
+    """
+    repo.add("a", code, parameters={"placement": placement}, decoupled=True)
+
+    async def main(kernel: Kernel) -> Any:
+        calls = [helpers.Call(kernel, "a", [i]) for i in (1, 7, 8, 2)]
+        return [await call.result() for call in calls]
+
+    one, raised, returned, two = repo.run(main)
+    assert (one[0], two[0]) == ([[1.0]], [[2.0]])
+    assert raised[0] == [[7.0]]
+    assert "message: ValueError: in the middle" in raised[1]
+    assert "is using the decoupled mode and the execute function must return None." in returned[1]
+
+
+def test_decoupled_coroutines_overlap(repo: Any, helpers: Any) -> None:
+    code = """
+    import asyncio
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.second = None
+        def execute(self, requests):
+            return self.work(requests[0])
+        async def work(self, request):
+            if self.second is None:
+                self.second = asyncio.Event()
+                await asyncio.wait_for(self.second.wait(), 20)
+            self.second.set()
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]), 1)
+    """
+    repo.add("a", code, decoupled=True)
+
+    async def main(kernel: Kernel) -> Any:
+        return [await call.result() for call in [helpers.Call(kernel, "a", [i]) for i in (1, 2)]]
+
+    assert repo.run(main) == [[[[1.0]]], [[[2.0]]]]
+
+
+def test_a_coroutine_that_nothing_announced_costs_one_request(repo: Any, helpers: Any, imported: dict[str, Any]) -> None:
+    """On the loop nobody can wait for it in the middle of a plain execution."""
+    code = ANSWERS + textwrap.dedent(model("return asyncio.sleep(0, answers(requests))"))
+    repo.add("a", code, parameters={"placement": "loop"})
+
+    async def main(kernel: Kernel) -> Any:
+        return [await helpers.ask(kernel, "a", [i]) for i in (1, 2)]
+
+    first, second = repo.run(main)
+    assert first.partition("\n")[0] == FAILED + (
+        "TritonModelException: execute of model 'a' has returned a coroutine, which can't be awaited in the middle of this "
+        "execution: nothing in the model's files looked like it. The next ones are awaited; `async def execute` always is"
+    )
+    assert second == [2.0]
+
+
+# -- models on the loop that can't wait are called without a greenlet ----------------------------------------------------
+
 def test_foresight_reads_every_file_of_the_model(tmp_path: Path, imported: dict[str, Any]) -> None:
     (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text("async def f(r): await r.async_exec()\n")
+    (tmp_path / "1" / "model.py").write_text("def f(r): return r.async_exec()\n")
     assert not may_wait([tmp_path])
     (tmp_path / "helper.py").write_text("def g(r): return r.exec()\n")  # imported one day, inside execute
     assert may_wait([tmp_path])
     (tmp_path / "helper.py").write_text("for r in request.async_exec(decoupled=True): pass\n")
+    assert may_wait([tmp_path])
+    (tmp_path / "helper.py").write_text("async def g(requests): pass\n")  # `execute` may return what it gives
     assert may_wait([tmp_path])
 
 

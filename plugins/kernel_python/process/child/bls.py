@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
-from kernel_python.calling import Instance, bls_site
+from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.iterator import ResponseIterator
 from kernel_python.process import wire
 from kernel_python.process.child.waiting import call_in
@@ -61,7 +61,8 @@ class _Future(asyncio.Future[Any]):
 def call(request: InferenceRequest, holders: int) -> InferenceResponse:
     """Call the model and wait for its response."""
     one = Call()
-    instance = _call(one, one.settle, request, BLOCKING)
+    # Where a thread of the model's waits, nobody knows whether its execution can go on meanwhile.
+    instance = _call(one, one.settle, request, ONE if EXECUTION.get(None) is None else BLOCKING)
     instance.kernel.channel.wait(lambda: one.response is not None, soon=True)
     assert one.response is not None
     return response_of(one.response, instance.zero_copy)
@@ -70,7 +71,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
 def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
     """Call the model and return at once the iterator of its responses."""
     one = Call()
-    iterator = ResponseIterator(bls_site()[0], _as_it_is)
+    iterator = ResponseIterator(bls_site(request._site)[0], _as_it_is)
     iterator._request = one  # type: ignore[assignment]
     instance = _call(one, iterator._respond, request, MANY)
     instance.kernel.channel.flush()
@@ -102,7 +103,7 @@ def _as_it_is(request: Any, error: Any) -> CoreResponse:
 
 def _call(one: Any, respond: Any, request: InferenceRequest, wait: int) -> Instance:
     """Put the call down to be sent; return who makes it."""
-    instance, batch = bls_site()
+    instance, batch = bls_site(request._site)
     kernel = instance.kernel
     tensors = [CoreTensor(tensor._name, tensor._datatype, tensor._array) for tensor in request._inputs]
     trace = request._trace

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["GreenletExit", "ask", "drive", "future_for", "on_loop", "wait_for"]
+__all__ = ["GreenletExit", "ask", "await_in_place", "drive", "drive_tasks", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 
@@ -23,8 +23,9 @@ def on_loop(kernel: Any) -> bool:
     return False
 
 
-def wait_for(kernel: Any, step: Step, advice: str) -> None:
+def wait_for(instance: Any, step: Step, advice: str) -> None:
     """Call `step(wake)`, and return once `wake()` was called."""
+    kernel = instance.kernel
     woken: list[bool] = []
     with kernel.channel.state:
         step(lambda: woken.append(True))
@@ -67,3 +68,13 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., Any], *args
 def drive(coroutine: Coroutine[Any, Any, Any], pool: list[Any]) -> Coroutine[Any, Any, Any]:
     """Synchronous calls block the model's loop here, as they do in the reference."""
     return coroutine
+
+
+def drive_tasks(instance: Any) -> Callable[[], None]:
+    """Nothing is driven here."""
+    return lambda: None
+
+
+def await_in_place(instance: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """No `execute` runs on a loop of the kernel's here."""
+    raise RuntimeError("this is no loop of the kernel's")
