@@ -57,7 +57,8 @@ class Scope:
     def bind(self, name: str, chain: Chain | None = None, where: Scope | None = None) -> None:
         """Note that `name` may be what `chain` means `where`, by default here; None: something that nobody looks for."""
         found = self.elsewhere.get(name, self).bound.setdefault(name, {})
-        if chain is not None and chain[0]:
+        # What a call with arguments gives is a thing of its own, and so is an item.
+        if chain is not None and chain[0] and not {"(…)", "[]"} & {*chain}:
             found[where or self, chain] = None
 
     def on_import(self) -> bool:
@@ -168,19 +169,53 @@ class _Reader:
 
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr | None, scope: Scope) -> None:
         """Note an assignment: who is given a name is followed, into fields of self, too."""
-        names = [target for target in targets if isinstance(target, ast.Name) or _is_field(target)]
-        self._later([target for target in targets if target not in names], scope)
-        chain: Chain | None = None
-        if isinstance(value, _SPINE):
-            chain = self._mention(value, scope, ALIAS if len(names) == len(targets) else VALUE)
-        elif value is not None:
-            self._later([value], scope)
+        names = [target for target in targets if _is_followed(target)]
+        others = [target for target in targets if not _is_followed(target)]
+        self._later(others, scope)
+        chains: list[Chain | None] = []
+        for one in self._alternatives(value, scope):
+            if isinstance(one, _SPINE):
+                chains.append(self._mention(one, scope, VALUE if others else ALIAS))
+            else:
+                self._later([one], scope)
         for target in names:
             name = target.id if isinstance(target, ast.Name) else target.attr  # type: ignore[attr-defined]
-            if isinstance(target, ast.Name):
-                scope.bind(name, chain)
-            if not isinstance(target, ast.Name) or scope.kind == "class":
-                self.source.fields.bind(name, chain, scope)
+            for chain in chains or [None]:
+                if isinstance(target, ast.Name):
+                    scope.bind(name, chain)
+                if not isinstance(target, ast.Name) or scope.kind == "class":
+                    self.source.fields.bind(name, chain, scope)
+
+    def _alternatives(self, value: ast.expr | None, scope: Scope) -> list[ast.expr]:
+        """Return what an expression may come to: itself, or the sides of `a if b else c` and `a or b`."""
+        found: list[ast.expr] = []
+        left = [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, ast.IfExp):
+                self._ask(one.test, scope)
+                left += [one.orelse, one.body]
+            elif isinstance(one, ast.BoolOp):
+                left += reversed(one.values)
+            elif one is not None:
+                found.append(one)
+        return found
+
+    def _ask(self, test: ast.expr, scope: Scope) -> None:
+        """Note a condition: a name that is only asked whether it is there, or None, goes nowhere."""
+        left = [test]
+        while left:
+            one = left.pop()
+            if isinstance(one, ast.BoolOp):
+                left += reversed(one.values)
+            elif isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.Not):
+                left.append(one.operand)
+            elif isinstance(one, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in one.ops):
+                left += reversed([one.left, *one.comparators])
+            elif isinstance(one, _SPINE):
+                self._mention(one, scope, ASKED)
+            else:
+                self._later([one], scope)
 
     def _see_Assign(self, node: ast.Assign, scope: Scope) -> None:
         self._assign(node.targets, node.value, scope)
@@ -295,7 +330,12 @@ class _Reader:
         if _never(node.test):
             self._later(node.orelse, scope)
         else:
-            self._later([node.test, *node.body, *node.orelse], scope)
+            self._later([*node.body, *node.orelse], scope)
+            self._ask(node.test, scope)
+
+    def _see_IfExp(self, node: ast.IfExp, scope: Scope) -> None:
+        self._later([node.body, node.orelse], scope)
+        self._ask(node.test, scope)
 
     def _see_Raise(self, node: ast.Raise, scope: Scope) -> None:
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -368,9 +408,10 @@ def _asks_for_nothing(node: ast.Call) -> bool:
     return len(values) == 1 and isinstance(values[0], ast.Constant) and values[0].value in _ROOT_LOGGER
 
 
-def _is_field(node: ast.expr) -> bool:
-    """Return whether it is an attribute of `self` or `cls`."""
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+def _is_followed(target: ast.expr) -> bool:
+    """Return whether it is a name, or an attribute of `self` or `cls`."""
+    inner = target.value if isinstance(target, ast.Attribute) else None
+    return isinstance(target, ast.Name) or (isinstance(inner, ast.Name) and inner.id in ("self", "cls"))
 
 
 def _never(test: ast.expr) -> bool:

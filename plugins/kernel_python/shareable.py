@@ -51,11 +51,12 @@ ONLY: dict[str, frozenset[str]] = {
         "os": """
             DirEntry F_OK O_APPEND O_CLOEXEC O_CREAT O_EXCL O_NONBLOCK O_RDONLY O_RDWR O_TRUNC O_WRONLY PathLike R_OK SEEK_CUR
             SEEK_END SEEK_SET W_OK X_OK access altsep chmod chown close cpu_count curdir devnull dup environ environb error
-            extsep fdatasync fdopen fsdecode fsencode fspath fstat fsync ftruncate fwalk get_terminal_size getcwd getenv getgid
-            getloadavg getlogin getpid getrandom getuid getxattr isatty lchown linesep link listdir listxattr lseek lstat
-            makedirs memfd_create mkdir mkfifo name open pardir path pathsep pipe popen posix_fadvise pread pwrite read readlink
-            readv remove removedirs rename renames replace rmdir scandir sched_getaffinity sendfile sep stat stat_result statvfs
-            strerror symlink sysconf terminal_size times truncate uname unlink urandom utime walk write writev
+            extsep fdatasync fdopen fsdecode fsencode fspath fstat fsync ftruncate fwalk get_terminal_size getcwd getenv
+            getgid getloadavg getlogin getpid getrandom getuid getxattr isatty lchown linesep link listdir listxattr lseek
+            lstat makedirs memfd_create mkdir mkfifo name open pardir path pathsep pipe popen posix_fadvise pread pwrite read
+            readlink readv remove removedirs rename renames replace rmdir scandir sched_getaffinity sendfile sep stat
+            stat_result statvfs strerror symlink sysconf terminal_size times truncate uname unlink urandom utime walk write
+            writev
             """,
         "os.environ": "[] __contains__ __getitem__ copy get items keys values",
         "os.environb": "[] __contains__ __getitem__ copy get items keys values",
@@ -84,7 +85,7 @@ _LOOPS = [f"asyncio.{get}()" for get in ("get_event_loop", "get_running_loop")]
 _UNSAFE: dict[str, str] = {
     "reads the server's command line": "argparse fileinput getopt optparse sys.argv",
     "is about the server's terminal": """
-        curses getpass idlelib pdb pty readline rlcompleter termios tkinter tty turtle builtins.breakpoint builtins.input
+        builtins.breakpoint builtins.input curses getpass idlelib pdb pty readline rlcompleter termios tkinter tty turtle
         """,
     "finds classes by the names of their modules": """
         importlib.resources marshal pickle pickletools pkgutil pydoc shelve
@@ -104,9 +105,10 @@ _UNSAFE: dict[str, str] = {
         """,
     "changes the process for all models": """
         contextlib.chdir os.chdir os.chroot os.closerange os.dup2 os.fchdir os.nice os.putenv os.sched_setaffinity os.setegid
-        os.seteuid os.setgid os.setgroups os.setpgid os.setpgrp os.setpriority os.setregid os.setresgid os.setresuid os.setreuid
-        os.setsid os.setuid os.system os.umask os.unsetenv time.tzset
+        os.seteuid os.setgid os.setgroups os.setpgid os.setpgrp os.setpriority os.setregid os.setresgid os.setresuid
+        os.setreuid os.setsid os.setuid os.umask os.unsetenv socket.sethostname time.clock_settime time.tzset
         """,
+    "keeps signals from the server meanwhile": "os.system",
     "belongs to the process": """
         _thread ctypes fcntl gettext locale numpy.ctypeslib resource syslog threading.main_thread
         """,
@@ -114,36 +116,40 @@ _UNSAFE: dict[str, str] = {
         site sys.meta_path sys.modules sys.path sys.path_hooks sys.path_importer_cache zipimport
         """,
     "changes the server's log": """
-        logging.Logger.manager logging.Logger.root logging.addLevelName logging.basicConfig logging.captureWarnings logging.config
-        logging.disable logging.lastResort logging.raiseExceptions logging.root logging.setLogRecordFactory logging.setLoggerClass
-        logging.shutdown
+        logging.Logger.manager logging.Logger.root logging.addLevelName logging.basicConfig logging.captureWarnings
+        logging.config logging.disable logging.lastResort logging.raiseExceptions logging.root logging.setLogRecordFactory
+        logging.setLoggerClass logging.shutdown
         """,
     "changes where all models print to": "contextlib.redirect_stderr contextlib.redirect_stdout",
     "is there once for all models": """
-        calendar.setfirstweekday csv.field_size_limit decimal.DefaultContext numpy.printoptions numpy.set_numeric_ops
-        numpy.set_printoptions numpy.set_string_function numpy.setbufsize numpy.seterr numpy.seterrcall numpy.testing
-        socket.setdefaulttimeout unittest urllib.request.install_opener warnings.catch_warnings warnings.filters
-        warnings.filterwarnings warnings.resetwarnings warnings.showwarning warnings.simplefilter zoneinfo.reset_tzpath
+        calendar.LocaleHTMLCalendar calendar.LocaleTextCalendar calendar.different_locale calendar.setfirstweekday
+        csv.field_size_limit decimal.DefaultContext numpy.printoptions numpy.set_numeric_ops numpy.set_printoptions
+        numpy.set_string_function numpy.setbufsize numpy.seterr numpy.seterrcall numpy.testing socket.setdefaulttimeout
+        unittest urllib.request.install_opener warnings.catch_warnings warnings.filters warnings.filterwarnings
+        warnings.resetwarnings warnings.showwarning warnings.simplefilter zoneinfo.reset_tzpath
         """,
     "is another one on each thread, as `initialize` and `execute` are": """
         contextvars decimal.getcontext decimal.setcontext sqlite3 threading.local
         """,
     "sets the random numbers of all models": """
-        numpy.random.seed numpy.random.set_bit_generator numpy.random.set_state random.seed random.setstate
+        numpy.random.mtrand numpy.random.seed numpy.random.set_bit_generator numpy.random.set_state random.seed
+        random.setstate
         """,
     "registers something for all models": """
         codecs.register codecs.register_error codecs.unregister copyreg csv.register_dialect csv.unregister_dialect
-        mimetypes.add_type mimetypes.init shutil.register_archive_format shutil.register_unpack_format
-        shutil.unregister_archive_format shutil.unregister_unpack_format xml.etree.ElementTree.register_namespace
+        email.charset.add_alias email.charset.add_charset email.charset.add_codec mimetypes.add_type mimetypes.init
+        shutil.register_archive_format shutil.register_unpack_format shutil.unregister_archive_format
+        shutil.unregister_unpack_format xml.dom.registerDOMImplementation xml.etree.ElementTree.register_namespace
         """,
     _LOOP: f"""
-        asyncio.all_tasks asyncio.get_child_watcher asyncio.get_event_loop_policy asyncio.set_child_watcher asyncio.set_event_loop
-        asyncio.set_event_loop_policy
+        asyncio.all_tasks asyncio.events asyncio.get_child_watcher asyncio.get_event_loop_policy asyncio.set_child_watcher
+        asyncio.set_event_loop asyncio.set_event_loop_policy
         {" ".join(f"{loop}.{name}" for loop in _LOOPS for name in ("close", "run_forever", "set_debug", "stop"))}
         """,
     _RUNS: """
         builtins.__builtins__ builtins.__import__ builtins.__loader__ builtins.__spec__ builtins.compile builtins.eval
-        builtins.exec builtins.globals code codeop doctest importlib.abc importlib.machinery importlib.reload importlib.util runpy
+        builtins.exec builtins.globals code codeop doctest importlib.abc importlib.machinery importlib.reload importlib.util
+        numpy.distutils numpy.f2py runpy
         """,
 }
 

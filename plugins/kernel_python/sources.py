@@ -6,11 +6,12 @@ be followed is a `Doubt`. Knows nothing of what is safe.
 
 from __future__ import annotations
 
+import builtins
 import importlib.machinery
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kernel_python.mentions import MODULE, OWN, Chain, Import, Scope, Source, read
@@ -20,9 +21,12 @@ __all__ = ["FILES", "FILE_BYTES", "TOTAL_BYTES", "Doubt", "Names", "Program"]
 
 #: What is read of one model at most: parsing a megabyte takes a fifth of a second, in which nothing else runs.
 FILES, FILE_BYTES, TOTAL_BYTES = 200, 1 << 18, 1 << 20
-#: A name that may be more things than this is not followed, nor are names that take more steps, or become longer than this.
-_MEANINGS, _STEPS, _LONGEST = 16, 200_000, 100
+#: A name that may be more things than this is not followed, nor is one of more parts.
+_MEANINGS, _LONGEST = 16, 100
+#: Following names takes so many steps, and so many more for each byte, at most.
+_STEPS, _STEPS_PER_BYTE, _STEPS_OF_CIRCLE = 10_000, 4, 100
 
+_BUILTINS = {*dir(builtins), "__builtins__", "exit", "quit"}
 _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -72,26 +76,33 @@ class _Folders:
 
 
 class Program:
-    """The files of a model that its imports lead to. `foreign`: what else it imports, as (file, line, dotted name)."""
+    """The files of a model that its imports lead to.
 
-    def __init__(self, file: Path, version_folder: Path, model_folder: Path) -> None:
+    `foreign`: what else it imports, in the order in which it is found, the model's file first. Each is shown to `judge` at once,
+    with its file; what that returns is the `doubt` at which reading ends. So is what can't be read.
+    """
+
+    def __init__(
+        self, file: Path, version_folder: Path, model_folder: Path, judge: Callable[[str, Import], str | None]
+    ) -> None:
         self._folders = _Folders(version_folder, model_folder)
-        self._bytes = 0
+        self._judge = judge
+        self.bytes = 0  # of all files
+        self._owned: dict[str, bool] = {}
         self._places: dict[Chain, list[str]] = {}  # own packages -> where their modules lie
         self._left: deque[tuple[str, Source]] = deque()
         self.own: dict[Chain, Source | None] = {}  # None: a folder without a file of its own
         self.files: list[tuple[str, Source]] = []
-        self.foreign: list[tuple[str, Import]] = []
+        self.foreign: list[Import] = []
         self.fields = Scope("fields")  # what attributes of self and cls are, in any of the files
         self.main: Source | None = None
-        self.unread: str | None = None
-        self._owned: dict[str, bool] = {}
+        self.doubt: str | None = None
         try:
             self.main = self._read(str(file.absolute()), ())
             while self._left:
                 self._follow(*self._left.popleft())
         except Doubt as doubt:
-            self.unread = str(doubt)
+            self.doubt = str(doubt)
 
     def owns(self, top: str) -> bool:
         """Whether the top-level name `top` is a module of the model."""
@@ -102,8 +113,13 @@ class Program:
     def _follow(self, shown: str, source: Source) -> None:
         for one in source.imports:
             kind, *parts = one.module
+            if len(parts) > _LONGEST:
+                raise Doubt(f"imports a name of {len(parts)} parts ({shown}:{one.line})")
             if kind == MODULE and not self.owns(parts[0]):
-                self.foreign.append((shown, one))
+                self.foreign.append(one)
+                doubt = self._judge(shown, one)
+                if doubt is not None:
+                    raise Doubt(doubt)
                 continue
             place = f"{shown}:{one.line}"
             self._load(tuple(parts), place)
@@ -145,8 +161,8 @@ class Program:
         if len(self.files) == FILES:
             raise Doubt(f"consists of more than {FILES} files")
         text = _content(file, shown)
-        self._bytes += len(text)
-        if self._bytes > TOTAL_BYTES:
+        self.bytes += len(text)
+        if self.bytes > TOTAL_BYTES:
             raise Doubt(f"its files are longer than {TOTAL_BYTES >> 10} KiB together")
         try:
             source = read(text, file, package)
@@ -186,7 +202,7 @@ class Names:
         self._known: dict[tuple[Scope, str], frozenset[Chain]] = {}
         self._open: set[tuple[Scope, str]] = set()
         self._met: set[tuple[Scope, str]] = set()  # open ones that were come to again, in a circle of names
-        self._steps = 0
+        self._steps = _STEPS + _STEPS_PER_BYTE * program.bytes
 
     def meanings(self, scope: Scope, chain: Chain) -> frozenset[Chain]:
         """Return what `chain` may mean in `scope`. Raises Doubt where names stand for too much."""
@@ -203,6 +219,11 @@ class Names:
                 return self._extended(bases, rest[1:])
         return self._extended(self._name(scope, root), rest)
 
+    def _step(self, steps: int = 1) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise Doubt("its names can't be followed")
+
     def _extended(self, bases: frozenset[Chain], rest: list[str]) -> frozenset[Chain]:
         found: set[Chain] = set()
         for base in bases:
@@ -218,6 +239,9 @@ class Names:
         """Look a name up from `scope` outwards; at last it is a builtin."""
         inner: Scope | None = scope
         while inner is not None:
+            self._step()
+            if name in inner.elsewhere:
+                inner = inner.elsewhere[name]
             if inner is scope or inner.kind != "class":
                 if name in inner.bound and (inner, name) not in self._open:
                     return self._bound(inner, name)
@@ -227,7 +251,7 @@ class Names:
                     if found is not None:
                         return found
             inner = inner.outer
-        return frozenset({("builtins", name)})
+        return frozenset({("builtins", name)}) if name in _BUILTINS else frozenset()
 
     def _bound(self, scope: Scope, name: str) -> frozenset[Chain]:
         key = (scope, name)
@@ -236,19 +260,19 @@ class Names:
         if key in self._open:
             self._met.add(key)
             return frozenset()
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise Doubt("its names can't be followed")
         self._open.add(key)
         found: set[Chain] = set()
         for where, chain in scope.bound.get(name, ()):
+            self._step()
             found |= self.meanings(where, chain)
             if len(found) > _MEANINGS:
                 raise Doubt(f"the name {name} stands for more than {_MEANINGS} things in it")
         self._open.discard(key)
         self._met.discard(key)
-        if not self._met:  # else it lacks what is not known yet
+        if not self._met:
             self._known[key] = frozenset(found)
+        else:  # it lacks what is not known yet, so it will be asked again
+            self._step(_STEPS_OF_CIRCLE)
         return frozenset(found)
 
     def _star(self, module: Chain, name: str) -> frozenset[Chain] | None:
@@ -260,6 +284,7 @@ class Names:
         return None if source is None else self._in_module(source.top, name)
 
     def _in_module(self, top: Scope, name: str) -> frozenset[Chain] | None:
+        self._step()
         key = (top, f"*{name}")
         if key in self._open:  # modules that import all of one another
             return None

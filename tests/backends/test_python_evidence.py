@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernel_python.evidence import SAFE_REASON, Evidence, examine
+from kernel_python.sources import FILE_BYTES, FILES
 
 Examine = Callable[..., Evidence]
 
@@ -121,9 +127,9 @@ KEPT_APART = {
     "import os\nf = os.chdir": "uses os.chdir :2, which changes the process for all models",
     "import os\nmap(os.kill, x)": "uses os.kill :2, which ends the server, or acts on how it ends",
     "import os\ngetattr(os, 'kill')(1, 2)": "uses os.kill :2, which ends the server, or acts on how it ends",
-    "import os\ngetattr(os, name)": "hands on the module os :2, so that it can't be seen what is done with it",
-    "import os\nvars(os)": "hands on the module os :2, so that it can't be seen what is done with it",
-    "import os\nself.os = other.os = os": "hands on the module os :2, so that it can't be seen what is done with it",
+    "import os\ngetattr(os, name)": "hands on os :2, so that it can't be seen what is done with it",
+    "import os\nvars(os)": "hands on os :2, so that it can't be seen what is done with it",
+    "import os\nself.os = other.os = os": "hands on os :2, so that it can't be seen what is done with it",
     "import os\nclass M:\n    os = os\n    def f(self): self.os.umask(0)": (
         "uses os.umask :4, which changes the process for all models"
     ),
@@ -142,14 +148,16 @@ KEPT_APART = {
     "import numpy as np\nnp.float = float": "changes numpy.float :2, which all models share",
     "import json\nsetattr(json, 'loads', f)": "changes json.loads :2, which all models share",
     "from json import JSONEncoder\nJSONEncoder.default = f": "changes json.JSONEncoder.default :2, which all models share",
-    "import ssl\nssl._create_default_https_context = f": "changes ssl._create_default_https_context :2, which all models share",
+    "import ssl\nssl._create_default_https_context = f": (
+        "uses ssl._create_default_https_context :2, not known to be safe to share"
+    ),
     "import numpy as np\nnp.random.seed(0)": "uses numpy.random.seed :2, which sets the random numbers of all models",
     "from numpy import random\nrandom.seed(0)": "uses numpy.random.seed :2, which sets the random numbers of all models",
     "import random\nrandom.seed(0)": "uses random.seed :2, which sets the random numbers of all models",
     "import numpy as np\nnp.load(f, allow_pickle=True)": (
         "calls numpy.load :2 with allow_pickle, which finds classes by the names of their modules"
     ),
-    "import subprocess\nsubprocess.run(x, preexec_fn=f)": "calls subprocess.run :2 with preexec_fn, in a copy of the server",
+    "import subprocess\nsubprocess.run(x, preexec_fn=f)": "calls subprocess.run :2 with preexec_fn",
     "import subprocess as s\nr = s.Popen\nr(x, **more)": "calls subprocess.Popen :3 with arguments that can't be seen",
     "import subprocess\nmap(subprocess.call, x)": (
         "hands on subprocess.call :2, so that it can't be seen how it is called"
@@ -193,3 +201,266 @@ def test_what_is_not(of: Examine, code: str, reason: str) -> None:
     want = " ".join(f"(model.py{word})" if word[0] == ":" and word.strip(":,").isdigit() else word for word in words)
     assert of(code).reason == want.replace(",)", "),")
     assert not of(code).shareable
+
+
+# -- the model's own modules ------------------------------------------------------------------------------------------------
+
+#: files in the model folder, `1/model.py` among them -> the reason; "" for none
+FOLLOWED = {
+    "a helper": ({"1/model.py": "import helper", "1/helper.py": "import torch"}, "imports torch (helper.py:1)"),
+    "a helper in the model folder": (
+        {"1/model.py": "from helper import say", "helper.py": "\nimport torch"},
+        "imports torch (helper.py:2)",
+    ),
+    "the version's before the model's": (
+        {"1/model.py": "import helper", "1/helper.py": "", "helper.py": "import torch"},
+        "",
+    ),
+    "relative": (
+        {"1/model.py": "from .helper import say", "1/helper.py": "import torch"},
+        "imports torch (helper.py:1)",
+    ),
+    "relative, the module": (
+        {"1/model.py": "from . import helper", "helper.py": "import torch"},
+        "imports torch (helper.py:1)",
+    ),
+    "a package": (
+        {"1/model.py": "import pkg.deep", "1/pkg/__init__.py": "", "1/pkg/deep.py": "import torch"},
+        "imports torch (pkg/deep.py:1)",
+    ),
+    "what a package imports": (
+        {"1/model.py": "from pkg import deep", "1/pkg/__init__.py": "import torch"},
+        "imports torch (pkg/__init__.py:1)",
+    ),
+    "from a package": (
+        {"1/model.py": "from pkg import deep", "1/pkg/__init__.py": "", "1/pkg/deep.py": "import torch"},
+        "imports torch (pkg/deep.py:1)",
+    ),
+    "up from a package": (
+        {
+            "1/model.py": "import pkg.deep.er",
+            "1/pkg/__init__.py": "",
+            "1/pkg/other.py": "import torch",
+            "1/pkg/deep/__init__.py": "",
+            "1/pkg/deep/er.py": "from ..other import x",
+        },
+        "imports torch (pkg/other.py:1)",
+    ),
+    "a folder without __init__": (
+        {"1/model.py": "import inner.deep", "inner/deep.py": "import torch"},
+        "imports torch (inner/deep.py:1)",
+    ),
+    "a folder named like a known module": ({"1/model.py": "import json.deep", "json/deep.py": "import torch"}, ""),
+    "one's own json": ({"1/model.py": "import json", "1/json.py": "import torch"}, "imports torch (json.py:1)"),
+    "a stand-in for pb_utils": (
+        {
+            "1/model.py": "import triton_python_backend_utils",
+            "1/triton_python_backend_utils.py": "import torch",
+        },
+        "",
+    ),
+    "by a constant name": (
+        {"1/model.py": "import importlib\nimportlib.import_module('pkg.deep')", "pkg/deep.py": "import torch"},
+        "imports torch (pkg/deep.py:1)",
+    ),
+    "everything of a helper": (
+        {"1/model.py": "from helper import *", "1/helper.py": "import torch"},
+        "imports torch (helper.py:1)",
+    ),
+    "everything of a package that lists it": (
+        {"1/model.py": "from pkg import *", "1/pkg/__init__.py": "__all__ = ['deep']", "1/pkg/deep.py": "import torch"},
+        "imports torch (pkg/deep.py:1)",
+    ),
+    "in circles": ({"1/model.py": "import a", "1/a.py": "import b", "1/b.py": "import a, model"}, ""),
+    "not imported": ({"1/model.py": "", "1/train.py": "import torch"}, ""),
+    "a name out of a helper": (
+        {"1/model.py": "from helper import o\no.fork()", "1/helper.py": "import os\no = os"},
+        "uses os.fork (model.py:2), which starts processes that are copies of the server",
+    ),
+    "a module out of a helper": (
+        {"1/model.py": "import pkg.helper\npkg.helper.os.fork()", "1/pkg/helper.py": "import os"},
+        "uses os.fork (model.py:2), which starts processes that are copies of the server",
+    ),
+    "a name out of everything": (
+        {"1/model.py": "from a import *\nsystem.fork()", "1/a.py": "from b import *", "1/b.py": "import os as system"},
+        "uses os.fork (model.py:2), which starts processes that are copies of the server",
+    ),
+    "a field that another file has filled": (
+        {
+            "1/model.py": "from base import Base\nclass M(Base):\n    def f(self): self.os.fork()",
+            "1/base.py": "import os\nclass Base:\n    def __init__(self): self.os = os",
+        },
+        "uses os.fork (model.py:3), which starts processes that are copies of the server",
+    ),
+    "a helper that is changed": (
+        {"1/model.py": "import helper\nhelper.x = 1\nsetattr(helper, n, 1)\nf(helper)", "1/helper.py": ""},
+        "",
+    ),
+    "a compiled module": (
+        {"1/model.py": "import fast", "1/fast.abi3.so": "", "1/fast.cpython-313-darwin.so": "", "1/fast.so": ""},
+        "imports fast (model.py:1), which is compiled",
+    ),
+    "byte code": ({"1/model.py": "import fast", "1/fast.pyc": ""}, "imports fast (model.py:1), which is compiled"),
+    "a helper that is broken": (
+        {"1/model.py": "import helper", "1/helper.py": "x = \n"},
+        "helper.py, line 1 can't be read: invalid syntax",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "reason"), FOLLOWED.values(), ids=FOLLOWED.keys())
+def test_imports_are_followed(of: Examine, files: dict[str, str], reason: str) -> None:
+    found = of(files["1/model.py"], files)
+    assert (found.reason, found.shareable) == (reason or SAFE_REASON, not reason)
+
+
+def test_modules_that_the_server_is_told_are_safe(of: Examine) -> None:
+    code = "import torch.nn as nn, pickle, os\nnn.x = 1\nos.umask(0)"
+    assert of(code, shared="torch").reason.startswith("imports pickle (model.py:1)")
+    assert of(code, shared="torch pickle").reason.startswith("uses os.umask (model.py:3)")
+    assert of(code, shared="torch.nn pickle os.umask").shareable
+    assert of("import torch.nn, torch.cuda", shared="torch.nn").reason == "imports torch.cuda (model.py:1)"
+    assert not of("import torchvision", shared="torch").shareable
+
+
+# -- async def execute ------------------------------------------------------------------------------------------------------
+
+M = "class TritonPythonModel"
+
+EXECUTES = {
+    f"{M}:\n    def execute(self, r): ...": False,
+    f"{M}:\n    async def execute(self, r): ...": True,
+    f"{M}(object):\n    async def execute(self, r): ...": True,
+    f"{M}:\n    @retry\n    def execute(self, r): ...": None,
+    f"{M}:\n    execute = f": None,
+    f"{M}:\n    if x:\n        async def execute(self, r): ...": None,
+    f"{M}: ...": None,
+    "x = 1": None,
+    f"class B:\n    async def execute(self, r): ...\n{M}(B): ...": True,
+    f"class A: ...\nclass B(A):\n    def execute(self, r): ...\n{M}(A, B): ...": False,
+    f"{M}(f()): ...": None,
+    f"{M}(TritonPythonModel): ...": None,
+    f"if x:\n    {M}:\n        def execute(self, r): ...\nelse:\n    {M}:\n        async def execute(self, r): ...": None,
+    "class B:\n    async def execute(self, r): ...\nTritonPythonModel = B": True,
+    "from base import Base\nTritonPythonModel = Base": True,
+    "from base import Base as TritonPythonModel": True,
+    f"from base import Plain\n{M}(Plain): ...": False,
+    f"import base\n{M}(base.Base): ...": True,
+    f"import numpy\n{M}(numpy.ndarray): ...": None,
+    "def f(:": None,
+}
+
+
+@pytest.mark.parametrize(("code", "asynchronous"), EXECUTES.items())
+def test_whether_execute_is_a_coroutine(of: Examine, code: str, asynchronous: bool | None) -> None:
+    base = "class Base:\n    async def execute(self, r): ...\nclass Plain:\n    def execute(self, r): ..."
+    assert of(code, {"1/base.py": base}).asynchronous is asynchronous
+
+
+# -- whatever the files hold --------------------------------------------------------------------------------------------------
+
+
+def test_limits(of: Examine, tmp_path: Path) -> None:
+    long = b"#" + b" " * FILE_BYTES
+    assert of(long).reason == "model.py is longer than 256 KiB"
+    assert of("import helper", {"1/helper.py": long}).reason == "helper.py is longer than 256 KiB"
+    several = {f"1/m{i}.py": long[:-1] for i in range(5)}
+    imports = "import " + ", ".join(f"m{i}" for i in range(FILES))
+    assert of(imports, several).reason == "its files are longer than 1024 KiB together"
+    small = {f"1/m{i}.py": "" for i in range(FILES)}
+    assert of(imports, small).reason == "consists of more than 200 files"
+    assert of("import " + ".".join("a" * 101)).reason == "imports a name of 101 parts (model.py:1)"
+    many = "\n".join(f"import os\nx = os.path.a{i}" for i in range(20))
+    assert of(many + "\nx.y").reason == "the name x stands for more than 16 things in it"
+
+
+def test_files_that_are_none(of: Examine, tmp_path: Path) -> None:
+    assert examine(tmp_path / "no.py", tmp_path, tmp_path).reason == "no.py can't be read: No such file or directory"
+    (tmp_path / "folder.py").mkdir()
+    assert examine(tmp_path / "folder.py", tmp_path, tmp_path).reason == "folder.py can't be read: Is a directory"
+    os.mkfifo(tmp_path / "pipe.py")
+    assert examine(tmp_path / "pipe.py", tmp_path, tmp_path).reason == "pipe.py can't be read: it is no file"
+    assert of(b"\xff\xfe\x00").reason.startswith("model.py")
+    assert of("# coding: latin-1\nx = 'ä'".encode("latin-1")).shareable
+
+
+DEEP = {
+    "parentheses": "(" * 5000 + ")" * 5000,
+    "lists": "[" * 150 + "]" * 150,
+    "sums": "+".join("1" * 60_000),
+    "signs": "-" * 100_000 + "1",
+    "attributes": "x" + ".a" * 60_000,
+    "calls": "x" + "()" * 60_000,
+    "items": "x" + "[0]" * 60_000,
+    "conditions": "1 if x else " * 20_000 + "1",
+    "otherwise": "if x: pass\n" + "elif x: pass\n" * 10_000,
+    "lambdas": "lambda: " * 20_000 + "1",
+    "names in a row": "".join(f"a{i + 1} = a{i}\n" for i in range(8_000)) + "a8000()",
+    "names in a row, from a module": "import os\na0 = os\n" + "".join(f"a{i + 1} = a{i}.x\n" for i in range(8_000)),
+    "names in circles": "".join(f"a{i % 50} = a{(i * 7 + i // 50) % 50}\n" for i in range(3_000)) + "a1()",
+    "classes in a row": "".join(f"class A{i}(A{i + 1}): ...\n" for i in range(8_000)) + "TritonPythonModel = A0",
+    "classes of classes": "".join(f"class A{i}(A{i + 1}, A{i + 1}, A{i + 1}): ...\n" for i in range(90))
+    + "TritonPythonModel = A0",
+    "targets": "a = " * 50_000 + "1",
+    "getattr": "getattr(" * 90 + "x" + ", 'a')" * 90,
+    "setattr": "setattr(" * 90 + "x" + ", 'a', 1)" * 90,
+    "a long name": "import " + "x" * 200_000,
+    "odd names": "import importlib\n"
+    + "\n".join(f"importlib.import_module({name!r})" for name in ("", ".", "a..b", "/", "\0", "\ud800")),
+    "nothing": "",
+    "a null byte": "x = 1\0",
+}
+
+
+@pytest.mark.parametrize("code", DEEP.values(), ids=DEEP.keys())
+def test_whatever_comes_is_answered(of: Examine, code: str) -> None:
+    found = of(code.encode(errors="backslashreplace"))
+    assert found.reason and isinstance(found.shareable, bool)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_garbage_is_answered(of: Examine, data: st.DataObject) -> None:
+    """Texts of the tables above, cut and put together at random, some of which are Python."""
+    lines = [line for code in (*SHARED.values(), *KEPT_APART, *EXECUTES) for line in textwrap.dedent(code).split("\n")]
+    pieces = data.draw(
+        st.lists(st.one_of(st.sampled_from(lines), st.text(max_size=8), st.sampled_from(["(", "'", "\t"])))
+    )
+    assert of("\n".join(pieces).encode(errors="replace")).reason
+    assert of(data.draw(st.binary(max_size=40))).reason
+
+
+#: What grows with its number: in a row, all on one name, and in circles.
+GROWING = {
+    "imports": "import a{i}\n",
+    "own imports": "from helper import a{i} as b{i}\nb{i}.x()\n",
+    "everything": "from helper import *\na{i}.x()\n",
+    "names": "a{i} = os.path\na{i}.x()\n",
+    "one name": "x = y\ny = x\nx.z()\n",
+    "fields": "class A{i}:\n    def f(self): self.a{i} = self.b = self.a{i}.c\n",
+    "functions": "def f{i}(a, b=os.path, *c): return [a.x for d in c if (e := os.sep)]\n",
+    "stores": "os.path.a[{i}] = 1\n",
+    "mentions": "np.zeros({i}).reshape(-1)[0].x.y = f'{{a.b(os.path)}}'\n",
+}
+
+
+@pytest.mark.parametrize("line", GROWING.values(), ids=GROWING.keys())
+def test_its_work_is_linear(of: Examine, line: str) -> None:
+    """Counted in calls of functions, which takes the same every time."""
+
+    def calls(count: int) -> int:
+        code = "import os\nimport numpy as np\n" + "".join(line.format(i=i) for i in range(count))
+        counter = itertools.count()
+        before = sys.getprofile()
+        sys.setprofile(lambda frame, event, argument: next(counter) if event == "call" else None)
+        try:
+            of(
+                code,
+                {"1/helper.py": "from helper import *\nimport os"},
+                shared=" ".join(f"a{i}" for i in range(count)) + " os.path",
+            )
+        finally:
+            sys.setprofile(before)
+        return next(counter)
+
+    assert calls(800) < 2.3 * calls(400)

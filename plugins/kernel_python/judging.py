@@ -1,0 +1,241 @@
+"""Is what a model imports and says safe to share? Holds it against the tables of shareable.py, and says what is not.
+
+Most names are safe or not whatever is done with them; a few calls are so by how they are made, which are at the end.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from kernel_python.mentions import OWN, STORED, VALUE, Chain, Import, Mention, Scope
+from kernel_python.shareable import ONLY, SAFE, UNSAFE, UNSAFE_ATTRIBUTES
+from kernel_python.sources import Names, Program
+
+__all__ = ["Judge"]
+
+#: Reached through another module (`logging.os`), these are what they are anywhere.
+_INNER = frozenset({"builtins", "ctypes", "gc", "importlib", "multiprocessing", "os", "signal", "sys", "warnings"})
+_UNKNOWN = "not known to be safe to share"
+_SHARED_BY_ALL = "which all models share"
+
+
+class Judge:
+    """Holds what a model imports and mentions against the tables, `shared_modules` being safe whatever they say."""
+
+    def __init__(self, shared_modules: frozenset[str]) -> None:
+        self._shared = shared_modules
+        self._modules = _MODULES
+
+    def of_import(self, shown: str, one: Import) -> str | None:
+        """Return why an import in a file is not safe; None where it is."""
+        place = f"({shown}:{one.line})"
+        module = ".".join(one.module[1:])
+        if self._is_shared(module):
+            return None
+        if one.module[1] not in SAFE:
+            cause = UNSAFE.get(one.module[1])
+            return f"imports {module} {place}" + (f", which {cause}" if cause else "")
+        found = _forbidden(one.module[1:])
+        if found is not None:
+            return f"imports {module} {place}{found[1]}"
+        if "*" in one.names and module in _MODULES:
+            return f"imports everything of {module} {place}, some of it {_UNKNOWN}"
+        return None
+
+    def of_mentions(self, program: Program) -> str | None:
+        """Return why something that is said in the files is not safe: the first that isn't."""
+        names = Names(program)
+        self._modules = _MODULES | {name for one in program.foreign for name in _prefixes(one.module[1:])}
+        for shown, source in program.files:
+            if source.exits:
+                return f"raises SystemExit ({shown}:{source.exits[0]}), which ends the server"
+            for mention in source.mentions:
+                found = self._mention(mention, names)
+                if found is not None:
+                    what, why = found
+                    return f"{what} ({shown}:{mention.line}){why}"
+        return None
+
+    # -- mentions ------------------------------------------------------------------------------------------------------
+
+    def _mention(self, mention: Mention, names: Names) -> tuple[str, str] | None:
+        """Return what a mention does and what is wrong with that; None where nothing is."""
+        for part in mention.chain[1:]:
+            if part in UNSAFE_ATTRIBUTES:
+                return f"uses {part}", f", which {UNSAFE_ATTRIBUTES[part]}"
+        for meaning in sorted(names.meanings(mention.scope, mention.chain)):
+            found = None if meaning[0] == OWN else self._meaning(meaning, mention)
+            if found is not None:
+                return found
+        return None
+
+    def _meaning(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
+        if any(self._is_shared(name) for name in _prefixes(chain)):
+            return None
+        found = _forbidden(chain) or self._inner(chain) or self._calls(chain, mention)
+        if found is not None:
+            return found
+        name = _dotted(chain)
+        if mention.use is STORED and len(chain) > 1 and chain[0] != "builtins":
+            changed = _dotted(chain[:-1])
+            if not changed.endswith(("(…)", "()", "[]")):
+                return f"changes {changed if chain[-1] == '[]' else name}", f", {_SHARED_BY_ALL}"
+        if mention.use is VALUE and name in self._modules:
+            return f"hands on {name}", ", so that it can't be seen what is done with it"
+        return None
+
+    def _inner(self, chain: Chain) -> tuple[str, str] | None:
+        """Judge a module that is reached through another."""
+        for place, part in enumerate(chain[1:], 1):
+            if part in _INNER:
+                return _forbidden(chain[place:])
+            if part.endswith((")", "]")):
+                return None
+        return None
+
+    def _calls(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
+        """Judge what depends on how it is called. A call is as far from the end of a meaning as from that of what is written."""
+        for place, call in mention.calls:
+            at = len(chain) - (len(mention.chain) - place)
+            rule = _RULES.get(_dotted(chain[:at])) if at > 0 else None
+            problem = rule(call, mention.scope) if rule else None
+            if problem is not None:
+                return f"calls {_dotted(chain[:at])}", f" {problem}"
+        if mention.use is VALUE and _dotted(chain) in _HANDED_ON:
+            return f"hands on {_dotted(chain)}", ", so that it can't be seen how it is called"
+        return None
+
+    def _is_shared(self, name: str) -> bool:
+        return any(prefix in self._shared for prefix in _prefixes(name.split(".")))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _dotted(chain: Chain | list[str]) -> str:
+    """Return a chain as it is written: `os.environ[]`, `logging.getLogger().name`."""
+    return "".join(part if part[:1] in ("(", "[") else f".{part}" for part in chain)[1:]
+
+
+def _prefixes(chain: Chain | list[str]) -> Iterator[str]:
+    return (_dotted(chain[:end]) for end in range(1, len(chain) + 1))
+
+
+def _forbidden(chain: Chain) -> tuple[str, str] | None:
+    """Return what is wrong with a name of a foreign module whatever is done with it."""
+    before = ""
+    for end, name in enumerate(_prefixes(chain)):
+        if name in UNSAFE:
+            return f"uses {name.removeprefix('builtins.')}", f", which {UNSAFE[name]}"
+        part = chain[end]
+        if (before in ONLY and part not in ONLY[before]) or (end and _is_private(part) and before[-1:] not in ")]"):
+            return f"uses {name}", f", {_UNKNOWN}"
+        before = name
+    return None
+
+
+#: Who has one of these may do with it what isn't safe.
+_MODULES = frozenset(
+    name
+    for unsafe in (*UNSAFE, *ONLY)
+    for name in [*_prefixes(unsafe.split("."))][: None if unsafe in ONLY else -1]
+    if not name.startswith(("builtins", "os.environ", "sys.std", "asyncio.get_"))
+    and not name.rpartition(".")[2][:1].isupper()
+)
+
+
+# -- calls that are safe or not by how they are made: None, or what is wrong ----------------------------------------------
+
+_Rule = Callable[[ast.Call, Scope], "str | None"]
+
+
+def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Return what a call gives by name; None is the name of `**more`."""
+    return {keyword.arg: keyword.value for keyword in call.keywords}
+
+
+def _constant(node: ast.expr | None, default: object = None) -> object:
+    return node.value if isinstance(node, ast.Constant) else default
+
+
+def _child(call: ast.Call, scope: Scope) -> str | None:
+    """Allow programs that are started plainly: no code of the model runs in a copy of the server, no open file is handed on."""
+    given = _keywords(call)
+    if None in given or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return "with arguments that can't be seen"
+    if len(call.args) > 6:  # the next is preexec_fn
+        return "with many unnamed arguments"
+    return _child_task(call, scope)
+
+
+def _child_task(call: ast.Call, scope: Scope) -> str | None:
+    given = _keywords(call)
+    if None in given:
+        return "with arguments that can't be seen"
+    for name, harmless in (("preexec_fn", None), ("close_fds", True)):
+        if name in given and _constant(given[name], "?") is not harmless:
+            return f"with {name}"
+    return None
+
+
+def _array_file(call: ast.Call, scope: Scope) -> str | None:
+    allowed = _keywords(call).get("allow_pickle", ast.Constant(False))
+    if _constant(allowed, True) is False:
+        return None
+    return "with allow_pickle, which finds classes by the names of their modules"
+
+
+def _array_file_read(call: ast.Call, scope: Scope) -> str | None:
+    return _array_file(call, scope) if len(call.args) < 3 else "with many unnamed arguments"
+
+
+def _own_loop(call: ast.Call, scope: Scope) -> str | None:
+    return "while it is imported" if scope.on_import() else None
+
+
+def _this_loop(call: ast.Call, scope: Scope) -> str | None:
+    """Outside of coroutines it makes a loop for the main thread, which here is the server's."""
+    inner: Scope | None = scope
+    while inner is not None and inner.kind == "lambda":
+        inner = inner.outer
+    return None if inner is not None and inner.kind == "async def" else "outside of a coroutine"
+
+
+def _import_by_name(call: ast.Call, scope: Scope) -> str | None:
+    return "with a name that can't be seen"  # others have become imports
+
+
+def _logger(call: ast.Call, scope: Scope) -> str | None:
+    name = _constant(call.args[0]) if call.args else None
+    return f"for {name}, the server's" if str(name).partition(".")[0].startswith("kernel") else None
+
+
+def _descriptor(call: ast.Call, scope: Scope) -> str | None:
+    number = _constant(call.args[0]) if call.args else None
+    return f"of {number}, which is the server's" if number in (0, 1, 2) else None
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(
+        [f"subprocess.{name}" for name in "Popen call check_call check_output getoutput getstatusoutput run".split()],
+        _child,
+    ),
+    **dict.fromkeys(
+        [f"asyncio.{within}create_subprocess_{how}" for within in ("", "subprocess.") for how in ("exec", "shell")],
+        _child_task,
+    ),
+    "numpy.load": _array_file_read,
+    "numpy.save": _array_file,
+    "asyncio.Runner": _own_loop,
+    "asyncio.run": _own_loop,
+    "asyncio.get_event_loop": _this_loop,
+    "importlib.import_module": _import_by_name,
+    "logging.getLogger": _logger,
+    "os.close": _descriptor,
+}
+#: Where one of these is handed on, nobody sees how it is called.
+_HANDED_ON = frozenset(
+    name for name, rule in _RULES.items() if rule in (_child, _child_task, _this_loop, _import_by_name)
+)
