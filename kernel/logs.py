@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from dataclasses import dataclass
 from time import gmtime, strftime
+from typing import ClassVar
 
 __all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up"]
 
@@ -37,7 +37,6 @@ class Formatter(logging.Formatter):
     def __init__(self, format: str = "default") -> None:
         super().__init__()
         self._iso = format == "ISO8601"
-        self._pid = os.getpid()
 
     def format(self, record: logging.LogRecord) -> str:
         letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
@@ -47,7 +46,7 @@ class Formatter(logging.Formatter):
         else:
             micros = int(record.created % 1 * 1_000_000)
             head = f"{letter}{strftime('%m%d %H:%M:%S', when)}.{micros:06}"
-        line = f"{head} {self._pid} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
+        line = f"{head} {record.process} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         for part in (trace, record.stack_info):
             # Indented, so that nothing an exception says can pass for a line of the log.
@@ -88,7 +87,70 @@ class ProcessLog:
         # Other libraries' debugging is nobody's wish; `--log-verbose` is about the kernel, its plugins and their models.
         for name in {"kernel", *(name.partition(".")[0] for name in logging.root.manager.loggerDict)}:
             if name.startswith("kernel"):
-                logging.getLogger(name).setLevel(logging.DEBUG if options.verbose else logging.INFO)
+                logging.Logger.setLevel(logging.getLogger(name), logging.DEBUG if options.verbose else logging.INFO)
+
+    def protect(self) -> None:
+        """Log what the server says whatever is done to `logging` from now on. Again: for loggers that have come since."""
+        _OwnLogger.home = self._handler
+        root = logging.getLogger()
+        if self._handler in root.handlers:
+            root.removeHandler(self._handler)
+            root.addHandler(_Shared(self._handler))
+        for name, logger in list(logging.root.manager.loggerDict.items()):
+            if name.startswith("kernel") and type(logger) is logging.Logger:
+                logger.__class__ = _OwnLogger
+
+    def release(self) -> None:
+        """Let `logging` be as any other's again; the root has whatever handlers it was left with."""
+        _OwnLogger.home = None
+        for logger in logging.root.manager.loggerDict.values():
+            if type(logger) is _OwnLogger:
+                logger.__class__ = logging.Logger  # type: ignore[assignment]
+
+
+class _OwnLogger(logging.Logger):
+    """What a logger of the server's own becomes: code of models, which shares the process, can't silence it.
+
+    `logging.config`, `logging.disable`, `basicConfig(force=True)` and the like are a model's own affair in the reference, where
+    it has a process of its own. What they do to other loggers stays as it is.
+    """
+
+    home: ClassVar[logging.Handler | None] = None
+
+    @property
+    def disabled(self) -> bool:
+        return False
+
+    @disabled.setter
+    def disabled(self, value: bool) -> None:
+        """`logging.config` sets this for every logger that it is not told of."""
+
+    def setLevel(self, level: int | str) -> None:
+        """The server's level is its own flags' business."""
+
+    def isEnabledFor(self, level: int) -> bool:
+        return level >= self.getEffectiveLevel()  # whatever `logging.disable` says
+
+    def callHandlers(self, record: logging.LogRecord) -> None:
+        if self.home is not None:
+            self.home.handle(record)
+            record.__dict__[_TOLD] = True
+        super().callHandlers(record)
+
+
+_TOLD = "kernel_told"  # in a record that the process's handler has had
+
+
+class _Shared(logging.Handler):
+    """Stands among the root's handlers for the process's own, which nobody finds there who clears, closes or quietens those."""
+
+    def __init__(self, home: logging.Handler) -> None:
+        super().__init__()
+        self._home = home
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _TOLD not in record.__dict__:
+            self._home.handle(record)
 
 
 def set_up(options: LogOptions) -> ProcessLog:

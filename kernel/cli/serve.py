@@ -32,7 +32,7 @@ from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
-from kernel.logs import set_up
+from kernel.logs import ProcessLog, set_up
 from kernel.plugins import Plugins
 from kernel.server import Kernel
 from kernel.settings import LogSettings
@@ -112,7 +112,7 @@ def serve(arguments: Sequence[str]) -> int:
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     chosen = log_options(options)
     try:
-        log_settings = LogSettings(chosen, set_up(chosen).apply)
+        process_log = set_up(chosen)
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1
@@ -121,8 +121,9 @@ def serve(arguments: Sequence[str]) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     _keep_memory()
     _allow_files()
+    process_log.protect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = _until_done(runner.get_loop(), _run(paths, options, log_settings))
+        status = _until_done(runner.get_loop(), _run(paths, options, process_log))
         # Tasks of models are cancelled, and may answer that with a SystemExit; threads of the loop's executor are waited for.
         with Ending(status), contextlib.suppress(SystemExit, KeyboardInterrupt):
             runner.close()
@@ -194,7 +195,7 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> int:
+async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: ProcessLog) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -209,7 +210,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
 
     Signals(loop, signalled, functools.partial(leave, 1)).start(signal.SIGTERM, signal.SIGINT)
     try:
-        kernel = _kernel(paths, options, log_settings)
+        kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
     except ServingError as error:
         return _not_created(error)
     Watchdog(kernel).start()
@@ -230,6 +231,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, log_settings: 
     except Exception as error:
         log.exception("unexpected error while loading")
         return _not_created(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+    process_log.protect()  # what was imported with the models, too
     _log_models(kernel)
     try:
         frontends = kernel.plugins.frontends(kernel, options)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import logging.config
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,71 @@ def test_file(tmp_path: Path, own_logging: None) -> None:
     assert (tmp_path / "log").read_text().endswith('"hello"\n')
     with pytest.raises(OSError, match="No such file or directory"):
         set_up(LogOptions(file=str(tmp_path / "none" / "log")))
+
+
+def configure() -> None:
+    logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL", "handlers": []}})
+
+
+def disable() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+def force() -> None:
+    logging.basicConfig(force=True, stream=io.StringIO(), level=logging.CRITICAL)
+
+
+def clear() -> None:
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        handler.setLevel(logging.CRITICAL)
+        handler.close()
+        root.removeHandler(handler)
+
+
+def quieten() -> None:
+    for name in ("kernel", "kernel.test", "somebody.else"):
+        logger = logging.getLogger(name)
+        logger.disabled, logger.propagate = True, False
+        logger.setLevel(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("silence", [configure, disable, force, clear, quieten])
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_model_cannot_silence_the_server(
+    silence: Callable[[], None], to_file: bool, tmp_path: Path, own_logging: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process that they share; and afterwards everything is as it was."""
+    console = io.StringIO()
+    monkeypatch.setattr("sys.stderr", console)
+    log, other = logging.getLogger("kernel.test"), logging.getLogger("somebody.else")
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    before = [(logger, logger.propagate, logger.disabled, logger.level) for logger in loggers]
+    process_log = set_up(LogOptions(file=str(tmp_path / "log") if to_file else ""))
+    try:
+        process_log.protect()
+        log.info("a")
+        other.info("b")
+        silence()
+        log.info("c")
+        other.info("d")
+        logging.getLogger("kernel_test.late").warning("e")
+        process_log.protect()
+        logging.getLogger("kernel_test.late").warning("f")
+        process_log.apply(LogOptions(info=False))
+        log.info("g")
+        process_log.apply(LogOptions(verbose=1))
+        log.debug("h")
+    finally:
+        process_log.release()
+        process_log._handler.close()
+        logging.disable(logging.NOTSET)
+        for logger, propagate, disabled, level in before:
+            logger.propagate, logger.disabled = propagate, disabled
+            logger.setLevel(level)
+    told = "".join(re.findall(r'"(.)"', (tmp_path / "log").read_text() if to_file else console.getvalue()))
+    assert told.replace("e", "") == "abcfh"
+    assert type(log) is logging.Logger
 
 
 def test_table() -> None:
