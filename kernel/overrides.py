@@ -27,8 +27,8 @@ _LOCK = "lock"
 
 
 def check_model_name(name: str) -> None:
-    """Refuse a name that could lead out of a repository. Raises ServingError(INVALID_ARG)."""
-    if not name or "/" in name or "\\" in name or ".." in name or "\0" in name or name == ".":
+    """Refuse a name that could lead out of a repository; `...` and `model..1` don't. Raises ServingError(INVALID_ARG)."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         shown = name.replace("\0", "\\0")
         raise ServingError(
             Code.INVALID_ARG, f"invalid model name '{shown}', model name must not contain path traversal characters"
@@ -96,9 +96,10 @@ def _locked(root: Path) -> int:
 
 
 def _inside(given: str) -> str:
-    path = given.removeprefix("file:")
-    normal = posixpath.normpath(path.replace("\\", "/"))
-    if path == "" or normal in (".", "..") or normal.startswith(("/", "../")) or "\0" in path:
+    """Return a path within the model folder; slashes in front mean that folder, as in the reference."""
+    path = given.removeprefix("file:").lstrip("/")
+    normal = posixpath.normpath(path)
+    if path == "" or path.endswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
         shown, normal = given.replace("\0", "\\0"), normal.replace("\0", "\\0")
         raise ServingError(
             Code.INVALID_ARG,

@@ -100,6 +100,7 @@ def listed(names: Iterable[str], *, limit: int = 20) -> str:
 
 def shown(value: object, limit: int = 60) -> str:
     """Return a value that came from a file, short and on one line."""
-    text = value if isinstance(value, str) else str(list(value)) if isinstance(value, Sequence) else str(value)
+    listed = isinstance(value, Sequence) and not isinstance(value, (str, list))
+    text = str(list(value)) if listed else str(value)  # type: ignore[call-overload]
     text = text.encode("unicode_escape", "backslashreplace").decode("ascii") if not text.isprintable() else text
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

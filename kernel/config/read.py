@@ -6,15 +6,15 @@ can hurt.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path as FilePath
 
 from google.protobuf import json_format, text_format
 
 from kernel.config.errors import ConfigError, ConfigErrors
+from kernel.config.lenient import JsonError, parse_json
 from kernel.config.positions import MAX_DEPTH, scan
-from kernel.config.schema import json_mistakes, text_mistakes
+from kernel.config.schema import json_tree, text_mistakes
 from kernel.config.source import OVERRIDE, ConfigSource, config_file
 from kernel.errors import Code
 from kernel.model_config_pb2 import ModelConfig as Message
@@ -23,8 +23,6 @@ __all__ = ["MAX_BYTES", "read_message"]
 
 #: The largest config that is read. Real ones are a few kB.
 MAX_BYTES = 1 << 20
-
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def read_message(
@@ -96,28 +94,13 @@ def _read_json(text: str) -> Message:
 
     if len(text) > MAX_BYTES:
         raise ConfigErrors([mistake(f"it is larger than {MAX_BYTES} bytes")])
-    depth = 0
-    for found in _BRACKETS.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found.group()[:1], 0)
-        if depth > MAX_DEPTH:
-            raise ConfigErrors([mistake(f"objects are nested deeper than {MAX_DEPTH}")])
-    repeated: list[str] = []
-
-    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
-        result = dict(items)
-        if len(result) < len(items):
-            names = [name for name, _ in items]
-            repeated.extend(sorted({name for name in names if names.count(name) > 1})[:5])
-        return result
-
     try:
-        tree = json.loads(text, object_pairs_hook=pairs)
-    except json.JSONDecodeError as error:
-        raise ConfigErrors([mistake(f"not JSON: {error.msg}", "", error.lineno, error.colno)]) from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise ConfigErrors([mistake(f"not JSON: {error}")]) from None
-    errors = [mistake(f"'{name}' is given twice in one object, wanted once") for name in repeated]
-    for where, _, sentence in json_mistakes(tree, Message.DESCRIPTOR):
+        document = parse_json(text, MAX_DEPTH)
+    except JsonError as error:
+        raise ConfigErrors([mistake(f"not JSON: {error.message}", "", error.line, error.column)]) from None
+    tree, mistakes = json_tree(document, Message.DESCRIPTOR)
+    errors = []
+    for where, _, sentence in mistakes:
         errors.append(mistake(sentence, ConfigSource("override", OVERRIDE).error("", "", where).field))
     if errors:
         raise ConfigErrors(errors)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernel.config.errors import did_you_mean, listed, shown
+from kernel.config.lenient import Pairs
 from kernel.config.positions import Key, Node, Path
 from kernel.model_config_pb2 import DESCRIPTOR
 
-__all__ = ["json_mistakes", "text_mistakes"]
+__all__ = ["json_tree", "text_mistakes"]
 
 #: What people write for a data type, without `TYPE_` -> what it is called here.
 _ALIASES = {
@@ -34,6 +35,11 @@ _RANGES = {
 }
 _INTEGER = re.compile(r"-?\s*(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _BOOLEANS = frozenset({"true", "false", "True", "False", "t", "f", "1", "0"})
+#: What JSON may say for a boolean, in quotes and in any case.
+_WORDS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
 _FLOAT = re.compile(r"-?\s*(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fF]?|-?\s*(inf|infinity|nan)", re.IGNORECASE)
 
 Mistake = tuple[Path, "Node | None", str]
@@ -198,64 +204,109 @@ def _text_message(node: Node, message: Any, path: Path, report: Callable[[Mistak
         report(((*path, name), node.fields[name][0], sentence))
 
 
-def json_mistakes(value: object, message: Any) -> list[Mistake]:
-    """Return what in a JSON document the schema of `message` doesn't allow: (path, None, sentence)."""
+def json_tree(value: object, message: Any) -> tuple[dict[str, Any], list[Mistake]]:
+    """Return what a JSON document says in the form that protobuf's reader takes, and what the schema of `message` doesn't allow:
+    (path, None, sentence).
+
+    The reference takes more than that form: one value for a list of one, lists in lists, a name given twice (the later value
+    counts, lists and maps go on), `"true"` for true, enums in small letters or as numbers in quotes, null for what is not said.
+    """
     mistakes: list[Mistake] = []
-    _json_message(value, message, (), mistakes.append)
-    return mistakes
+    tree = _json_message(value, message, (), mistakes.append)
+    return tree, mistakes
 
 
-def _json_message(value: object, message: Any, path: Path, report: Callable[[Mistake], None]) -> None:
-    if not isinstance(value, dict):
+def _json_message(value: object, message: Any, path: Path, report: Callable[[Mistake], None]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    if not isinstance(value, Pairs):
         report((path, None, f"got {shown(value)}, wanted an object with fields of {message.name}"))
-        return
+        return tree
     fields = {**message.fields_by_camelcase_name, **message.fields_by_name}
-    for name, item in value.items():
+    objects: dict[str, Pairs] = {}  # of fields that are one message: what was given is merged
+    for name, item in value:
         field = fields.get(name)
         here: Path = (*path, name)
         if field is None:
             report((here, None, _no_field(name, message)))
         elif item is None:
             continue
+        elif field.containing_oneof is not None and field.name in tree:
+            report((here, None, f"'{name}' is given twice in one object, wanted once"))
         elif _is_map(field):
-            entry = field.message_type.fields_by_name["value"]
-            if not isinstance(item, dict):
-                report((here, None, f"got {shown(item)} for '{name}', wanted an object"))
-                continue
-            for key, part in item.items():
-                _json_value(part, entry, (*here, Key(key)), report)
+            _json_map(item, field, here, tree.setdefault(field.name, {}), report)
         elif _is_repeated(field):
-            if not isinstance(item, list):
-                report((here, None, f"got {shown(item)} for '{name}', wanted a list"))
-                continue
-            for index, part in enumerate(item):
-                _json_value(part, field, (*here, index), report)
+            items = tree.setdefault(field.name, [])
+            for part in _flat(item):
+                items.append(_json_value(part, field, (*here, len(items)), report))
         else:
-            _json_value(item, field, here, report)
-    for name, sentence in _clashes(
-        message, {fields[name].name for name, item in value.items() if name in fields and item is not None}
-    ):
-        report(((*path, name), None, sentence))
+            if isinstance(item, Pairs):
+                item = objects[field.name] = Pairs([*objects.get(field.name, ()), *item])
+            tree[field.name] = _json_value(item, field, here, report)
+    for name, sentence in _clashes(message, set(tree)):
+        report(((*path, next(given for given, _ in value if given in fields and fields[given].name == name)), None, sentence))
+    return tree
 
 
-def _json_value(value: object, field: Any, path: Path, report: Callable[[Mistake], None]) -> None:
+def _json_map(
+    value: object, field: Any, path: Path, tree: dict[str, Any], report: Callable[[Mistake], None]
+) -> None:
+    if not isinstance(value, Pairs):
+        report((path, None, f"got {shown(value)} for '{field.name}', wanted an object"))
+        return
+    entry = field.message_type.fields_by_name["value"]
+    seen: set[str] = set()
+    for key, part in value:
+        if key in seen:
+            report((path, None, f"'{key}' is given twice in one object, wanted once"))
+        seen.add(key)
+        if part is None:
+            part = Pairs() if _kind(entry) == "message" else ""
+        tree[key] = _json_value(part, entry, (*path, Key(key)), report)
+
+
+def _flat(value: object) -> Iterator[object]:
+    """Yield the items of a list, also of lists in it; what is no list is the one item."""
+    if not isinstance(value, list) or isinstance(value, Pairs):
+        yield value
+        return
+    for part in value:
+        if part is not None:
+            yield from _flat(part)
+
+
+def _json_value(value: object, field: Any, path: Path, report: Callable[[Mistake], None]) -> Any:
+    """Return the value in the form that protobuf's reader takes."""
     kind = _kind(field)
     if kind == "message":
-        _json_message(value, field.message_type, path, report)
-        return
+        return _json_message(value, field.message_type, path, report)
     mistake: str | None = None
-    if kind == "enum" and isinstance(value, str):
-        mistake = None if value in field.enum_type.values_by_name else _no_value(value, field)
-    elif kind == "enum" and type(value) is int:
-        mistake = None if value in field.enum_type.values_by_number else _no_value(str(value), field)
+    if kind == "enum" and not isinstance(value, (bool, list)):
+        value, mistake = _enum_value(value, field)
     elif kind == "string":
         mistake = None if isinstance(value, str) else f"got {shown(value)} for '{field.name}', wanted a string"
     elif kind == "bool":
+        if isinstance(value, str):
+            value = _WORDS.get(value.lower(), value)
         mistake = None if isinstance(value, bool) else f"got {shown(value)} for '{field.name}', wanted true or false"
-    elif isinstance(value, (dict, list, bool)):
+    elif isinstance(value, (list, bool)):
         mistake = f"got {shown(value)} for '{field.name}', wanted one value"
     elif kind in _RANGES:
         whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
         mistake = _bad_integer(str(int(value)) if whole and isinstance(value, float) else str(value), kind, field.name)
     if mistake:
         report((path, None, mistake))
+    return value
+
+
+def _enum_value(value: object, field: Any) -> tuple[object, str | None]:
+    """Return a value's number, or why there is none."""
+    names, numbers = field.enum_type.values_by_name, field.enum_type.values_by_number
+    if isinstance(value, str):
+        known = names.get(value)
+        if known is None and value.isascii() and value.isdigit() and len(value) < 10:
+            known = numbers.get(int(value))
+        if known is None:
+            known = names.get(value.upper().replace("-", "_"))
+    else:
+        known = numbers.get(int(value)) if isinstance(value, (int, float)) and value == int(value) else None
+    return (value, _no_value(str(value), field)) if known is None else (known.number, None)

@@ -154,7 +154,10 @@ OVERRIDES = [
     ('{"input":[{"data_type":77}]}', "config override $.input[0].data_type: ", "no value '77' in DataType"),
     ('{"input":[{"dims":[1,"a"]}]}', "config override $.input[0].dims[1]: ", "got a for 'dims', wanted an integer"),
     ('{"input":[{"dims":[2.5]}]}', "config override $.input[0].dims[0]: ", "wanted an integer"),
-    ('{"input":{}}', "config override $.input: ", "wanted a list"),
+    ('{"input":3}', "config override $.input[0]: ", "wanted an object with fields of ModelInput"),
+    ('{"max_batch_size":[3]}', "config override $.max_batch_size: ", "wanted one value"),
+    ('{"dynamic_batching":[{}]}', "config override $.dynamic_batching: ", "wanted an object"),
+    ('{"input":[{"data_type":FP32}]}', "config override:1:24: ", "not JSON: wanted a value"),
     ('{"name":3}', "config override $.name: ", "got 3 for 'name', wanted a string"),
     (
         '{"max_batch_size":true}',
@@ -178,13 +181,27 @@ OVERRIDES = [
         "did you mean 'string_value'?",
     ),
     ('{"versionPolicy":{"all":{},"latest":{}}}', "config override $.versionPolicy.all: ", "are given together"),
-    ('{"name":"a","name":"b"}', "config override: ", "'name' is given twice in one object"),
-    ('{"name":\n  "a",}', "config override:2:7: ", "not JSON: "),
+    (
+        '{"parameters":{"a":{},"a":{}}}',
+        "config override $.parameters: ",
+        "'a' is given twice in one object",
+    ),
+    (
+        '{"dynamic_batching":{},"dynamic_batching":{}}',
+        "config override $.dynamic_batching: ",
+        "'dynamic_batching' is given twice in one object",
+    ),
+    ('{"name":\n  "a",,}', "config override:2:7: ", "not JSON: wanted a name or '}'"),
+    ('{"name":"a"} x', "config override:1:14: ", "not JSON: there is more behind the end"),
+    ('{"max_batch_size":03}', "config override:1:19: ", "not JSON: '03' begins with a zero"),
+    ('{"max_batch_size":"3.0"}', "config override $.max_batch_size: ", "wanted an integer"),
+    ('{"max_batch_size":NaN}', "config override:1:19: ", "not JSON: wanted a value"),
+    ('/* c */{"name":"a"}', "config override:1:1: ", "not JSON: wanted a value"),
     ("[]", "config override: ", "got [], wanted an object with fields of ModelConfig"),
     ("", "config override:1:1: ", "not JSON: "),
-    ("[" * 10_000, "config override: ", "nested deeper than"),
-    ('{"name":"\\ud800"}', "config override: ", ""),
-    ("9" * 10_000, "config override: ", ""),
+    ("[" * 10_000, "config override:1:65: ", "nested deeper than"),
+    ('{"name":"\\ud800"}', "config override:1:16: ", "not JSON: a high surrogate without its low one"),
+    ("9" * 10_000, "config override:1:1: ", "not JSON: a number beyond all bounds"),
 ]
 
 
@@ -194,6 +211,44 @@ def test_override_mistakes(tmp_path, text, start, says):
     assert str(error.errors[0]).startswith(f"{start}failed to read the config given with the load request — ")
     assert says in str(error)
     assert error.stage == "A"
+
+
+#: As the reference's parser takes them (observed): what people write by hand.
+LENIENT = [
+    ("{'backend':'x',}", {"backend": "x"}),
+    ('{backend:"x",input:[{name:"X",dims:[1,2,],},],}', {"backend": "x", "input": [("X", [1, 2])]}),
+    ('{"input":{"name":"X","dims":3}}', {"input": [("X", [3])]}),
+    ('{"input":[[{"name":"X","dims":[[1],2,null]}],null]}', {"input": [("X", [1, 2])]}),
+    ('{"max_batch_size":3,"maxBatchSize":4}', {"max_batch_size": 4}),
+    ('{"max_batch_size":3,"max_batch_size":null}', {"max_batch_size": 3}),
+    ('{"max_batch_size":"3"}', {"max_batch_size": 3}),
+    ('{"max_batch_size":3.}', {"max_batch_size": 3}),
+    ('{"input":[{"name":"X"}],"input":[{"name":"Y"}]}', {"input": [("X", []), ("Y", [])]}),
+    ('{"metric_tags":{"a":"1","b":null},"metric_tags":{"a":"2"}}', {"metric_tags": {"a": "2", "b": ""}}),
+    ('{"optimization":{"priority":1},"optimization":{"graph":{"level":1}}}', {"optimization": (1, 1)}),
+    ('{"response_cache":{"enable":"True"}}', {"response_cache": True}),
+    ("{'backend':'pyth\\qon\n\\'\\x\"'}", {"backend": "pythqon\n'x\""}),
+    ('{"backend":"\\ud83d\\ude00\t"}', {"backend": "\U0001f600\t"}),
+    *(
+        (f'{{"input":[{{"data_type":{value}}}]}}', {"data_type": 11})
+        for value in ("11", "11.0", '"11"', '"type_fp32"', '"Type-Fp32"')
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), LENIENT, ids=[case[0][:40] for case in LENIENT])
+def test_override_as_people_write_it(tmp_path, text, wanted):
+    message, _ = read_message(tmp_path, override=text)
+    said = {
+        "backend": message.backend,
+        "input": [(one.name, list(one.dims)) for one in message.input],
+        "max_batch_size": message.max_batch_size,
+        "metric_tags": dict(message.metric_tags),
+        "optimization": (message.optimization.priority, message.optimization.graph.level),
+        "response_cache": message.response_cache.enable,
+        "data_type": message.input[0].data_type if message.input else None,
+    }
+    assert {name: said[name] for name in wanted} == wanted
 
 
 def test_override_replaces_the_file(tmp_path):

@@ -164,6 +164,16 @@ def test_names_that_lead_out(tmp_path: Path, name: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("name", ["...", "model..1"])
+def test_names_with_dots_that_lead_nowhere(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        async with explicit(tmp_path) as kernel:
+            await kernel.load(name, config=config(), files={"file:/1/answer": b"3"})
+            assert await said(kernel, name) == 3
+
+    run(main())
+
+
 # -- what has not changed ----------------------------------------------------------------------------------------------
 
 
