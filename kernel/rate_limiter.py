@@ -1,8 +1,9 @@
 """Who may execute now, where executions need resources of which there are only so many. Pure: no clock, no loop.
 
-The law: what is held of a resource never exceeds what there is when it is taken; whoever may start next is who has had the least
-(`priority × executions`), and who waits for resources keeps others from taking them first, so nobody waits for ever. An instance
-says what it needs as a Claimant; the scheduler (limited.py) asks, takes and gives back. (Contract: scheduling, section 7.)
+The law: what is held of a resource never exceeds what there is when it is taken; whoever may start next is who will then have had
+the least (`priority × executions`, that one included; of equals the one with the larger share, then who came first), and who
+waits for resources keeps others from taking them first, so nobody waits for ever. An instance says what it needs as a Claimant;
+the scheduler (limited.py) asks, takes and gives back. (Contract: scheduling, section 7.)
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ def needs_of(resources: Iterable[tuple[str, bool, int]], device: int) -> dict[Re
 class Claimant:
     """An instance as the limiter sees it.
 
-    `rank`: its priority times its executions so far; who has the lowest is the next. `wants`: whether it would start an execution
-    if it might. `urgent`: whether somebody who executes waits for that: what that one holds, others may be waiting for.
-    `look`: called when it may start.
+    `rank`: its priority times its executions, the next one included; who has the lowest is the next. With those so far alone all
+    would begin as equals, and who has the smallest share would be ahead of it by one execution for ever. `step`: its priority.
+    `wants`: whether it would start an execution if it might. `urgent`: whether somebody who executes waits for that: what that
+    one holds, others may be waiting for. `look`: called when it may start.
     """
 
     __slots__ = ("limiter", "look", "needs", "rank", "since", "step", "urgent", "wants")
@@ -87,7 +89,7 @@ class Claimant:
         self.wants = wants
         self.urgent = urgent
         self.look = look
-        self.rank = 0
+        self.rank = self.step
         self.since = 0  # place in the order of arrival among those who wait
 
     def would_starve(self, stuck: Callable[[Any], bool]) -> bool:
@@ -236,7 +238,7 @@ class RateLimiter:
 
     def ready(self) -> Iterator[Claimant]:
         """Yield those who wait and may start, in order. Whoever gets one lets it look, before asking for the next."""
-        for claimant in sorted(self.waiting, key=lambda one: (one.rank, one.since)):
+        for claimant in sorted(self.waiting, key=lambda one: (one.rank, one.step, one.since)):
             if claimant not in self.waiting:
                 continue
             if not claimant.wants():
@@ -247,4 +249,4 @@ class RateLimiter:
 
 
 def _before(one: Claimant, other: Claimant) -> bool:
-    return (one.rank, one.since) < (other.rank, other.since or one.since + 1)
+    return (one.rank, one.step, one.since) < (other.rank, other.step, other.since or one.since + 1)

@@ -110,6 +110,100 @@ def test_priorities_are_shares(tmp_path: Path) -> None:
     run(main())
 
 
+async def keep_busy(kernel: Kernel, model: str, clients: int, pause: float) -> None:
+    """Have `clients` ask one after the other for ever, each `pause` seconds after its last answer."""
+
+    async def ask() -> None:
+        while True:
+            await kernel.infer(model, {"X": np.ones(1, np.float32)})
+            await asyncio.sleep(pause)
+
+    await asyncio.gather(*(ask() for _ in range(clients)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    priorities=st.lists(st.integers(0, 5), min_size=2, max_size=4),
+    seconds=st.lists(st.sampled_from([0.5, 1.0, 1.7]), min_size=4, max_size=4),
+    counts=st.lists(st.integers(1, 2), min_size=4, max_size=4),
+    clients=st.integers(3, 8),
+    pause=st.sampled_from([0.0, 0.01, 0.2]),
+    backwards=st.booleans(),
+)
+def test_shares_of_models_that_are_always_busy(
+    priorities: list[int], seconds: list[float], counts: list[int], clients: int, pause: float, backwards: bool
+) -> None:
+    """At no time is a model ahead of its share by more than an execution, and soon all have theirs within a tenth."""
+
+    async def main(folder: Path) -> None:
+        names = "abcd"[: len(priorities)]
+        models, weights = {}, {}
+        for name, priority, count in zip(names, priorities, counts):
+            models[name] = model(group({"R": 2}, priority=priority, count=count))
+            weights[name] = count / max(1, priority)
+        behaviours = {name: sleeping(duration) for name, duration in zip(names, seconds)}
+        async with serving(folder, models, behaviours, ("R:3",)) as (client, backend):
+            order = reversed(names) if backwards else names
+            tasks = [asyncio.ensure_future(keep_busy(client.kernel, name, clients, pause)) for name in order]
+            await asyncio.sleep(200)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(10)
+            had = dict.fromkeys(names, 0)
+            executions = [name for when, name, _ in backend.log if when < 200]
+            for number, name in enumerate(executions, 1):
+                had[name] += 1
+                share = number * weights[name] / sum(weights.values())
+                assert had[name] <= share + sum(counts), f"{had} of {number}"
+            for name, number in had.items():
+                share = len(executions) * weights[name] / sum(weights.values())
+                assert abs(number - share) <= max(2, 0.1 * share), f"{had} of {len(executions)}, {name} wants {share}"
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(main(Path(folder)))
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("later", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("limits", [("R:4", "S:2"), ()])
+def test_two_to_one_as_a_client_measures_it(order: str, later: float, limits: tuple[str, ...], tmp_path: Path) -> None:
+    """Each has eight requests in flight until one has sent eighty; the other sends one more, and all that were sent count.
+
+    So a model that is ahead of its share by a single execution is found out: 80 to 45 is no longer two to one within a tenth.
+    """
+
+    async def main() -> None:
+        sent = dict.fromkeys(order, 0)
+        done = asyncio.Event()
+
+        async def send(name: str) -> None:
+            places = asyncio.Semaphore(8)
+            asked = []
+
+            async def ask() -> None:
+                await client.kernel.infer(name, {"X": np.ones(1, np.float32)})
+                places.release()
+
+            while not done.is_set():
+                await places.acquire()
+                sent[name] += 1
+                if sent[name] == 80:
+                    done.set()
+                asked.append(asyncio.ensure_future(ask()))
+                await asyncio.sleep(0.0001)
+            await asyncio.gather(*asked)
+
+        models = {"a": model(group({"R": 4})), "b": model(group({"R": 2, "S": 2}, priority=2))}
+        async with serving(tmp_path, models, dict.fromkeys("ab", sleeping(0.1)), limits) as (client, _):
+            first = asyncio.ensure_future(send(order[0]))
+            await asyncio.sleep(later)
+            await asyncio.gather(first, send(order[1]))
+            assert sent["a"] == 80 and 1.8 < sent["a"] / sent["b"] <= 2.2, sent
+
+    run(main())
+
+
 def test_among_the_instances_of_a_model_the_one_with_the_fewest_executions_is_next(tmp_path: Path) -> None:
     async def main() -> None:
         seen: list[str] = []
