@@ -5,6 +5,7 @@ Only names; what they do is written in the package kernel_python.
 
 from __future__ import annotations
 
+import kernel_python.builtin  # noqa: F401 - `import c_python_backend_utils` works
 from kernel_python.autocomplete import PbModelConfig as ModelConfig
 from kernel_python.faults import TritonModelException
 from kernel_python.helpers import (

@@ -5,6 +5,7 @@ Found through the entry-point group `kernel`. What models import is the top-leve
 
 from __future__ import annotations
 
+import kernel_python.builtin  # noqa: F401 - `import c_python_backend_utils` works
 from kernel import Backend, Kernel, hookimpl
 from kernel_python.backend import PythonBackend
 from kernel_python.calibration import calibrate

@@ -22,11 +22,11 @@ _DONE = "Iteration is done for the responses."
 class ResponseIterator:
     """Iterate with `for` or `async for`. It ends after the response that carries the final flag.
 
-    A final flag that came alone is one more response, without outputs. Once all responses were taken, another loop replays
-    them; `next` does not.
+    A final flag that came alone is one more response, without outputs. A loop goes on where the last one was left; once all
+    responses were taken, another loop replays them, `next` does not.
     """
 
-    __slots__ = ("_ended", "_error_of", "_finished", "_instance", "_items", "_next", "_request", "_wakers")
+    __slots__ = ("_ended", "_error_of", "_instance", "_items", "_next", "_request", "_wakers")
     __module__ = "c_python_backend_utils"
 
     def __init__(self, instance: Instance, error_of: Callable[[InferenceRequest, ServingError], CoreResponse]) -> None:
@@ -35,7 +35,6 @@ class ResponseIterator:
         self._request: InferenceRequest | None = None
         self._items: list[InferenceResponse] = []
         self._ended = False  # no more will come
-        self._finished = False  # the last one was taken
         self._next = 0
         self._wakers: list[Callable[[], None]] = []
 
@@ -68,12 +67,10 @@ class ResponseIterator:
         if place >= len(self._items):
             return None
         self._next = place + 1
-        if self._ended and self._next == len(self._items):
-            self._finished = True
         return self._items[place]
 
     def __iter__(self) -> ResponseIterator:
-        if self._finished:
+        if self._ended and self._next == len(self._items):
             self._next = 0
         return self
 

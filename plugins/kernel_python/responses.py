@@ -62,6 +62,9 @@ class TritonError:
         return self._code
 
 
+setattr(TritonError, "__ErrorCode", ErrorCode)  # as its qualified name says
+
+
 class InferenceResponse:
     """`InferenceResponse(output_tensors=[], error=None, parameters=None)`. With `error`, the tensors are ignored."""
 

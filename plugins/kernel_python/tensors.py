@@ -136,7 +136,7 @@ class Tensor:
         return True
 
     def to_dlpack(self) -> Any:
-        """Return a PyCapsule named `dltensor` that shares the tensor's memory."""
+        """Return a PyCapsule named `dltensor` that shares the tensor's memory, and holds the tensor."""
         return self.__dlpack__()
 
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
@@ -147,7 +147,7 @@ class Tensor:
         array = self._array
         if not array.flags.writeable:  # numpy exports no read-only memory; DLPack has no word for it
             array = array.copy()
-        capsule = array.__dlpack__()
+        capsule = np.asarray(_Held(self, array)).__dlpack__()
         if self._datatype == "BF16":
             mark_bf16(capsule)
         return capsule
@@ -171,6 +171,17 @@ class Tensor:
         tensor._datatype = datatype
         tensor._state = _BF16 if datatype == "BF16" else _PLAIN
         return tensor
+
+
+class _Held:
+    """What numpy makes an array of that holds its Tensor: as long as the capsule of one lives, the Tensor does."""
+
+    __slots__ = ("__array_interface__", "array", "tensor")
+
+    def __init__(self, tensor: Tensor, array: Array) -> None:
+        self.tensor = tensor
+        self.array = array  # may be a copy
+        self.__array_interface__ = array.__array_interface__
 
 
 def received(cores: Iterable[CoreTensor], zero_copy: bool) -> list[Tensor]:

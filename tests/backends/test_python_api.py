@@ -5,7 +5,9 @@ The texts were compared with what Triton 2.51 says to the same lines.
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import struct
 import sys
 from typing import Any
@@ -514,3 +516,41 @@ def test_models_are_loaded_by_models_only() -> None:
         assert raised(getattr(pb_utils, function), "m") == (
             f"TritonModelException: {function} can only be used by the code of a model that is being served."
         )
+
+
+# -- c_python_backend_utils ----------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_the_module_without_a_file() -> None:
+    """Those that models can use; the reference has a call-back of its own besides."""
+    import c_python_backend_utils as module
+
+    public = (
+        "COUNTER GAUGE HISTOGRAM InferenceRequest InferenceResponse InferenceResponseSender InferenceTrace Logger MemoryType "
+        "Metric MetricFamily MetricKind PreferredMemory ResponseIterator SharedMemory TRITONSERVER_MEMORY_CPU "
+        "TRITONSERVER_MEMORY_GPU Tensor TritonError TritonModelException is_model_ready load_model shared_memory unload_model"
+    )
+    assert [name for name in dir(module) if not name.startswith("_")] == public.split()
+    assert raised(module.SharedMemory) == "TypeError: c_python_backend_utils.SharedMemory: No constructor defined!"
+    assert module.shared_memory.free_memory() == 1 << 20
+
+
+def test_what_is_pickled_by_it() -> None:
+    for value in (pb_utils.TRITONSERVER_MEMORY_CPU, pb_utils.MetricFamily.COUNTER, Error.NOT_FOUND):
+        assert pickle.loads(pickle.dumps(value)) is value
+    for error in (pb_utils.TritonModelException("a", 3), copy.copy(pb_utils.TritonModelException("a", 3))):
+        assert repr(pickle.loads(pickle.dumps(error))) == "TritonModelException('a', 3)"
+
+
+def test_a_capsule_holds_its_tensor() -> None:
+    """As in the reference: who looks at the counts sees it, and the memory is not passed on meanwhile."""
+    tensor = Tensor("a", X.copy())
+    before = sys.getrefcount(tensor)
+    capsule = tensor.to_dlpack()
+    assert sys.getrefcount(tensor) == before + 1
+    other = Tensor.from_dlpack("b", capsule)
+    assert other.as_numpy().ctypes.data == tensor.as_numpy().ctypes.data
+    del capsule
+    assert sys.getrefcount(tensor) == before + 1
+    del other
+    assert sys.getrefcount(tensor) == before

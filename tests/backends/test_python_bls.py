@@ -254,6 +254,55 @@ def test_the_iterator_of_responses(repo: Any, helpers: Any, way: Any, callee: st
     ]
 
 
+def test_a_loop_over_responses_goes_on_where_it_was_left(repo: Any, helpers: Any, way: Any) -> None:
+    """As the reference, also for the loops that replay."""
+    define, placement = way
+    repo.add("gen", COUNT, decoupled=True)
+    body = """
+it = make("gen", [4]).exec(decoupled=True)
+def some(count):
+    taken = []
+    for r in it:
+        taken.append(show(r))
+        if len(taken) == count:
+            break
+    return [one[0][0] if one else None for one in taken]
+told = [some(2), some(9), some(1), some(2), some(9), some(9)]
+try:
+    next(it)
+except StopIteration as e:
+    told.append(str(e))
+return tell(requests, [*told, iter(it) is it, show(next(it))])
+"""
+    repo.add("outer", caller(body, define), io=TEXT, parameters={"placement": placement})
+    everything = [0.0, 1.0, 2.0, 3.0, None]
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [
+        everything[:2], everything[2:], everything[:1], everything[1:3], everything[3:], everything,
+        "Iteration is done for the responses.", True, [[0.0]],
+    ]  # fmt: skip
+
+
+def test_the_module_that_classes_come_from(repo: Any, helpers: Any, way: Any) -> None:
+    """`c_python_backend_utils`: importable, before pb_utils even; exceptions are pickled by it, and it tells of memory."""
+    define, placement = way
+    body = """
+import pickle
+error = pickle.loads(pickle.dumps(pb_utils.TritonModelException("a", 1)))
+names = [getattr(type(o), "__name__") for o in (c.shared_memory, error)]
+free = c.shared_memory.free_memory()
+large = pb_utils.Tensor("X", np.zeros(1 << 20, np.float32))
+pb_utils.InferenceRequest(model_name="inner", inputs=[large], requested_output_names=["Y"]).exec()
+make("inner").exec()  # by now nobody looks at the large one any more
+return tell(requests, [names, repr(error), c.Tensor is pb_utils.Tensor, c.GAUGE is pb_utils.MetricFamily.GAUGE,
+                       c.shared_memory.free_memory() == free >= 1 << 20, type(error).__module__])
+"""
+    repo.add("inner", ADD_ONE)
+    repo.add("outer", "import c_python_backend_utils as c\n" + caller(body, define), io=TEXT, parameters={"placement": placement})
+    assert repo.run(lambda kernel: ask(kernel, helpers)) == [
+        ["SharedMemory", "TritonModelException"], "TritonModelException('a', 1)", True, True, True, "c_python_backend_utils",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("placement", ["loop", "thread"])
 def test_async_iteration(repo: Any, helpers: Any, placement: str) -> None:
     """BC13, and plain `for` in an async model, as the reference's own examples have it."""

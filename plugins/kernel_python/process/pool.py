@@ -129,6 +129,13 @@ class Pool:
         """Whether the pool holds more pages than it should in the long run; see `rest`."""
         return self._lent_bytes + self._warm_bytes > KEEP
 
+    @property
+    def free(self) -> int:
+        """How many bytes are not lent: what the other side has returned counts."""
+        with self._lock:
+            self._sweep()
+            return self._limit - FIRST - self._lent_bytes
+
     def rest(self) -> None:
         """Give back the pages that are not needed, as far as the other side has returned them."""
         with self._lock:
