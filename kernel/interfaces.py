@@ -29,6 +29,7 @@ __all__ = [
     "InstanceContext",
     "Observer",
     "Placement",
+    "PlacementChoice",
     "Record",
     "RemoteExecutor",
     "Result",
@@ -56,6 +57,21 @@ class Placement(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementChoice:
+    """Where the instances of a model version run, and why.
+
+    `where`: "loop", "thread" or "process". `reason`: a clause, such as "imports torch (model.py:3)". `asked`: the config says so.
+    """
+
+    where: str
+    reason: str
+    asked: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceContext:
     """What a backend is told when it makes the executor of one model instance."""
 
@@ -67,6 +83,7 @@ class InstanceContext:
     device_id: int
     model_folder: Path
     version_folder: Path
+    placement: PlacementChoice | None = None  # what the backend has chosen, if it does
 
 
 @runtime_checkable
@@ -101,7 +118,8 @@ class RemoteExecutor(Executor, Protocol):
     """What an executor of placement REMOTE has besides. Everything is called on the loop.
 
     Its `execute` sets `batch.started` of an execution that begins at once, and later calls `batch.instance.finished(batch,
-    result)` with all of the batch's times set; `finalize` is not called, `close` is.
+    result)` with all of the batch's times set; `finalize` is not called, `close` is. One that knows what the way there and back
+    costs may have `hops`: of how many executions it does, and the seconds that they spent on it in all.
     """
 
     def attach(self, instance: RemoteInstance) -> None:
@@ -124,6 +142,8 @@ class Backend(Protocol):
     """Serves the models whose config names it. One object per kernel.
 
     One that computes on no GPU may say so by an attribute `uses_gpus` that is false: KIND_AUTO means the CPU then, everywhere.
+    One that decides where a model runs has a method `choose_placement(config, model_folder, version_folder)` that returns a
+    PlacementChoice; it is called on a load thread, once a version, runs no model code, and is what `kernel check` asks, too.
     One that keeps something besides its executors may have a method `close`, called on the loop once the kernel has stopped.
     Two methods more are for `kernel check` alone, take what `validate` takes and run no model code either. `look` returns, as
     ConfigErrors with their places, what can be seen that a load would fail of. `may_complete` returns whether `complete_config`

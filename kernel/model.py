@@ -9,6 +9,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,7 @@ from kernel.cached import CacheStage
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import Code, ServingError
 from kernel.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
-from kernel.interfaces import Backend, InstanceContext, Placement, RemoteExecutor
+from kernel.interfaces import Backend, InstanceContext, Placement, PlacementChoice, RemoteExecutor
 from kernel.limited import limited
 from kernel.rate_limiter import needs_of
 from kernel.remote import RemoteInstance
@@ -27,7 +28,7 @@ from kernel.scaling import Slot, rearranged, slots_of
 from kernel.scheduler import Scheduler
 from kernel.sequence_scheduler import SequenceScheduler
 from kernel.state import initial_values
-from kernel.statistics import ModelStatistics
+from kernel.statistics import Duration, ModelStatistics
 from kernel.strict import OutputWatch
 from kernel.thread import InstanceThread
 from kernel.warming import give_up, warm_up
@@ -79,6 +80,7 @@ class Model:
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
         self.tracing: Arrivals | None = None  # what front ends tell of requests that have come in; None while nothing is traced
+        self.placement: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
         self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
         self._began = 0.0
         self._asked = 0
@@ -118,6 +120,7 @@ class Model:
         self._began = kernel.clock()
         slots = slots_of(self.config)
         self._check_needs(slots)
+        await self._choose_placement(backend)
         self._samples = await self._read_samples(self.config)
         if self.config.sequence_batching is not None:
             read = kernel.loop.run_in_executor(kernel.load_pool, initial_values, self.config, self.model_folder)
@@ -179,6 +182,18 @@ class Model:
         """Refuse instances that could never start under the kernel's rate limiter. Raises ServingError."""
         if self.kernel.limits is not None:
             self.kernel.limits.limiter.check([needs_of(slot.resources, slot.device_id) for slot in slots if not slot.passive])
+
+    async def _choose_placement(self, backend: Backend) -> None:
+        """Have the backend say where the instances are to run, if it decides that, and tell it."""
+        choose = getattr(backend, "choose_placement", None)
+        if choose is None:
+            return
+        kernel = self.kernel
+        arguments = self.config, self.model_folder, self.version_folder
+        choice: PlacementChoice = await kernel.loop.run_in_executor(kernel.load_pool, choose, *arguments)
+        self.placement = choice
+        level = logging.DEBUG if choice.asked else logging.INFO
+        log.log(level, "model '%s' version %d runs in placement %s", self.name, self.version, choice)
 
     async def _read_samples(self, config: ModelConfig) -> list[Sample]:
         """Return what new instances are to be warmed up with. Raises ServingError for what is no request to this model."""
@@ -270,7 +285,7 @@ class Model:
         await self._close_instance(instance)
 
     async def _make_instances(self, backend: Backend, config: ModelConfig, slots: Sequence[Slot]) -> list[ModelInstance]:
-        """Make an instance for each slot. Raises what one of them raises; the others are finalized then."""
+        """Make an instance for each slot, some at a time. Raises what one of them raises; the others are finalized then."""
         contexts = [
             InstanceContext(
                 kernel=self.kernel,
@@ -281,12 +296,17 @@ class Model:
                 device_id=slot.device_id,
                 model_folder=self.model_folder,
                 version_folder=self.version_folder,
+                placement=self.placement,
             )
             for slot in slots
         ]
-        results = await asyncio.gather(
-            *(self._make_instance(backend, context) for context in contexts), return_exceptions=True
-        )
+        limit = asyncio.Semaphore(self.kernel.load_threads)
+
+        async def make(context: InstanceContext) -> ModelInstance:
+            async with limit:
+                return await self._make_instance(backend, context)
+
+        results = await asyncio.gather(*map(make, contexts), return_exceptions=True)
         instances = [result for result in results if isinstance(result, ModelInstance)]
         problems = [result for result in results if isinstance(result, BaseException)]
         if problems:
@@ -386,7 +406,13 @@ class Model:
         self.kernel.on_unload()
 
     def statistics(self) -> ModelStatistics:
-        return self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
+        record = self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
+        return record if self.placement is None else replace(record, placement=self.placement, hop=self._hop())
+
+    def _hop(self) -> Duration | None:
+        """Return what the way to other processes and back has cost; None where there is none, or nobody knows."""
+        hops = [hops for one in self.scheduler.instances if (hops := getattr(one.executor, "hops", None)) is not None]
+        return Duration(sum(count for count, _ in hops), round(sum(seconds for _, seconds in hops) * 1e9)) if hops else None
 
     def is_meant_by(self, name: str, version: str) -> bool:
         """Whether requests for `name` and `version` are for this very model; ask again when `kernel.generation` changes."""

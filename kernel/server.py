@@ -147,6 +147,7 @@ class Kernel:
         self.accepting = False
         self._stopped = False
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
+        self.load_threads = load_threads  # models, and instances of each, that are made at a time
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
         self.allow_client_shm = allow_client_shm
         self.shared_memory = SharedMemory(allow_client_shm)

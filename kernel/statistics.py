@@ -12,7 +12,7 @@ from operator import sub
 
 from kernel.batch import Batch
 from kernel.errors import Reason
-from kernel.interfaces import Observer, Record
+from kernel.interfaces import Observer, PlacementChoice, Record
 
 FOLD = 256  # requests that are noted before they are added up
 
@@ -37,7 +37,8 @@ class ModelStatistics:
 
     `last_inference_ms`: wall clock, milliseconds since the epoch, 0 before the first. `batch_stats`: rows of an execution ->
     compute input, infer and output durations per execution. `response_stats`: which response of a request it was ("0" for the
-    first) -> durations by kind, of backends that report them. `failures`: reason -> requests.
+    first) -> durations by kind, of backends that report them. `failures`: reason -> requests. `placement`: where it runs and why,
+    where its backend has chosen that; `hop`: what the way to another process and back has cost the executions that were measured.
     """
 
     name: str
@@ -56,6 +57,8 @@ class ModelStatistics:
     response_stats: dict[str, dict[str, Duration]] = field(default_factory=dict)
     batch_stats: dict[int, tuple[Duration, Duration, Duration]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    placement: PlacementChoice | None = None
+    hop: Duration | None = None
 
 
 class StatisticsCounter:

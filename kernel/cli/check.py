@@ -21,7 +21,7 @@ from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensemble
 from kernel.config.errors import listed
 from kernel.errors import Code, ServingError
 from kernel.gpus import usable_gpus, without_gpus
-from kernel.interfaces import Backend
+from kernel.interfaces import Backend, PlacementChoice
 from kernel.logs import LogOptions, set_up
 from kernel.places import place_at
 from kernel.plugins import Plugins
@@ -52,13 +52,14 @@ class Found:
     """One model of a repository.
 
     `config` is None where it has mistakes; `versions` are those that the policy selects. `unsure`: what the model makes
-    of its config when it is loaded can't be told before.
+    of its config when it is loaded can't be told before. `placement`: where its backend would have it run, and why.
     """
 
     folder: ModelFolder
     config: ModelConfig | None = None
     versions: tuple[int, ...] = ()
     unsure: bool = False
+    placement: PlacementChoice | None = None
     errors: list[ServingError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -86,6 +87,8 @@ def check(arguments: Sequence[str]) -> int:
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
+        if found.placement is not None and not found.placement.asked:
+            print(f"{found.folder.name} runs in placement {found.placement}")
         for mistake in found.errors:
             print("\n".join(_lines(mistake)))
     failed = sum(bool(found.errors) for found in models)
@@ -193,6 +196,7 @@ def _read(
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
+        found.placement = _placement(backend, config, folder, found.versions)
         _check_samples(config, folder)
         found.unsure = auto_complete and _may_complete(backend, config, folder, found.versions)
         if not found.unsure:
@@ -203,6 +207,17 @@ def _read(
         found.errors.append(error)
     else:
         found.config = config
+
+
+def _placement(
+    backend: Backend, config: ModelConfig, folder: ModelFolder, versions: Sequence[int]
+) -> PlacementChoice | None:
+    """Return where the latest version would run, if its backend chooses that."""
+    choose = getattr(backend, "choose_placement", None)
+    if choose is None or not versions:
+        return None
+    choice: PlacementChoice = choose(config, folder.path, folder.path / str(max(versions)))
+    return choice
 
 
 def _may_complete(backend: Backend, config: ModelConfig, folder: ModelFolder, versions: Sequence[int]) -> bool:

@@ -60,6 +60,7 @@ def _as_dict(found: Found) -> dict[str, object]:
         "path": str(found.folder.path),
         "versions": list(found.versions),
         "config": found.config.as_dict() if found.config is not None else None,
+        "placement": None if found.placement is None else {"where": found.placement.where, "reason": found.placement.reason},
         "errors": [error.message for error in found.errors],
     }
 
@@ -70,6 +71,7 @@ def _lines(found: Found) -> Iterable[str]:
     if config is None:
         return [found.folder.name, *(f"  {error.message}" for error in found.errors)]
     rows = [("versions", ", ".join(map(str, found.versions))), ("backend", _backend(config)), ("batching", _batching(config))]
+    rows += [("placement", str(found.placement))] if found.placement is not None else []
     rows += [("steps", " -> ".join(step.model_name for step in config.ensemble))] if config.ensemble else []
     batched = config.max_batch_size > 0
     tensors = [
@@ -92,7 +94,6 @@ _UNKNOWN = TensorSpec("(told by the model when it is loaded)", "", ())
 def _backend(config: ModelConfig) -> str:
     details = [
         "decoupled: any number of responses to a request" if config.decoupled else "",
-        f"placement {config.parameters['placement']}" if "placement" in config.parameters else "",
         "" if config.is_ensemble else _instances(sum(group.count for group in config.instance_groups)),
     ]
     return ", ".join([config.metadata_platform, *(detail for detail in details if detail)])

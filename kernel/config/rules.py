@@ -22,7 +22,7 @@ from kernel.config.warmup import check_warmup
 __all__ = ["check_all"]
 
 #: Parameters that this server reads, for python models: what each of them may be.
-_PLACEMENTS = ("loop", "thread", "process")
+_PLACEMENTS = ("auto", "loop", "thread", "process")
 _BOOLEANS = ("true", "false")
 
 

@@ -141,6 +141,8 @@ class Session:
             )
         kernel = Kernel(
             self._folders,
+            # A test is to see its model: in this process, on its loop, whatever the model imports.
+            backend_config={"python": {"default-placement": "server"}},
             control_mode="explicit",
             strict_outputs=self.strict_outputs,
             plugins=[FakeBackend(self._fakes), *self._plugins],

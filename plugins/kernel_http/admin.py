@@ -144,8 +144,11 @@ class Admin:
 
 
 def statistics_of(record: ModelStatistics) -> dict[str, Any]:
-    """Return one model version's statistics as the extension prints them (spec observability 1.1)."""
-    return {
+    """Return one model version's statistics as the extension prints them (spec observability 1.1).
+
+    Ours are `placement`, where the model runs and why, and `hop`, what the way to other processes has cost it.
+    """
+    statistics: dict[str, Any] = {
         "name": record.name,
         "version": str(record.version),
         "last_inference": record.last_inference_ms,
@@ -167,6 +170,11 @@ def statistics_of(record: ModelStatistics) -> dict[str, Any]:
         ],
         "memory_usage": [],
     }
+    if record.placement is not None:
+        statistics["placement"] = {"where": record.placement.where, "reason": record.placement.reason}
+    if record.hop is not None:
+        statistics["hop"] = duration_of(record.hop)
+    return statistics
 
 
 def duration_of(duration: Any) -> dict[str, int]:

@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel import Code, ConfigError, InstanceContext, Kernel, Key, ModelConfig, Placement, ServingError
+from kernel import (
+    Code,
+    ConfigError,
+    InstanceContext,
+    Kernel,
+    Key,
+    ModelConfig,
+    Placement,
+    PlacementChoice,
+    ServingError,
+)
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.completion import completed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
@@ -22,6 +32,7 @@ from kernel_python.foresight import may_wait
 from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
 from kernel_python.looking import completes_config, faults_of
 from kernel_python.modules import PrivateModules
+from kernel_python.placement import asked_placement, choose_placement
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, launcher_of
 from kernel_python.process.executor import ProcessExecutor
@@ -62,13 +73,18 @@ class PythonBackend:
         cpu_only = parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS")
         if cpu_only is not None and cpu_only.lower() not in ("yes", "no"):
             raise ServingError(Code.UNSUPPORTED, f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {cpu_only}'")
-        if check_environment(config, model_folder) is not None and not _in_process(config):
+        if check_environment(config, model_folder) is not None and asked_placement(config) in ("loop", "thread"):
             raise config.error(
                 "",
                 f"parameter 'placement' of model '{config.name}' is '{parameters['placement']}', with EXECUTION_ENV_PATH; "
                 "another environment needs 'process', which is also the default with it",
                 at=("parameters", Key("placement")),
             )
+
+    def choose_placement(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> PlacementChoice:
+        """Return where the model's instances run: as its config says, else by what its code is known to do."""
+        file = _model_file(config, version_folder)
+        return choose_placement(config, file, version_folder, model_folder, self._settings, None)
 
     def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError]:
         """Return what in the model's code can't be loaded, as far as that is seen without running it."""
@@ -86,7 +102,7 @@ class PythonBackend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         """Let the model's `auto_complete_config`, where it has one, fill in the config."""
         file = _model_file(config, version_folder)
-        if _in_process(config):
+        if self.choose_placement(config, model_folder, version_folder).where == "process":
             launcher = launcher_of(config, model_folder, self._launcher)
             patience = self._settings.stub_timeout
             made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
@@ -112,7 +128,8 @@ class PythonBackend:
         """Make one instance: import its modules, `__init__`, `initialize`."""
         config = context.config
         file = _model_file(config, context.version_folder)
-        if _in_process(config):
+        choice = context.placement or self.choose_placement(config, context.model_folder, context.version_folder)
+        if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
         instance = Instance(
@@ -147,21 +164,11 @@ class PythonBackend:
 
 def _executor(instance: Instance, model: Any, config: ModelConfig) -> ModelExecutor:
     """Decide where `execute` runs and how often at a time (design, section 4)."""
-    asked = _placement(config)
+    asked = asked_placement(config)
     if not inspect.iscoroutinefunction(model.execute):
         return SyncExecutor(instance, model, Placement.LOOP if asked == "loop" else Placement.THREAD, 1)
     placement = Placement.THREAD_TASK if asked == "thread" else Placement.TASK
     return AsyncExecutor(instance, model, placement, async_capacity(config))
-
-
-def _placement(config: ModelConfig) -> str | None:
-    """Return where the config asks for its model to run."""
-    asked = config.parameters.get("placement")
-    return "process" if asked is None and "EXECUTION_ENV_PATH" in config.parameters else asked and asked.lower()
-
-
-def _in_process(config: ModelConfig) -> bool:
-    return _placement(config) == "process"
 
 
 def _model_file(config: ModelConfig, version_folder: Path) -> Path:

@@ -17,14 +17,22 @@ __all__ = ["Settings", "read_settings"]
 log = logging.getLogger("kernel_python")
 
 MEBIBYTE = 1 << 20
+DEFAULT_PLACEMENTS = ("auto", "server", "process")
+WITH_EFFECT = ("stub-timeout-seconds", "default-placement", "shared-modules")
 WITHOUT_EFFECT = ("shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`stub_timeout`: seconds in which a process for a model has to have begun, before any code of the model's runs."""
+    """`stub_timeout`: seconds in which a process for a model has to have begun, before any code of the model's runs.
+
+    `default_placement`: of models whose config names none: "auto" (by evidence), "server" (loop or thread) or "process".
+    `shared_modules`: what is safe to share besides the modules that are known to be.
+    """
 
     stub_timeout: float = 30.0
+    default_placement: str = "auto"
+    shared_modules: frozenset[str] = frozenset()
 
 
 def read_settings(given: Mapping[str, str]) -> Settings:
@@ -37,16 +45,36 @@ def read_settings(given: Mapping[str, str]) -> Settings:
     for key in ("shm-growth-byte-size", "stub-timeout-seconds", "thread-pool-size"):
         if numbers.get(key, 1) <= 0:
             raise ServingError(Code.INVALID_ARG, f"{key} can't be smaller than or equal to zero.")
+    placement = given.get("default-placement", Settings.default_placement).lower()
+    if placement not in DEFAULT_PLACEMENTS:
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"backend-config python,default-placement is '{placement}', where one of {', '.join(DEFAULT_PLACEMENTS)} is wanted",
+        )
     for key in given:
         if key in WITHOUT_EFFECT:
             log.info("backend-config python,%s has no effect: there is nothing here that it could act on", key)
-        elif key != "stub-timeout-seconds" and key != "default-max-batch-size":
+        elif key not in WITH_EFFECT and key != "default-max-batch-size":
             log.warning(
-                "backend-config python,%s is not known; there are %s",
-                key,
-                ", ".join(("stub-timeout-seconds", *WITHOUT_EFFECT)),
+                "backend-config python,%s is not known; there are %s", key, ", ".join((*WITH_EFFECT, *WITHOUT_EFFECT))
             )
-    return Settings(float(numbers.get("stub-timeout-seconds", Settings.stub_timeout)))
+    return Settings(
+        float(numbers.get("stub-timeout-seconds", Settings.stub_timeout)),
+        placement,
+        _module_names(given.get("shared-modules", "")),
+    )
+
+
+def _module_names(text: str) -> frozenset[str]:
+    """Return the names in a list with commas."""
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"backend-config python,shared-modules names '{name}', where names of modules, separated by commas, are wanted",
+            )
+    return names
 
 
 def _number(key: str, value: str) -> int:

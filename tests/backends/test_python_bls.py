@@ -752,7 +752,7 @@ class TritonPythonModel:
             await asyncio.sleep(0.001)
         return [None]
 """
-    repo.add("inner", inner)
+    repo.add("inner", inner, parameters={"placement": "loop"})
     repo.add("outer", caller("return tell(requests, show(await make('inner').async_exec()))", "async def"), io=TEXT)
 
     async def main(kernel: Kernel) -> Any:
@@ -775,7 +775,7 @@ def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(rep
 
     repo.add("inner", ADD_ONE)
     code = caller("return tell(requests, show(sys.library_for_test.call(make('inner'))))", "async def")
-    repo.add("outer", "import sys\n" + code, io=TEXT)
+    repo.add("outer", "import sys\n" + code, io=TEXT, parameters={"placement": "loop"})
     sys.library_for_test = SimpleNamespace(call=lambda request: request.exec())  # type: ignore[attr-defined]
 
     async def main(kernel: Kernel) -> Any:

@@ -164,7 +164,7 @@ return [{filler} if r.is_cancelled() else {answer()} for x, r in zip(rows, reque
     code = "import asyncio\nimport sys\nstarted = sys.started_for_test\n" + model(body, "async def").replace(
         "\n    ", "\n"
     )
-    repo.add("a", code, max_batch_size=8, extra=BATCHED)
+    repo.add("a", code, max_batch_size=8, extra=BATCHED, parameters={"placement": "loop"})
     import sys
 
     async def main(kernel: Kernel) -> list[Any]:
@@ -310,7 +310,7 @@ def test_what_a_sender_refuses(repo: Any, helpers: Any, send: str, text: str) ->
     code = (
         model(body) + "    def finalize(self):\n            import sys\n            sys.refused_for_test = self.text\n"
     )
-    repo.add("a", code)
+    repo.add("a", code, parameters={"placement": "thread"})
     import sys
 
     repo.run(lambda kernel: helpers.Call(kernel, "a", [1]).result())

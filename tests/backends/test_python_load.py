@@ -164,7 +164,7 @@ def test_another_file_name(repo: Any, helpers: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("placement", "moon", "'moon' — wanted one of 'loop', 'thread', 'process'"),
+        ("placement", "moon", "'moon' — wanted one of 'auto', 'loop', 'thread', 'process'"),
         ("max_concurrency", "0", "'0' — wanted an integer of at least 1"),
         ("max_concurrency", "many", "'many' — wanted an integer of at least 1"),
         ("zero_copy", "maybe", "'maybe' — wanted one of 'true', 'false'"),

@@ -29,6 +29,8 @@ HEADERS = (
     "Allow",
 )
 LIMIT_S = 30.0
+#: What our statistics tell besides: where a model runs.
+OURS = re.compile(r"model_stats\[[^]]*\]\.(placement|hop)\.")
 
 #: Stands in a body, and in what is told of an answer, for the name of the server's own shared memory object.
 KEY = "/@KEY@"
@@ -108,7 +110,7 @@ def exchange(port: int, case: Case, key: str = KEY) -> Answer:
             body = zlib.decompress(body, 47)  # either
         length = response.headers.get("Inference-Header-Content-Length")
         lines = tuple(told(body, None if length is None or not length.isdigit() else int(length)))
-        lines = tuple(line.replace(key[1:], KEY[1:]) for line in lines)
+        lines = tuple(line.replace(key[1:], KEY[1:]) for line in lines if not OURS.match(line))
         for pattern in case.mask:
             lines = tuple(re.sub(rf"^({pattern}) = .*$", r"\1 = <masked>", line) for line in lines)
         if case.unordered:

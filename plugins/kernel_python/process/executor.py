@@ -27,6 +27,7 @@ from kernel import (
     ServingError,
 )
 from kernel_python.lifecycle import arguments_of, async_capacity
+from kernel_python.process.handed import Hops
 from kernel_python.process.life import Life
 from kernel_python.process.spawn import Launcher
 
@@ -34,6 +35,9 @@ __all__ = ["ProcessExecutor", "setup_of"]
 
 log = logging.getLogger("kernel_python")
 
+ADVICE_SECONDS = 60.0  # how long an instance has run before its process's cost is looked at
+ADVICE_COUNT = 100  # executions that it has to know of for that
+ADVICE_SHARE = 0.1  # of an execution's time, from which on the way counts
 FIRST_WAIT = 0.1  # before the second attempt to start again
 LONGEST_WAIT = 10.0
 
@@ -68,6 +72,14 @@ class ProcessExecutor:
         self._closing = self._killed = False
         self._gone: asyncio.Future[None] | None = None
         self.restarts = 0
+        self._hops = Hops()
+        self._choice = context.placement
+        self._advisor: asyncio.TimerHandle | None = None
+
+    @property
+    def hops(self) -> tuple[int, float]:
+        """See kernel.RemoteExecutor."""
+        return self._hops.count, self._hops.seconds
 
     @classmethod
     def start(cls, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> ProcessExecutor:
@@ -104,8 +116,7 @@ class ProcessExecutor:
     async def close(self) -> None:
         """Finalize the model, and return when its process is gone."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timers()
         if self._life is None and self._coming is None:
             return
         self._gone = asyncio.get_running_loop().create_future()
@@ -117,18 +128,46 @@ class ProcessExecutor:
 
     def kill(self) -> None:
         self._closing = self._killed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timers()
         for life in (self._life, self._coming):
             if life is not None:
                 life.kill()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._advisor):
+            if timer is not None:
+                timer.cancel()
+
+    # -- what the process costs ----------------------------------------------------------------------------------------
+
+    def _advise_later(self) -> None:
+        if self._choice is not None and not self._choice.asked:
+            self._advisor = self._kernel.loop.call_later(ADVICE_SECONDS, self._advise)
+
+    def _advise(self) -> None:
+        """Tell once what the process costs, where that is much, and why the model has one."""
+        assert self._choice is not None
+        self._advisor = None
+        hops = self._hops
+        if hops.count < ADVICE_COUNT:
+            self._advise_later()
+        elif hops.seconds > ADVICE_SHARE * (hops.seconds + hops.executing):
+            log.info(
+                "model '%s', instance '%s', runs in a process (%s): the way there and back takes %.2f ms beside %.2f ms of "
+                "executing. Where the model gets along with others, parameter 'placement' with 'thread' or 'loop' saves that",
+                self._model_name,
+                self._name,
+                self._choice.reason,
+                hops.seconds / hops.count * 1e3,
+                hops.executing / hops.count * 1e3,
+            )
 
     # -- lives ---------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._timer = None
         try:
-            self._coming = Life(self._kernel, self._name, self._setup, self._launcher, self)
+            self._coming = Life(self._kernel, self._name, self._setup, self._launcher, self, self._hops)
         except OSError as error:
             self._failed(ServingError(Code.INTERNAL, f"the process of instance '{self._name}' can't be started: {error}"))
 
@@ -138,6 +177,7 @@ class ProcessExecutor:
         self.capacity = self._async_capacity if is_async else 1
         if not self._first.done():
             self._first.set_result(None)
+            self._advise_later()
             return
         self.restarts += 1
         log.info("model '%s', instance '%s', is back, as process %d", self._model_name, self._name, life.pid)

@@ -23,20 +23,35 @@ from kernel_python.process import wire
 from kernel_python.process.link import Link
 from kernel_python.process.pool import Loans, Pool
 
-__all__ = ["Handed"]
+__all__ = ["Handed", "Hops"]
 
 RELEASED = RequestState.RELEASED
 MASK = 0xFFFFFFFF
 
 
+class Hops:
+    """What the way to a child and back has cost: of executions that found it idle, the time that they did not execute there."""
+
+    __slots__ = ("count", "executing", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.executing = 0.0
+
+
 class _Execution:
-    """`blocks`: of shared memory, that its inputs took. `open`: requests that senders are to answer, after it has ended."""
+    """`blocks`: of shared memory, that its inputs took. `open`: requests that senders are to answer, after it has ended.
 
-    __slots__ = ("batch", "blocks", "open")
+    `handed`: when it was handed over to a child that was idle, else 0.
+    """
 
-    def __init__(self, batch: Batch, blocks: list[int]) -> None:
+    __slots__ = ("batch", "blocks", "handed", "open")
+
+    def __init__(self, batch: Batch, blocks: list[int], handed: float) -> None:
         self.batch = batch
         self.blocks = blocks
+        self.handed = handed
         self.open: set[int] = set()
 
 
@@ -46,7 +61,7 @@ class Handed:
     `has_worked`: one came to its end.
     """
 
-    def __init__(self, kernel: Kernel, name: str, link: Link, pool: Pool, loans: Loans) -> None:
+    def __init__(self, kernel: Kernel, name: str, link: Link, pool: Pool, loans: Loans, hops: Hops) -> None:
         self.overlaps = False
         self.has_worked = False
         self._kernel = kernel
@@ -54,6 +69,7 @@ class Handed:
         self._link = link
         self._pool = pool
         self._loans = loans
+        self._hops = hops
         self._numbers = 0
         self._running: dict[int, _Execution] = {}  # oldest first
         self._open: dict[int, _Execution] = {}
@@ -66,7 +82,8 @@ class Handed:
         """Hand an execution over."""
         number = self._numbers = self._numbers + 1
         blocks: list[int] = []
-        at_once = self.overlaps or not self._running
+        alone = not self._running
+        at_once = self.overlaps or alone
         if at_once:
             batch.started = self._kernel.clock()  # what the child says replaces it
         try:
@@ -78,7 +95,7 @@ class Handed:
             text = f"a request can't be handed to instance '{self._name}': {error}"
             self._fail(batch, ServingError(Code.INTERNAL, text))
             return
-        self._running[number] = _Execution(batch, blocks)
+        self._running[number] = _Execution(batch, blocks, batch.started if alone else 0.0)
         self._link.send(message, 0 if at_once else number)
 
     def _written(self, request: InferenceRequest, blocks: list[int]) -> tuple[Any, ...]:
@@ -143,6 +160,11 @@ class Handed:
         batch = execution.batch
         batch.started, batch.input_ended, batch.output_started, batch.ended = started, input_ended, output_started, ended
         self.has_worked = True
+        if execution.handed and not self._running:
+            executing, hops = ended - started, self._hops
+            hops.count += 1
+            hops.executing += executing
+            hops.seconds += max(self._kernel.clock() - execution.handed - executing, 0.0)
         if self._running and not self.overlaps:
             oldest = next(iter(self._running.values())).batch
             if not oldest.started:

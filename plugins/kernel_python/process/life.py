@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from kernel import Batch, Code, InferenceRequest, Kernel, Reason, ServingError
 from kernel_python.process import wire
 from kernel_python.process.calls import Calls, write_log
-from kernel_python.process.handed import Handed
+from kernel_python.process.handed import Handed, Hops
 from kernel_python.process.link import Link
 from kernel_python.process.spawn import Launcher, spawn
 
@@ -47,7 +47,9 @@ class Life:
     `why`: how it has ended, as a ServingError. `finalized`: its model has. `may_be_asked`: the model has is_ready().
     """
 
-    def __init__(self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher, owner: Owner) -> None:
+    def __init__(
+        self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher, owner: Owner, hops: Hops | None = None
+    ) -> None:
         self.name = name
         self.why: ServingError | None = None
         self.finalized = False
@@ -58,7 +60,7 @@ class Life:
         self._process, ends = spawn(kernel.loop, launcher, self._exited)
         self._notes, self._pool = ends.notes, ends.pool
         self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off)
-        self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans)
+        self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans, hops or Hops())
         self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
         self._verbose = _model_log.isEnabledFor(logging.DEBUG)
         level = logging.DEBUG if self._verbose else logging.INFO
