@@ -1,7 +1,7 @@
 """What a model may import and name while it shares its process with the server and other models: tables, and nothing else.
 
-Safe is what neither changes nor asks for anything that there is once per process or once per thread (a model's `initialize` and
-`execute` run on different threads here, on one in a process of its own), and finds nothing by a module's name. Who reads code by
+Safe is what neither changes nor asks for anything that there is once per process or once per thread (in the server
+a model may be imported, initialized and executed on different ones), and finds nothing by a module's name. Who reads code by
 these tables is evidence.py. A dotted name stands for all that lies below it; names of calls end in `()`.
 """
 
@@ -128,7 +128,7 @@ _UNSAFE: dict[str, str] = {
         unittest urllib.request.install_opener warnings.catch_warnings warnings.filters warnings.filterwarnings
         warnings.resetwarnings warnings.showwarning warnings.simplefilter zoneinfo.reset_tzpath
         """,
-    "is another one on each thread, as `initialize` and `execute` are": """
+    "is another one on each thread, and a model may run on several": """
         contextvars decimal.getcontext decimal.setcontext sqlite3 threading.local
         """,
     "sets the random numbers of all models": """

@@ -188,7 +188,7 @@ KEPT_APART = {
     "input()": "uses input :1, which is about the server's terminal",
     "quit()": "uses quit :1, which ends the server, or acts on how it ends",
     "import threading\nx = threading.local()": (
-        "uses threading.local :2, which is another one on each thread, as `initialize` and `execute` are"
+        "uses threading.local :2, which is another one on each thread, and a model may run on several"
     ),
     "def f(:": "model.py, line 1 can't be read: invalid syntax",
     "x = '\\": "model.py, line 1 can't be read: unterminated string literal (detected at line 1)",
