@@ -2,8 +2,8 @@
 
 Strict, each answer is looked at where the scheduler takes it from its executor, and one that does not fit, or lacks an output
 that is wanted, becomes an error that says so: no client, no calling model and no statistic sees it as a success. Otherwise
-answers pass as they are, like the reference's; only the first ones of a model are looked at, for one warning, and then nothing is
-left here that costs anything.
+answers pass as they are, like the reference's; only the first ones of a model are looked at, for one warning about what came and
+one about each output that did not, and then nothing is left here that costs anything.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class OutputWatch:
         self._check = OutputCheck(config)
         self._over = over
         self._to_look_at = FIRST_ANSWERS
+        self._has_words = config.is_ensemble  # which tells itself what its steps have left out
+        self._missed: set[str] = set()  # what has been told to be missing
 
     def __call__(self, requests: Sequence[InferenceRequest], responses: Sequence[object]) -> None:
         for request, response in zip(requests, responses):
@@ -121,6 +123,8 @@ class OutputWatch:
                     response.error = self._refusal(request, mistakes)
                 continue
             self._to_look_at -= 1
+            if not self._has_words:
+                self._tell_missing(self._check.missing(request, response))
             if mistakes:
                 log.warning(
                     "model '%s': %s; it is passed on as it is, and there are no more warnings about this model",
@@ -130,6 +134,12 @@ class OutputWatch:
             if mistakes or self._to_look_at <= 0:
                 self._over()
                 return
+
+    def _tell_missing(self, missing: Sequence[str]) -> None:
+        for words in missing:
+            if words not in self._missed:
+                self._missed.add(words)
+                log.warning("model '%s': %s in an answer, which is passed on without it", self._name, words)
 
     def _refusal(self, request: InferenceRequest, mistakes: Sequence[str]) -> ServingError:
         words = f"{request.log_id}model '{self._name}' does not keep to its config: {'; '.join(mistakes)}"

@@ -37,6 +37,10 @@ _NOT_CONFIGURED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such "
     "a flag."
 )
+_WANTED = (
+    " (execute returns a list with one pb_utils.InferenceResponse([pb_utils.Tensor(name, array), ...]) for each request; this "
+    "is logged once)"
+)
 _TOO_LATE = (
     "execute of model '{0}' has returned a coroutine, which can't be awaited in the middle of this execution: nothing in the "
     "model's files looked like it. The next ones are awaited; `async def execute` always is"
@@ -61,6 +65,7 @@ class ModelExecutor:
         self._clock: Callable[[], float] = instance.kernel.clock
         self._copies_small = not (instance.decoupled or instance.zero_copy)
         self.is_ready = question_of(instance, model)
+        self._told: set[str] = set()  # in what ways `execute` has returned what it must not, as the log knows
         instance.on_loop = placement is Placement.LOOP or placement is Placement.TASK
         serving(instance)
 
@@ -157,9 +162,9 @@ class ModelExecutor:
                 if asyncio.iscoroutine(result):
                     result.close()
                 message = f"Expected a list in the execute return, found type '{type(result)}'."
-                raise self._failure(requests, execution_error(instance.name, message))
+                raise self._failure(requests, self._misused(message, "a list"))
             if len(result) != count:
-                raise self._failure(requests, execution_error(instance.name, _MISMATCH.format(count, len(result))))
+                raise self._failure(requests, self._misused(_MISMATCH.format(count, len(result)), "its length"))
         out: list[CoreResponse | None] = []
         for place, (request, core) in enumerate(zip(requests, batch.requests)):
             response = result[place] if result is not None else None
@@ -183,18 +188,24 @@ class ModelExecutor:
                 out.append(None)  # nobody waits, or the sender answers: has already, will later, or goes and says so
                 continue
             elif response is None:
-                out.append(
-                    CoreResponse([], error=execution_error(instance.name, self._unanswered(request, result, place)))
-                )
+                out.append(CoreResponse([], error=self._misused(self._unanswered(request, result, place), "nothing")))
             else:
                 message = (
                     "Expected an 'InferenceResponse' object in the execute function return list, "
                     f"found type '{type(response)}'."
                 )
-                raise self._failure(requests, execution_error(instance.name, message))
+                raise self._failure(requests, self._misused(message, "a response"))
             if sender is not None:
                 sender._close()
         return out
+
+    def _misused(self, message: str, kind: str) -> ServingError:
+        """Return the error for what `execute` has returned; the log has the first one of each kind."""
+        name = self.instance.name
+        if kind not in self._told:
+            self._told.add(kind)
+            log.error("model instance '%s': %s%s", name, message.rstrip(), _WANTED)
+        return execution_error(name, message)
 
     def _unanswered(self, request: Received, result: Any, place: int) -> str:
         if request._release == RESCHEDULE:

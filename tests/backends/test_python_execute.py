@@ -469,6 +469,55 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([self.n], np.f
     assert repo.run(main) == [[3.0]] * 3
 
 
+# -- what is wrong with what execute returns is in the log, once ----------------------------------------------------------
+
+WRONG = {
+    "{'Y': x}": "Expected a list in the execute return, found type '<class 'dict'>'.",
+    "[{'Y': x}]": "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'dict'>'.",
+    "None": "Expected a list in the execute return, found type '<class 'NoneType'>', and no response sender has sent a response "
+    "for the request at index 0.",
+    "[]": "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size "
+    "is:1, and InferenceResponse(s) size is:0",
+}
+
+
+@pytest.mark.parametrize("returned", WRONG)
+def test_what_execute_must_not_return_is_logged_once(
+    repo: Any, helpers: Any, returned: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    repo.add("a", model(f"{X}return {returned}"))
+
+    async def main(kernel: Kernel) -> Any:
+        return [await helpers.ask(kernel, "a") for _ in range(3)]
+
+    for answer_ in repo.run(main):
+        assert answer_.rstrip() == FAILED + WRONG[returned]
+    assert [record.getMessage() for record in caplog.records if "model instance" in record.getMessage()] == [
+        f"model instance 'a_0_0': {WRONG[returned]} (execute returns a list with one "
+        "pb_utils.InferenceResponse([pb_utils.Tensor(name, array), ...]) for each request; this is logged once)"
+    ]
+
+
+def test_an_output_that_is_left_out_is_logged_once(repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets the answer, as from the reference; who has asked for others misses nothing."""
+    two = helpers.IO.replace("output [", 'output [ { name: "Z" data_type: TYPE_FP32 dims: [ 1 ] }, '
+                             '{ name: "W" data_type: TYPE_FP32 dims: [ 1 ] },')  # fmt: skip
+    repo.add("a", helpers.ECHO, io=two)
+
+    async def main(kernel: Kernel) -> Any:
+        first = await helpers.ask(kernel, "a", outputs=["Y"])
+        told = len(caplog.records)
+        return [first, *[await helpers.ask(kernel, "a") for _ in range(3)]], [
+            record.getMessage() for record in caplog.records[told:] if record.levelname == "WARNING"
+        ]
+
+    answers, lines = repo.run(main)
+    assert answers == [[1.0]] * 4
+    assert lines == [
+        f"model 'a': output '{name}' is missing in an answer, which is passed on without it" for name in ("Z", "W")
+    ]
+
+
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The modules that foresight sees; without those of the tests, which know pb_utils."""
