@@ -1,64 +1,76 @@
-"""Every row of the protocols' contracts that was observed has a case here or a reason why not."""
+"""Every observed row of the protocols' contracts (docs/contract) names cases here that ask for it, or says why none does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from . import rows_grpc, rows_http, test_grpc, test_http
-from .rows_grpc import Row
+from . import test_grpc, test_http
 
-pytestmark = pytest.mark.reference
-
-CONTRACTS = Path(__file__).parents[2] / "docs" / "contract"
-
-#: Tables that were observed although they don't say so.
-ALSO = ("| N=", "| last response sent", "| unknown model, then", "| bad shape, then", "| exception in model")
-
+CONTRACT = Path(__file__).parents[2] / "docs" / "contract"
 NAMES = {"grpc": test_grpc.EVERY, "http": test_http.EVERY}
-ROWS = {"grpc": rows_grpc.ROWS, "http": rows_http.ROWS}
+REASON = "none: "
 
 either = pytest.mark.parametrize("wire", ["grpc", "http"])
 
 
-def observed(path: Path) -> Iterator[tuple[str, str]]:
-    """Give section and text of each row that is marked as observed, by itself or by its section's heading."""
-    lines = path.read_text().splitlines()
-    section, whole = "", False
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if line.startswith("#"):
-            section, whole = line.lstrip("# ").split(" ")[0], "[O" in line or "must keep" in line
-        elif not line.strip() or line.startswith("Legend") or set(line) <= set("|- ") or following.startswith("|--"):
-            continue  # nothing, or the head of a table
-        elif section == "12.":
-            continue  # pairs of which each stands for a row above
-        elif whole or "[O" in line or line.startswith(ALSO):
-            yield section, line.strip()
+class Row(NamedTuple):
+    """A row: its number, its mark, and what its last column says."""
+
+    number: str
+    mark: str
+    cases: str
+
+    def patterns(self, wire: str) -> list[str]:
+        """Return the patterns of names of cases."""
+        named = re.findall("`([^`]+)`", self.cases)
+        if wire == "http":
+            return named
+        return [f"gRPC {name}" if name.startswith("stream: ") else f"gRPC: {name}" for name in named]
 
 
-def matches(row: Row, section: str, text: str) -> bool:
-    return row.section == section and text.startswith(row.begins)
-
-
-@either
-def test_every_observed_row_is_listed(wire: str) -> None:
-    contract = CONTRACTS / f"{wire}_protocol.md"
-    if not contract.exists():
-        pytest.skip(f"no contract: {contract} doesn't exist")
-    rows = list(observed(contract))
-    missing = [(section, text) for section, text in rows if not any(matches(row, section, text) for row in ROWS[wire])]
-    assert not missing
-    gone = [row for row in ROWS[wire] if not any(matches(row, *each) for each in rows)]
-    assert not gone, "listed, but the contract has no such row"
+def rows(wire: str) -> Iterator[Row]:
+    """Give the numbered rows of a page. Each stands in the section that its number begins with."""
+    section = ""
+    for line in (CONTRACT / f"{wire}_protocol.md").read_text().splitlines():
+        if line.startswith("##"):
+            section = line.lstrip("# ").split(" ")[0].rstrip(".")
+        if re.match(r"\| \d", line):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            assert len(cells) == 5, line
+            assert re.fullmatch(rf"{re.escape(section)}\.[a-z]", cells[0]), line
+            yield Row(cells[0], *cells[-2:])
 
 
 @either
-def test_listed_rows_have_cases_or_a_reason(wire: str) -> None:
-    names: Sequence[str] = NAMES[wire]
-    for row in ROWS[wire]:
-        assert bool(row.cases) != bool(row.reason), row
-        unknown = [pattern for pattern in row.cases if not any(fnmatchcase(name, pattern) for name in names)]
-        assert not unknown, f"no case of such a name, {row}"
+def test_numbers_are_in_order(wire: str) -> None:
+    numbers = [row.number for row in rows(wire)]
+    assert len(numbers) > 60
+    letters: dict[str, str] = {}
+    for number in numbers:
+        section, _, letter = number.rpartition(".")
+        letters[section] = letters.get(section, "") + letter
+    assert all("abcdefghijklmnopqrstuvwxyz".startswith(found) for found in letters.values()), letters
+
+
+@either
+def test_observed_rows_have_cases_or_a_reason(wire: str) -> None:
+    for row in rows(wire):
+        assert row.mark in ("O", "S"), row
+        if row.mark == "S":
+            assert not row.cases, f"asked of the reference, so it is observed: {row}"
+        elif not row.cases.startswith(REASON):
+            assert row.patterns(wire), row
+
+
+@either
+def test_named_cases_exist(wire: str) -> None:
+    for row in rows(wire):
+        if not row.cases.startswith(REASON):
+            unknown = [each for each in row.patterns(wire) if not any(fnmatchcase(name, each) for name in NAMES[wire])]
+            assert not unknown, f"no case of such a name, {row}"
