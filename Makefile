@@ -3,10 +3,10 @@
 
 PYTHON ?= python3
 
-.PHONY: help serve test bench proto setup clean
+.PHONY: help serve check test bench proto setup clean
 
 help:
 	@$(PYTHON) dev.py help
 
-serve test bench proto setup clean:
+serve check test bench proto setup clean:
 	@$(PYTHON) dev.py $@ $(ARGS)

@@ -18,10 +18,15 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 
+#: That run tests at a time: one more than there are cores, since many tests wait, for the real Triton above all; eight at most.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+PROCESSES = str(min(CORES + 1, 8))
+
 USAGE = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   serve   serve the models of repository/; arguments are those of `kernel serve`, e.g. --http-port 9000
+  check   ruff, mypy and the tests of the core: within a minute, for while you write
   test    ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
   bench   measure, side by side with the real Triton where it can be installed
   proto   write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
@@ -47,11 +52,20 @@ def serve(arguments: list[str]) -> int:
     os.execv(str(PYTHON), [str(PYTHON), "-m", "kernel", "serve", "repository/", *arguments])
 
 
+def check(arguments: list[str]) -> int:
+    install("dev")
+    return all_of(("ruff", "check", "."), ("mypy",), ("pytest", "-q", "-n", PROCESSES, "tests/core", *arguments))
+
+
 def test(arguments: list[str]) -> int:
     install("dev")
     if arguments:
         return run("pytest", *arguments)
-    steps = (("ruff", "check", "."), ("mypy",), ("pytest", "-q"))
+    return all_of(("ruff", "check", "."), ("mypy",), ("pytest", "-q", "-n", PROCESSES))
+
+
+def all_of(*steps: tuple[str, ...]) -> int:
+    """Run each, whatever becomes of those before; say which have failed. The tests come last, so their summary does."""
     failed = [step[0] for step in steps if run(*step)]
     if failed:
         print("failed: " + ", ".join(failed), file=sys.stderr)
@@ -80,7 +94,7 @@ def clean(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"serve": serve, "test": test, "bench": bench, "proto": proto, "setup": setup, "clean": clean}
+COMMANDS = {"serve": serve, "check": check, "test": test, "bench": bench, "proto": proto, "setup": setup, "clean": clean}
 
 
 def run(program: str, *arguments: str) -> int:

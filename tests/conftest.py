@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from comparisons import Count
@@ -17,3 +18,17 @@ settings.load_profile("kernel")
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # it would be a worker of pytest-xdist
         config.pluginmanager.register(Count(), "comparisons")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from shares import longest_first
+
+        longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)  # where pytest-xdist isn't installed nobody asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from shares import ByFile
+
+    return ByFile(config, log)

@@ -279,8 +279,7 @@ def test_a_run_is_measured_and_what_is_cancelled_in_it_is_skipped(tmp_path: Path
             others = [request(kernel, "m", 10 + index) for index in range(3)]
             for one in (blocker, *(other for other, _ in others)):
                 kernel.submit(one)
-            await until(enter.is_set)
-            assert instance.outstanding > 1
+            await until(lambda: enter.is_set() and instance.outstanding > 1)
             kernel.cancel(others[1][0])
             leave.set()
             await until(lambda: all(answers for _, answers in others))

@@ -66,7 +66,7 @@ def alive(pid: int) -> bool:
 
 def shared_memory() -> set[str]:
     """Return the names there; those of the real Triton and of other tests, which may run at the same time, come and go."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(("triton", "kernel_test", "psm_"))}
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("triton", "kernel_", "psm_", "sem."))}
 
 
 @pytest.fixture

@@ -781,8 +781,8 @@ def test_compressed_request_that_cannot_be_read(caller: Caller, size: int) -> No
     ("packed", "words"),
     [
         (b"", "it is cut off"),
-        (gzip.compress(b"abc")[:-1], "it is cut off"),
-        (gzip.compress(b"abc") + b"x", "there are bytes behind its end"),
+        (gzip.compress(b"abc", mtime=0)[:-1], "it is cut off"),
+        (gzip.compress(b"abc", mtime=0) + b"x", "there are bytes behind its end"),
         (zlib.compress(b"abc"), "incorrect header check"),
     ],
 )

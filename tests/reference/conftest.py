@@ -280,5 +280,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call":
         item.reference_report = report  # type: ignore[attr-defined]
     if "reference_installed" in item.fixturenames:  # type: ignore[attr-defined]
-        comparisons.note(report, servers.restarts_since())
+        comparisons.note(report, servers.deaths_since())
     return report

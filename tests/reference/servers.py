@@ -22,7 +22,7 @@ from pathlib import Path
 
 from . import triton
 
-__all__ = ["Memory", "Server", "ours", "reference", "restarts_since"]
+__all__ = ["Memory", "Server", "deaths_since", "ours", "reference"]
 
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 40.0
@@ -40,13 +40,13 @@ RESTARTS = 5
 FAULT = re.compile(r"Signal \((4|6|7|8|11)\) received|lock_exception")
 
 
-#: Who was started again, since `restarts_since` was last asked.
+#: Who was started again, since `deaths_since` was last asked.
 RESTARTED: list[str] = []
 
 
-def restarts_since() -> int:
-    """Return how often a server was started again since this was last asked."""
-    count = len(RESTARTED)
+def deaths_since() -> int:
+    """Return how often the reference was started again since this was last asked."""
+    count = RESTARTED.count("reference")
     RESTARTED.clear()
     return count
 
