@@ -22,6 +22,7 @@ from kernel.overrides import OverrideFolder
 from kernel.places import place_of
 from kernel.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
 from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.supplied import returned
 from kernel.warming import give_up
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class Loader:
             config = await self.in_thread(
                 backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
             )
+            returned(config, ModelConfig, f"complete_config of the backend of model '{plan.config.name}'", "a ModelConfig")
         require_complete(config)
         backend.validate(config, plan.folder.path, (number,))
         model = Model(self._kernel, config, number, plan.folder.path)

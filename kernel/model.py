@@ -30,6 +30,7 @@ from kernel.sequence_scheduler import SequenceScheduler
 from kernel.state import initial_values
 from kernel.statistics import Duration, ModelStatistics
 from kernel.strict import OutputWatch
+from kernel.supplied import check_executor, never_answers
 from kernel.thread import InstanceThread
 from kernel.warming import give_up, warm_up
 from kernel.warmup import Sample, read_samples
@@ -314,6 +315,8 @@ class Model:
                 await self._close_instance(instance)
             raise problems[0]
         self._slots.update(zip(instances, slots))
+        if instances and (words := never_answers(instances[0].executor, f"model '{self.name}'")):
+            log.warning("%s", words)
         return instances
 
     async def _make_instance(self, backend: Backend, context: InstanceContext) -> ModelInstance:
@@ -329,6 +332,12 @@ class Model:
                 thread.stop()
                 kernel.on_unload()
                 raise
+        try:
+            check_executor(executor, f"model '{self.name}' of backend '{context.config.backend or 'ensemble'}'")
+        except ServingError:
+            if thread is not None:
+                thread.stop()
+            raise
         placement = executor.placement
         if placement in (Placement.THREAD, Placement.THREAD_TASK):
             thread = thread or InstanceThread(name)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import pluggy
 
 from kernel.cache import LocalCache
+from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
 from kernel.interfaces import Backend, Batcher, Cache, Frontend
+from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, SINK, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from kernel.trace import TraceSink
 
 __all__ = ["Plugins"]
+
+HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 
 
 class _Own:
@@ -62,19 +67,48 @@ class Plugins:
             self._register(plugin, None, f"{type(plugin).__module__}.{type(plugin).__qualname__}")
 
     def _register(self, plugin: object, name: str | None, origin: str) -> None:
-        self._manager.register(plugin, name)
-        self._manager.check_pending()
-        self._origins[plugin] = origin
+        named = f"plugin '{name}' (from {origin})" if name else f"plugin {origin}"
+        self._check_hooks(plugin, named)
+        try:
+            self._manager.register(plugin, name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            words = str(error).splitlines()[-1]
+            raise ServingError(Code.INTERNAL, f"{named}: {words}{_wanted(error)}") from error
+        self._origins[plugin] = named
+
+    def _check_hooks(self, plugin: object, named: str) -> None:
+        """Refuse hooks that there are not, and functions that have a hook's name and are none."""
+        implemented = set()
+        for attribute in dir(plugin):
+            options = self._manager.parse_hookimpl_opts(plugin, attribute)
+            if options is None:
+                continue
+            implemented.add(options.get("specname") or attribute)
+            if isinstance(plugin, type) and inspect.isfunction(inspect.getattr_static(plugin, attribute)):
+                raise ServingError(Code.INTERNAL, f"{named} is the class {plugin.__qualname__}; wanted is an object of it")
+        for hook in sorted(implemented - set(HOOKS)):
+            words = f"{named} implements a hook '{hook}' that there is not; there are {', '.join(HOOKS)}"
+            raise ServingError(Code.INTERNAL, words + did_you_mean(hook, HOOKS))
+        for hook in HOOKS:
+            if hook not in implemented and callable(getattr(plugin, hook, None)):
+                words = f"{named} has a function '{hook}' that is no hook, since @hookimpl is missing above it"
+                raise ServingError(Code.INTERNAL, words)
+
+    def _called(self, hook: str, arguments: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+        """Call each implementation of a hook, in the order of registration; yield whose it is and what it returned."""
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            given = [arguments[name] for name in implementation.argnames]  # an implementation may leave some out
+            yield self._origins[implementation.plugin], implementation.function(*given)
 
     def backends(self, kernel: Kernel) -> dict[str, Backend]:
         """Return all backends by name. Raises ServingError when two plugins give the same name."""
         found: dict[str, Backend] = {}
         givers: dict[str, str] = {}
-        for implementation in self._manager.hook.register_backends.get_hookimpls():
-            origin = self._origins[implementation.plugin]
-            arguments = [kernel] * len(implementation.argnames)  # an implementation may leave the argument out
-            given = cast(Mapping[str, Backend], implementation.function(*arguments))
-            for name, backend in given.items():
+        for origin, given in self._called("register_backends", {"kernel": kernel}):
+            returned(given, Mapping, f"register_backends of {origin}", "a mapping of names to backends")
+            for name, backend in cast(Mapping[str, Backend], given).items():
+                require(backend, BACKEND, f"the backend '{name}' of {origin}")
                 if name in found:
                     raise ServingError(
                         Code.ALREADY_EXISTS,
@@ -84,9 +118,14 @@ class Plugins:
         return found
 
     def frontends(self, kernel: Kernel, options: argparse.Namespace) -> list[Frontend]:
-        """Return the front ends that the options ask for."""
-        results: list[Sequence[Frontend]] = self._manager.hook.register_frontends(kernel=kernel, options=options)
-        return [frontend for frontends in reversed(results) for frontend in frontends]
+        """Return the front ends that the options ask for. Raises ServingError for what is none."""
+        found: list[Frontend] = []
+        for origin, given in self._called("register_frontends", {"kernel": kernel, "options": options}):
+            returned(given, (list, tuple), f"register_frontends of {origin}", "a list of front ends, [] where none is asked for")
+            for frontend in cast(Sequence[Frontend], given):
+                require(frontend, FRONTEND, f"a front end of {origin}")
+                found.append(frontend)
+        return found
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Let the plugins add their command-line options."""
@@ -95,6 +134,8 @@ class Plugins:
     def trace_sink(self, kernel: Kernel, options: TraceOptions) -> TraceSink | None:
         """Return what takes traces in the mode that the options ask for. Raises ServingError."""
         sink: TraceSink | None = self._manager.hook.make_trace_sink(kernel=kernel, options=options)
+        if sink is not None:
+            require(sink, SINK, f"the trace sink for mode '{options.mode}'")
         return sink
 
     def cache(self, name: str, settings: Mapping[str, str]) -> Cache:
@@ -103,9 +144,22 @@ class Plugins:
         if cache is None:
             words = f"unable to find a response cache '{name}': no installed plugin makes it, only 'local' is built in"
             raise ServingError(Code.INVALID_ARG, words)
+        require(cache, CACHE, f"the response cache '{name}'")
         return cache
 
     def batcher(self, config: ModelConfig) -> Batcher | None:
         """Return the batcher that a plugin has for a model, None where none has."""
         batcher: Batcher | None = self._manager.hook.make_batcher(config=config)
+        if batcher is not None:
+            require(batcher, BATCHER, f"the batcher for model '{config.name}'")
         return batcher
+
+
+def _wanted(error: pluggy.PluginValidationError) -> str:
+    """Return which arguments a hook may take, where one takes others."""
+    hook = next((name for name in HOOKS if f"'{name}'" in str(error)), None)
+    if hook is None:
+        return ""
+    names = list(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
+    return f"; {hook} may take {', '.join(names)}"
+
