@@ -25,7 +25,7 @@ commands:
   check    tell all mistakes of all models of a repository, without loading any
   models   show what is in a repository: versions, backends, inputs, outputs
   infer    run one inference in this process, without a port
-  new      write a new model to start from, with a test
+  new      write a new model or plugin to start from, with a test
 
   kernel COMMAND --help   what a command takes, with examples
   kernel --version        the version

@@ -35,7 +35,8 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names.split()}
 PURE = 2
 IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "signal", "threading", "time", "uvloop"}
 
-MODULES = sorted(path for path in KERNEL.rglob("*.py") if "templates" not in path.parts)  # which hold no code of ours
+TEMPLATES = {"templates", "plugin_template"}  # which hold no code of ours
+MODULES = sorted(path for path in KERNEL.rglob("*.py") if TEMPLATES.isdisjoint(path.parts))
 PLUGIN_FILES = sorted(path for path in PLUGINS.rglob("*.py") if "egg-info" not in str(path))
 
 
