@@ -18,12 +18,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel import Code, ModelConfig, ServingError
+from kernel import Code, Key, ModelConfig, ServingError
 from kernel_python.process.spawn import Interpreter, Launcher
 
 __all__ = ["check_environment", "launcher_of"]
 
 KEY = "EXECUTION_ENV_PATH"
+AT = ("parameters", Key(KEY))
 WANTED = (
     "wanted is the folder of a virtual environment or of an unpacked conda-pack, with a bin/python, "
     "or an archive of one (.tar.gz)"
@@ -39,7 +40,8 @@ def check_environment(config: ModelConfig, model_folder: Path) -> Path | None:
         return None
     path = Path(value.replace("$$TRITON_MODEL_DIRECTORY", str(model_folder.absolute())))
     if not path.exists():
-        raise ServingError(Code.INTERNAL, f"Failed to get the canonical path for {path}.")
+        words = f"Failed to get the canonical path for {path}."
+        raise config.error(words, f"{KEY} of model '{config.name}': there is nothing; {WANTED}", at=AT, code=Code.INTERNAL)
     path = path.resolve()
     if path.is_dir():
         _python(config, path)
@@ -86,7 +88,7 @@ def _python(config: ModelConfig, folder: Path) -> Path:
 
 
 def _refusal(config: ModelConfig, path: Path, problem: str) -> ServingError:
-    return ServingError(Code.INTERNAL, f"{KEY} of model '{config.name}': {path} {problem}; {WANTED}")
+    return config.error("", f"{KEY} of model '{config.name}': {path} {problem}; {WANTED}", at=AT, code=Code.INTERNAL)
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------
