@@ -25,7 +25,6 @@ class Judge:
 
     def __init__(self, shared_modules: frozenset[str]) -> None:
         self._shared = shared_modules
-        self._modules = _MODULES
 
     def of_import(self, shown: str, one: Import) -> str | None:
         """Return why an import in a file is not safe; None where it is."""
@@ -46,7 +45,6 @@ class Judge:
     def of_mentions(self, program: Program) -> str | None:
         """Return why something that is said in the files is not safe: the first that isn't."""
         names = Names(program)
-        self._modules = _MODULES | {name for one in program.foreign for name in _prefixes(one.module[1:])}
         for shown, source in program.files:
             if source.exits:
                 return f"raises SystemExit ({shown}:{source.exits[0]}), which ends the server"
@@ -64,7 +62,12 @@ class Judge:
         for part in mention.chain[1:]:
             if part in UNSAFE_ATTRIBUTES:
                 return f"uses {part}", f", which {UNSAFE_ATTRIBUTES[part]}"
-        for meaning in sorted(names.meanings(mention.scope, mention.chain)):
+        if mention.use is STORED:  # it is what stands before the last part that is changed
+            base = names.meanings(mention.scope, mention.chain[:-1])
+            meanings = {(*meaning, mention.chain[-1]) for meaning in base}
+        else:
+            meanings = {*names.meanings(mention.scope, mention.chain)}
+        for meaning in sorted(meanings):
             found = None if meaning[0] == OWN else self._meaning(meaning, mention)
             if found is not None:
                 return found
@@ -77,11 +80,11 @@ class Judge:
         if found is not None:
             return found
         name = _dotted(chain)
-        if mention.use is STORED and len(chain) > 1 and chain[0] != "builtins":
+        if mention.use is STORED and chain[0] != "builtins":
             changed = _dotted(chain[:-1])
             if not changed.endswith(("(…)", "()", "[]")):
                 return f"changes {changed if chain[-1] == '[]' else name}", f", {_SHARED_BY_ALL}"
-        if mention.use is VALUE and name in self._modules:
+        if mention.use is VALUE and name in _MODULES:
             return f"hands on {name}", ", so that it can't be seen what is done with it"
         return None
 
@@ -111,7 +114,7 @@ class Judge:
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name == "__dict__" or (name.startswith("_") and not name.startswith("__"))
 
 
 def _dotted(chain: Chain | list[str]) -> str:

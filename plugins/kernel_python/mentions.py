@@ -228,8 +228,8 @@ class _Reader:
         self._assign([node.target], node.value, scope)
 
     def _see_AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
-        """Note that what a name stands for may be changed in place."""
-        if isinstance(node.target, ast.Name):
+        """Note that what a name stands for is changed in place by `|=` and the like; others give it a new number or text."""
+        if isinstance(node.target, ast.Name) and isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.BitXor)):
             self.source.mentions.append(Mention(node.lineno, scope, (node.target.id, "[]"), STORED))
         self._later([node.target, node.value], scope)
 
@@ -368,6 +368,9 @@ class _Reader:
                 parts.append(node.args[1].value)  # type: ignore[attr-defined]
                 rest += node.args[2:]
                 node = node.args[0]
+            elif _is_vars(node):
+                parts.append("__dict__")
+                node = node.args[0]
             elif _imports_by_name(node):
                 root = (MODULE, *node.args[0].value.split("."))  # type: ignore[attr-defined]
                 self._import(node.lineno, root)
@@ -390,6 +393,11 @@ def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in names:
         return False
     return len(node.args) > 1 and not any(isinstance(argument, ast.Starred) for argument in node.args[:2])
+
+
+def _is_vars(node: ast.Call) -> bool:
+    named = isinstance(node.func, ast.Name) and node.func.id == "vars"
+    return named and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred)
 
 
 def _imports_by_name(node: ast.Call) -> bool:

@@ -1,8 +1,8 @@
 """What a model may import and name while it shares its process with the server and other models: tables, and nothing else.
 
-Safe is what neither changes nor asks for anything that there is once per process or once per thread (in the server
-a model may be imported, initialized and executed on different ones), and finds nothing by a module's name. Who reads code by
-these tables is evidence.py. A dotted name stands for all that lies below it; names of calls end in `()`.
+Safe is what neither changes nor asks for anything that there is once per process, or once per thread (a model may be imported,
+initialized and executed on different ones), and finds nothing by a module's name. Who holds code against these tables is
+judging.py. A dotted name stands for all that lies below it; calls without arguments are written with `()`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAFE_STANDARD = frozenset(
     itertools json keyword linecache logging lzma math mimetypes mmap netrc numbers operator os pathlib platform plistlib poplib
     posixpath pprint pwd queue quopri random re reprlib sched secrets select selectors shlex shutil smtplib socket ssl stat
     statistics string stringprep struct subprocess symtable sys sysconfig tarfile tempfile textwrap threading time token tokenize
-    tomllib traceback types typing unicodedata urllib uuid warnings wave weakref xml zipfile zlib zoneinfo
+    tomllib traceback types typing unicodedata urllib uuid warnings wave weakref xml xmlrpc zipfile zlib zoneinfo
     """.split()
 )
 
@@ -50,8 +50,8 @@ ONLY: dict[str, frozenset[str]] = {
     for name, names in {
         "os": """
             DirEntry F_OK O_APPEND O_CLOEXEC O_CREAT O_EXCL O_NONBLOCK O_RDONLY O_RDWR O_TRUNC O_WRONLY PathLike R_OK SEEK_CUR
-            SEEK_END SEEK_SET W_OK X_OK access altsep chmod chown close cpu_count curdir devnull dup environ environb error
-            extsep fdatasync fdopen fsdecode fsencode fspath fstat fsync ftruncate fwalk get_terminal_size getcwd getenv
+            SEEK_END SEEK_SET W_OK X_OK access altsep chmod chown close cpu_count curdir defpath devnull dup environ environb
+            error extsep fdatasync fdopen fsdecode fsencode fspath fstat fsync ftruncate fwalk get_terminal_size getcwd getenv
             getgid getloadavg getlogin getpid getrandom getuid getxattr isatty lchown linesep link listdir listxattr lseek
             lstat makedirs memfd_create mkdir mkfifo name open pardir path pathsep pipe popen posix_fadvise pread pwrite read
             readlink readv remove removedirs rename renames replace rmdir scandir sched_getaffinity sendfile sep stat
@@ -90,7 +90,7 @@ _UNSAFE: dict[str, str] = {
     "finds classes by the names of their modules": """
         importlib.resources marshal pickle pickletools pkgutil pydoc shelve
         """,
-    "goes on listening when the model has gone": "http.server socketserver wsgiref xmlrpc",
+    "goes on listening when the model has gone": "http.server socketserver wsgiref xmlrpc.server",
     "starts processes that are copies of the server": """
         concurrent.futures.ProcessPoolExecutor concurrent.futures.process multiprocessing os.fork os.forkpty
         """,
@@ -147,9 +147,9 @@ _UNSAFE: dict[str, str] = {
         {" ".join(f"{loop}.{name}" for loop in _LOOPS for name in ("close", "run_forever", "set_debug", "stop"))}
         """,
     _RUNS: """
-        builtins.__builtins__ builtins.__import__ builtins.__loader__ builtins.__spec__ builtins.compile builtins.eval
-        builtins.exec builtins.globals code codeop doctest importlib.abc importlib.machinery importlib.reload importlib.util
-        numpy.distutils numpy.f2py runpy
+        builtins.__builtins__ builtins.__import__ builtins.__loader__ builtins.compile builtins.eval builtins.exec
+        builtins.globals code codeop doctest importlib.abc importlib.machinery importlib.reload importlib.util numpy.distutils
+        numpy.f2py runpy
         """,
 }
 

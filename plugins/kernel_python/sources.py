@@ -70,7 +70,7 @@ class _Folders:
     def shown(self, file: str) -> str:
         """Return a file's name as its author knows it."""
         for root in self._roots:
-            if file.startswith(root + "/"):
+            if file.startswith(root + os.sep):
                 return file[len(root) + 1 :]
         return file
 
@@ -78,8 +78,8 @@ class _Folders:
 class Program:
     """The files of a model that its imports lead to.
 
-    `foreign`: what else it imports, in the order in which it is found, the model's file first. Each is shown to `judge` at once,
-    with its file; what that returns is the `doubt` at which reading ends. So is what can't be read.
+    What else they import is shown to `judge` as it is found, the model's file first; what that returns is the `doubt` at which
+    reading ends. So is what can't be read.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Program:
         self._left: deque[tuple[str, Source]] = deque()
         self.own: dict[Chain, Source | None] = {}  # None: a folder without a file of its own
         self.files: list[tuple[str, Source]] = []
-        self.foreign: list[Import] = []
         self.fields = Scope("fields")  # what attributes of self and cls are, in any of the files
         self.main: Source | None = None
         self.doubt: str | None = None
@@ -116,7 +115,6 @@ class Program:
             if len(parts) > _LONGEST:
                 raise Doubt(f"imports a name of {len(parts)} parts ({shown}:{one.line})")
             if kind == MODULE and not self.owns(parts[0]):
-                self.foreign.append(one)
                 doubt = self._judge(shown, one)
                 if doubt is not None:
                     raise Doubt(doubt)

@@ -88,6 +88,10 @@ SHARED = {
     "bound in circles": "a = b\nb = a\nx = x.y\ndef f():\n    global g\n    g = g",
     "msgpack": "import msgpack, orjson, typing_extensions",
     "pattern": "match x:\n    case {'a': os, **rest}:\n        os.chdir()\n    case [*os]:\n        os.chdir()\n",
+    "a harmless module handed on": "import json\nserializer(json)",
+    "another value for a name": "import string\nletters = string.ascii_letters\nletters += 'ä'",
+    "a field that is taken back": "import codecs\ndef f(self):\n    self.g = codecs.encode\n    del self.g",
+    "its own variables": "vars(self)['x'] = 1",
     "walrus": "if (x := f()): x.y = 3",
 }
 
@@ -128,7 +132,8 @@ KEPT_APART = {
     "import os\nmap(os.kill, x)": "uses os.kill :2, which ends the server, or acts on how it ends",
     "import os\ngetattr(os, 'kill')(1, 2)": "uses os.kill :2, which ends the server, or acts on how it ends",
     "import os\ngetattr(os, name)": "hands on os :2, so that it can't be seen what is done with it",
-    "import os\nvars(os)": "hands on os :2, so that it can't be seen what is done with it",
+    "import os\nf(os)": "hands on os :2, so that it can't be seen what is done with it",
+    "import json\nvars(json)['loads'] = f": "uses json.__dict__ :2, not known to be safe to share",
     "import os\nself.os = other.os = os": "hands on os :2, so that it can't be seen what is done with it",
     "import os\nclass M:\n    os = os\n    def f(self): self.os.umask(0)": (
         "uses os.umask :4, which changes the process for all models"
