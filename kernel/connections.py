@@ -18,7 +18,13 @@ __all__ = ["Connections", "ListeningFrontend", "peer_name"]
 
 
 class _Connection(Protocol):
-    """What a connection can be told."""
+    """What a connection can be told, and asked."""
+
+    busy: bool
+    """Whether something is under way on it that its client waits for."""
+
+    def retire(self) -> None:
+        """Let the client know, as far as that can be said, that it should go on elsewhere; serve it as before."""
 
     def drain(self) -> None:
         """Take nothing new, and close once what runs is over."""
@@ -31,7 +37,8 @@ C = TypeVar("C", bound=_Connection)
 
 
 class Connections(Generic[C]):
-    """The open connections of one front end. `draining`: no further work is taken.
+    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`: no
+    further work is taken.
 
     `now`: the clock by which they are looked at, every `seconds` while there are any.
     """
@@ -39,6 +46,7 @@ class Connections(Generic[C]):
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float) -> None:
         self.now = now
         self.connections: set[C] = set()
+        self.retiring = False
         self.draining = False
         self._loop = loop
         self._seconds = seconds
@@ -72,9 +80,20 @@ class Connections(Generic[C]):
         """Do to a connection what time asks for."""
         raise NotImplementedError
 
+    def retire(self) -> None:
+        """Tell the clients to go on elsewhere."""
+        self.retiring = True
+        for connection in list(self.connections):
+            connection.retire()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client waits for something."""
+        return any(connection.busy for connection in self.connections)
+
     async def drain(self) -> None:
         """Have each connection finish what runs and close; return when none is left."""
-        self.draining = True
+        self.retiring = self.draining = True
         for connection in list(self.connections):
             connection.drain()
         if self.connections:
@@ -107,6 +126,20 @@ class ListeningFrontend:
     async def start(self) -> None:
         """Listen. Raises OSError, in the reference's words when the place is taken."""
         await self._listener.start(self._kernel.loop, self._make)
+
+    def retire(self) -> None:
+        """Have clients go on elsewhere: answers say so. All are served as before, also those that still come."""
+        self._connections.retire()
+
+    def refuse(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+        self._connections.retire()  # those, too, that came meanwhile
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client waits for something."""
+        return self._connections.busy
 
     async def drain(self) -> None:
         """Stop listening, finish what is in flight, close the connections; returns when none is left."""

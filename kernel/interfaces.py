@@ -186,7 +186,12 @@ class Batcher(Protocol):
 
 
 class Frontend(Protocol):
-    """Something that takes requests from outside, such as a wire protocol."""
+    """Something that takes requests from outside, such as a wire protocol.
+
+    `kernel serve` also calls, where a front end has them as a ListeningFrontend has: `retire()` at the signal, after which
+    clients are told to go on elsewhere and are still served; `refuse()` a moment later, after which nobody new is let in; and
+    reads `busy`, whether a client waits for something. `drain` comes when nobody does, or at the limit.
+    """
 
     async def start(self) -> None:
         """Begin to listen. Raises OSError where the address can't be had."""

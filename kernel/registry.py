@@ -97,6 +97,10 @@ class Registry:
             reasons += "".join(f"\n  {words}" for words in await self.loader.in_thread(self.loader.mistaken))
             raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}")
 
+    def retire(self) -> None:
+        """Nothing begins to serve any more; what serves goes on."""
+        self._rollout.stopping = True
+
     async def stop(self, timeout: float) -> None:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
         catalog = self.catalog

@@ -145,6 +145,7 @@ class Kernel:
         self.turn: Turn
         self.live = False
         self.accepting = False
+        self.exiting = False  # requests are refused
         self._stopped = False
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_threads = load_threads  # models, and instances of each, that are made at a time
@@ -207,10 +208,17 @@ class Kernel:
         if self._poll_seconds:
             self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
 
+    def retire(self) -> None:
+        """The end is near: not ready from now on, and no model is loaded any more; requests are served until `stop`."""
+        self.accepting = False
+        self._registry.retire()
+        for follower in self._followers:
+            follower.cancel()
+
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
         self.accepting = False
-        self._stopped = True
+        self.exiting = self._stopped = True
         if not hasattr(self, "mailbox"):  # never started
             self.load_pool.shutdown(wait=False)
             return

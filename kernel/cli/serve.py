@@ -1,7 +1,8 @@
 """`kernel serve`: a process of its own for the kernel, from the command line to the exit code.
 
-The order is the contract's (lifecycle, sections 3, 7 and 8): load, then open the ports; on a signal close the ports, finish what
-is in flight, unload. What tunes a whole process (loop, switch interval, garbage collection, log) happens here and nowhere else.
+The order is the contract's (lifecycle, sections 3, 7 and 8): load, then open the ports; on a signal say that the server is not
+ready, go on for a moment, close the ports, finish what is in flight, unload. What tunes a whole process (loop, switch interval,
+garbage collection, log) happens here and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from kernel.cli.signals import Signals
 from kernel.cli.table import table
 from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
+from kernel.connections import ListeningFrontend
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
 from kernel.logs import ProcessLog, set_up
@@ -64,6 +66,12 @@ OPEN_FILES = 65_536
 #: How long after an unload what the model has left behind is cleared away; others that go meanwhile are cleared away with it.
 TIDY_SECONDS = 1.0
 
+#: How long the ports stay open after the signal: who sends requests learns only by and by that the server is not ready.
+MOMENT_SECONDS = 0.5
+
+#: How often a stopping server looks whether anybody still waits for something.
+LOOK_SECONDS = 0.02
+
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
 
@@ -90,8 +98,9 @@ examples:
   kernel serve repository/ --http-port 9000 --log-verbose 1
   kernel serve --model-repository=/models --model-control-mode=explicit --load-model=add_sub
 
-The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it accepts nothing
-more and finishes what is in flight, for --exit-timeout-secs at most; a second signal ends it at once.
+The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
+then on, closes the ports half a second later, tells its clients to go elsewhere and serves them until
+nothing is in flight, for --exit-timeout-secs at most; a second signal ends it at once.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 
@@ -318,9 +327,10 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) ->
     """Finish what is in flight; return whether that took no longer than `limit` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
-    draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
     telling = asyncio.ensure_future(_tell(kernel, limit))
-    await kernel.stop(limit)
+    await _retire(kernel, [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)], end)
+    draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
+    await kernel.stop(max(0.0, end - loop.time()))
     telling.cancel()
     in_time = loop.time() < end
     # What was answered has still to be sent.
@@ -330,6 +340,26 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) ->
     for frontend in frontends:
         await frontend.stop()
     return in_time
+
+
+async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], end: float) -> None:
+    """Go on serving until nobody waits for anything, till `end` at most; who balances the load sees that we are not ready.
+
+    What has been sent to us by then has to find an open port and an open connection.
+    """
+    loop = asyncio.get_running_loop()
+    kernel.retire()
+    for frontend in frontends:
+        frontend.retire()
+    await asyncio.sleep(max(0.0, min(MOMENT_SECONDS, end - loop.time())))
+    for frontend in frontends:
+        frontend.refuse()
+    while True:
+        busy = any(frontend.busy for frontend in frontends) or any(not model.scheduler.is_idle for model in kernel.models())
+        left = end - loop.time()
+        if left <= 0 or not busy:
+            return
+        await asyncio.sleep(min(LOOK_SECONDS, left))
 
 
 async def _tell(kernel: Kernel, limit: float) -> None:

@@ -59,14 +59,14 @@ class Admin:
         return pb.ServerLiveResponse(live=self.kernel.live)
 
     def ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        self._check_not_exiting()
+        self._check_not_exiting()  # before that, while it retires, it is not ready
         return pb.ServerReadyResponse(ready=self.kernel.is_ready())
 
     def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return self._metadata
 
     def _check_not_exiting(self) -> None:
-        if not self.kernel.accepting:
+        if self.kernel.exiting:
             raise ServingError(Code.UNAVAILABLE, "Server exiting")
 
     # --- a model

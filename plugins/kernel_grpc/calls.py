@@ -74,6 +74,11 @@ class Call(Answer):
         return f"gRPC {peer_name(self.connection.transport.get_extra_info('peername'))}"
 
     @property
+    def is_stream(self) -> bool:
+        """Whether the call has an end only when the client or the server wants one."""
+        return self._receiver is not None
+
+    @property
     def traceparent(self) -> str:
         """Whose trace the call continues, "" for nobody's."""
         value = self.meaning.metadata.get("traceparent", "")

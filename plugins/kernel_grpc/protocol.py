@@ -145,12 +145,22 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     # --- the end
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way that has an end of its own. What waits on a stream, the kernel knows."""
+        calls: Any = self.http.streams.values()
+        return any(not call.is_stream for call in calls)
+
+    def retire(self, text: str = "the server is shutting down") -> None:
+        """Let the calls that run finish, then close; the client begins no new ones here."""
+        super().retire(text)
+
     def drain(self) -> None:
         """Finish the calls that run, then close."""
         call: Any
         for call in list(self.http.streams.values()):
             call.drain()
-        self.retire("the server is shutting down")
+        self.retire()
 
     def abort(self) -> None:
         """Close at once: the calls end now, whenever the transport says so."""

@@ -215,7 +215,7 @@ class Inference:
 
     def _remember(self, connection: Connection, head: Head, json: bytes, tail_size: int, template: Template) -> None:
         """Let the connection recognise the next such request by its bytes."""
-        if head.plain and not head.expect and head.content_length != CHUNKED and not connection.server.draining:
+        if head.plain and not head.expect and head.content_length != CHUNKED and not connection.server.retiring:
             total = len(head.block) + len(json) + tail_size
             if total <= PREFIX_SIZE:
                 connection.head = head

@@ -253,7 +253,7 @@ class Connection(Answers):
 
     def _dispatch(self, head: Head, json: bytes, tail: Any) -> None:
         """Hand a complete message to its handler."""
-        if head.close or self.server.draining:
+        if head.close or self.server.retiring:
             self._closing = True
         if head.refusal is not None:
             self._dispatch_error(head, head.refusal)
@@ -293,9 +293,20 @@ class Connection(Answers):
 
     # --- time and the end
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is arriving or an answer is still to be sent."""
+        return bool(self.exchanges or self._body is not None or self._rest)
+
+    def retire(self) -> None:
+        """Let the next answer be the last: the one that is awaited, or one more where the client waits for none."""
+        self.template = None  # what is like the last request is no longer taken without a look
+        if self.exchanges and self._body is None and not self._rest:
+            self._closing = True
+
     def drain(self) -> None:
         """Take no further request; close as soon as the last answer is out."""
-        self.template = None  # what is like the last request is no longer taken without a look
+        self.template = None
         if self._closing:
             return
         if self._body is not None or self._rest:

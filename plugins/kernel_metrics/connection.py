@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
                 return
             self._transport.write(answer)
-            if not request.keep_alive or self._server.draining:
+            if not request.keep_alive or self._server.retiring:
                 self._waiting.clear()
                 self._closing = True
             while self._writable is not None:
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
             status = "405 Not Allowed"
         if request.version == "1.0":
             headers += "Connection: keep-alive\r\n" if request.keep_alive else ""
-        elif not request.keep_alive or self._server.draining:
+        elif not request.keep_alive or self._server.retiring:
             headers += "Connection: close\r\n"
         return f"HTTP/{request.version} {status}\r\n{headers}\r\n".encode() + body
 
@@ -179,6 +179,14 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     # -- time and the end
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is still to be sent."""
+        return self._answering is not None
+
+    def retire(self) -> None:
+        """The next answer is the last; it says so itself."""
 
     def drain(self) -> None:
         """Answer what was asked, and close."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from .serving import (
@@ -73,6 +77,47 @@ def refused(server: Server) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_a_stopping_server_sees_its_clients_off(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    """Not ready at once; as long as something is in flight, open connections are served until their next answer.
+
+    New ones are accepted for a moment. Who has an idle connection open does not hold up the end.
+    """
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    write_model(tmp_path / "models", "echo")
+    with serving(tmp_path, tmp_path / "models") as server:
+        kept, silent = (http.client.HTTPConnection("127.0.0.1", server.port, timeout=10) for _ in range(2))
+        for connection in (kept, silent):
+            assert asked(connection, "GET", "/v2/health/ready") == (200, None)
+        found = re.search(r"Started GRPCInferenceService at (127\.0\.0\.1:\d+)", server.text())
+        assert found is not None
+        with grpc.insecure_channel(found[1]) as channel:
+            ready = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+            assert ready(b"") == b"\x08\x01"
+            answer = sleeping(server, pool, folder, 2.0)
+            server.signal()
+            wait_until(lambda: "SIGTERM: stopping" in server.text())
+            assert server.request("GET", "/v2/health/ready")[0] == 400, "the port is still open"
+            assert server.request("GET", "/v2/health/live")[0] == 200
+            assert ready(b"") == b""
+            wait_until(lambda: refused(server), 3.0)
+            body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [3.0]}]}
+            assert asked(kept, "POST", "/v2/models/echo/infer", body) == (200, "close")
+        assert not answer.done()
+        assert answer.result(10)[0] == 200
+        answered = time.monotonic()
+        assert server.wait() == 0
+        assert time.monotonic() - answered < 5, "an idle connection was waited for"
+        silent.close()
+
+
+def asked(connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> tuple[int, str | None]:
+    """Return the status of the answer and what it says of the connection."""
+    connection.request(method, path, None if body is None else json.dumps(body))
+    response = connection.getresponse()
+    response.read()
+    return response.status, response.getheader("Connection")
 
 
 def test_queued_requests_are_answered(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
@@ -149,8 +194,9 @@ EXITS_AT_THE_END = (
 
 def test_a_model_cannot_end_the_server(tmp_path: Path) -> None:
     """`sys.exit()` in a task that the model has made itself, and in finalize: the server lives on and stops with 0."""
+    in_server = 'parameters { key: "placement" value { string_value: "loop" } }'
     for name, body in (("exits", EXITS), ("late", EXITS_AT_THE_END), ("echo", ECHO)):
-        write_model(tmp_path / "models", name, body)
+        write_model(tmp_path / "models", name, body, more=in_server)
     with serving(tmp_path, tmp_path / "models") as server:
         for _ in range(2):
             status, body = server.infer("exits", 1.0)

@@ -110,6 +110,7 @@ class GrpcKernel(FakeKernel):
         super().__init__()
         self.shared_memory = SharedMemory()
         self.accepting = True
+        self.exiting = False
         self.add(config("half", [Spec("X", "BF16", (-1,))], [Spec("Y", "BF16", (-1,))]))
         self.add(config("many", [Spec("N", "INT32", (1,))], [Spec("OUT", "INT32", (-1,))], decoupled=True))
         self.add(config("pair", [Spec("A", "FP32", (2,)), Spec("B", "FP32", (-1,))], [Spec("Y", "FP32", (2,))], batch=8))

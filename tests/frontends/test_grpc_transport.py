@@ -1101,6 +1101,29 @@ def drained(caller: Caller) -> asyncio.Task[None]:
     return task
 
 
+def test_a_retiring_server_says_so_and_goes_on(caller: Caller) -> None:
+    """GOAWAY at once; what the client sent before it knew is served, and its streams go on."""
+    caller.begin("Chat")
+    caller.wait()
+    assert not caller.peer.busy, "a stream with nothing on it is waited for by nobody"
+    caller.server.retire()
+    caller.wait()
+    assert caller.goaway() == (2**31 - 1, NO_ERROR, "the server is shutting down")
+    assert caller.service.chats[0].closed == 0
+    answer = caller.call("Keep")
+    assert caller.peer.busy and caller.server.busy
+    caller.service.calls[0].reply(b"done")
+    caller.wait()
+    assert outcome(answer) == (0, "", [b"done"]) and not caller.peer.busy
+    other = protocol.Peer(caller.server)
+    transport = FakeTransport()
+    transport.peer = other
+    other.connection_made(transport)
+    assert b"the server" not in b"".join(transport.written) and not transport.eof
+    caller.server.retire()
+    assert caller.service.chats[0].closed == 0
+
+
 def test_drain_of_an_idle_client(caller: Caller) -> None:
     task = drained(caller)
     assert caller.goaway() == (2**31 - 1, NO_ERROR, "the server is shutting down") and not caller.transport.eof

@@ -367,7 +367,7 @@ def test_what_waits_is_bounded(client: Client, turn: bool, monkeypatch: pytest.M
 def test_drain_lets_a_stream_finish(client: Client) -> None:
     held = start(client)
     held.respond(response(1), False)
-    client.server.draining = True
+    client.server.retiring = client.server.draining = True
     client.connection.drain()
     held.respond(response(2), False)
     assert not client.transport.closing
@@ -377,7 +377,7 @@ def test_drain_lets_a_stream_finish(client: Client) -> None:
 
 def test_drain_before_the_first_event(client: Client) -> None:
     held = start(client)
-    client.server.draining = True
+    client.server.retiring = client.server.draining = True
     client.connection.drain()
     held.respond(response(1), False)
     held.respond(None, True)

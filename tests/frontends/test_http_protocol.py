@@ -415,6 +415,27 @@ def test_drain() -> None:
     asyncio.run(run())
 
 
+def test_a_retiring_server_answers_and_closes() -> None:
+    """An idle connection is good for one more request; one that waits for an answer closes with it; who comes is served."""
+    kernel = FakeKernel()
+    idle = Client(kernel)
+    waiting = Client(kernel, server=idle.server)
+    message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
+    assert "Connection" not in idle.ask(message).headers
+    kernel.hold = True
+    waiting.send(infer("types", ONE))
+    assert waiting.connection.busy and not idle.connection.busy
+    idle.server.retire()
+    assert not idle.transport.closing and idle.server.busy
+    kernel.finish(kernel.held[0])
+    assert parse(waiting.take())[0].headers["Connection"] == "close" and waiting.transport.closing
+    kernel.hold = False
+    late = Client(kernel, server=idle.server)
+    for client in (idle, late):
+        answer = client.ask(message)
+        assert (answer.status, answer.headers["Connection"]) == (200, "close") and client.transport.closing
+
+
 def test_an_idle_client_does_not_keep_a_replaced_model(client: Client) -> None:
     message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
     assert client.ask(message).status == client.ask(message).status == 200
@@ -430,7 +451,7 @@ def test_a_request_like_the_last_does_not_slip_past_the_drain(client: Client) ->
     message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
     assert client.ask(message).status == 200
     client.send(message[:20])  # arriving when the drain begins: still served, and the last
-    client.server.draining = True
+    client.server.retiring = client.server.draining = True
     client.connection.drain()
     client.send(message[20:] + message * 3)
     (answer,) = parse(client.take())
@@ -439,6 +460,6 @@ def test_a_request_like_the_last_does_not_slip_past_the_drain(client: Client) ->
 
 
 def test_who_comes_during_the_drain_is_shown_out(client: Client) -> None:
-    client.server.draining = True
+    client.server.retiring = client.server.draining = True
     late = Client(client.kernel, server=client.server)
     assert late.transport.closing
