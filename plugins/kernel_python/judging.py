@@ -144,7 +144,8 @@ _MODULES = frozenset(
     name
     for unsafe in (*UNSAFE, *ONLY)
     for name in [*_prefixes(unsafe.split("."))][: None if unsafe in ONLY else -1]
-    if not name.startswith(("builtins", "os.environ", "sys.std", "asyncio.get_"))
+    if not name.startswith(("builtins", "os.environ", "asyncio.get_"))
+    and name not in ("sys.stdin", "sys.stdout", "sys.stderr")  # printed to; nothing below them changes them
     and not name.rpartition(".")[2][:1].isupper()
 )
 
@@ -215,6 +216,30 @@ def _logger(call: ast.Call, scope: Scope) -> str | None:
     return f"for {name}, the server's" if str(name).partition(".")[0].startswith("kernel") else None
 
 
+def _log_setup(call: ast.Call, scope: Scope) -> str | None:
+    """Beside the server's log it does nothing; allow it where nothing gets lost by that, only the look of lines is another."""
+    given = _keywords(call)
+    level = given.pop("level", None)
+    shown = level.attr if isinstance(level, ast.Attribute) else str(_constant(level, "?"))
+    if level is not None and shown not in (
+        "INFO",
+        "20",
+        "WARNING",
+        "WARN",
+        "30",
+        "ERROR",
+        "40",
+        "CRITICAL",
+        "FATAL",
+        "50",
+    ):
+        return "for lines that the server's log leaves out"
+    more = [str(name or "**") for name in given if name not in ("format", "datefmt", "style")]
+    if more or call.args:
+        return f"with {', '.join(more) or 'unnamed arguments'}, which changes the server's log"
+    return None
+
+
 def _descriptor(call: ast.Call, scope: Scope) -> str | None:
     number = _constant(call.args[0]) if call.args else None
     return f"of {number}, which is the server's" if number in (0, 1, 2) else None
@@ -235,10 +260,11 @@ _RULES: dict[str, _Rule] = {
     "asyncio.run": _own_loop,
     "asyncio.get_event_loop": _this_loop,
     "importlib.import_module": _import_by_name,
+    "logging.basicConfig": _log_setup,
     "logging.getLogger": _logger,
     "os.close": _descriptor,
 }
 #: Where one of these is handed on, nobody sees how it is called.
 _HANDED_ON = frozenset(
-    name for name, rule in _RULES.items() if rule in (_child, _child_task, _this_loop, _import_by_name)
+    name for name, rule in _RULES.items() if rule in (_child, _child_task, _this_loop, _import_by_name, _log_setup)
 )

@@ -66,6 +66,8 @@ ONLY: dict[str, frozenset[str]] = {
             hexversion implementation int_info intern is_finalizing maxsize maxunicode platform prefix stderr stdin
             stdlib_module_names stdout thread_info version version_info
             """,
+        "sys.stderr.buffer": "flush write",
+        "sys.stdout.buffer": "flush write",
         "sys.stdout": "buffer encoding flush isatty write writelines",
         "sys.stderr": "buffer encoding flush isatty write writelines",
         "sys.stdin": "encoding isatty",
@@ -116,7 +118,7 @@ _UNSAFE: dict[str, str] = {
         site sys.meta_path sys.modules sys.path sys.path_hooks sys.path_importer_cache zipimport
         """,
     "changes the server's log": """
-        logging.Logger.manager logging.Logger.root logging.addLevelName logging.basicConfig logging.captureWarnings
+        logging.Logger.manager logging.Logger.root logging.addLevelName logging.captureWarnings
         logging.config logging.disable logging.lastResort logging.raiseExceptions logging.root logging.setLogRecordFactory
         logging.setLoggerClass logging.shutdown
         """,

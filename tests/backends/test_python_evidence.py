@@ -75,6 +75,8 @@ SHARED = {
     "a program, by another name": "from subprocess import check_output as run\nrun(['ls'])",
     "a program, awaited": "import asyncio\nasync def f(p): await asyncio.create_subprocess_exec('ls', *p, stdout=-1)",
     "threads": "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(3)",
+    "a log of its own look": "import logging\nlogging.basicConfig(level=logging.INFO, format='x')\nlogging.basicConfig()",
+    "binary output": "import sys\nsys.stdout.buffer.write(b'')\nprint(file=sys.stderr)",
     "a logger": "import logging\nl = logging.getLogger('mine')\nl.setLevel(10)\nl.addHandler(logging.StreamHandler())",
     "the root logger, used": "import logging\nlogging.getLogger().info('x')\nlogging.info('x')",
     "the loop": "import asyncio\nasync def f():\n    loop = asyncio.get_event_loop()\n    loop.call_later(1, print)",
@@ -115,7 +117,14 @@ KEPT_APART = {
     "from multiprocessing import Pool": "imports multiprocessing :1, which starts processes that are copies of the server",
     "import logging.config": "imports logging.config :1, which changes the server's log",
     "import logging\nlogging.config.dictConfig({})": "uses logging.config :2, which changes the server's log",
-    "import logging\nlogging.basicConfig(level=10)": "uses logging.basicConfig :2, which changes the server's log",
+    "import logging\nlogging.basicConfig(level=10)": "calls logging.basicConfig :2 for lines that the server's log leaves out",
+    "import logging\nlogging.basicConfig(level=l)": "calls logging.basicConfig :2 for lines that the server's log leaves out",
+    "import logging\nlogging.basicConfig(force=True, filename='x')": (
+        "calls logging.basicConfig :2 with force, filename, which changes the server's log"
+    ),
+    "import sys, io\nio.TextIOWrapper(sys.stdout.buffer)": (
+        "hands on sys.stdout.buffer :2, so that it can't be seen what is done with it"
+    ),
     "import logging\nlogging.getLogger().setLevel(10)": "uses logging.getLogger().setLevel :2, not known to be safe to share",
     "import logging\nroot = logging.getLogger('')\nroot.handlers = []": (
         "uses logging.getLogger().handlers :3, not known to be safe to share"
