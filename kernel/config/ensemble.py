@@ -109,7 +109,8 @@ class _Check:
         circle = _circle(self.name, self.configs)
         if circle:
             index = next(index for index, step in enumerate(self.steps) if step.model_name == circle[1])
-            self.fail((index, "model_name"), f"circular dependency between ensembles: {' -> '.join(circle)}")
+            words = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[0]}"
+            self.fail((index, "model_name"), words, f"the whole circle is {' -> '.join(circle)}")
 
     def check_models(self) -> None:
         absent = {

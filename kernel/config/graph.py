@@ -6,6 +6,8 @@ What the models of the steps say to that is the business of config_ensemble.py.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key, Path
 from kernel.config.report import Report
@@ -75,11 +77,9 @@ class _Graph:
                 read = [read for read in self.readers if read not in self.inputs and read not in self.writers]
                 detail = f"no step reads it; the steps read {listed(self.readers)}{did_you_mean(tensor, read)}"
                 self.report.fail("A", ("input", index), words, detail)
-        missing = [tensor for tensor in self.outputs if tensor not in self.writers]
-        for tensor in missing:
-            self.missing_output(tensor)
-        self.check_dangling(bool(missing))
-        self.check_cycles()
+        told = self.check_outputs()
+        self.check_dangling(told)
+        self.check_cycles(told)
 
     def at(self, field: str, place: tuple[int, str]) -> Path:
         return (*_STEPS, place[0], field, Key(place[1]), "value")
@@ -105,7 +105,53 @@ class _Graph:
                 )
                 self.report.fail("A", self.at("output_map", (index, key)), words, first)
 
-    def missing_output(self, tensor: str) -> None:
+    def check_outputs(self) -> set[str]:
+        """Note the outputs that are never written; return them, and the tensors that are named as the reason."""
+        ready = self.ready()
+        told: set[str] = set()
+        for tensor in self.outputs:
+            if tensor in ready:
+                continue
+            told.add(tensor)
+            if tensor not in self.writers and tensor not in self.readers:
+                self.missing_output(tensor, f"ensemble output '{tensor}' for ensemble {self.name}' is not used")
+                continue
+            words = f"output '{tensor}' for ensemble '{self.name}' is not written"
+            source = self.source(tensor, ready)
+            if source != tensor:
+                words += f": at least one of its depending tensors, '{source}', is not connected"
+            if source in self.writers:
+                self.report.fail("A", *self.circle_words(words))
+            elif source == tensor:
+                self.missing_output(tensor, words)
+            else:
+                told.add(source)
+                self.report.fail("A", *self.unwritten_words(source, words))
+        return told
+
+    def ready(self) -> set[str]:
+        """Return the tensors that come to be: the inputs, and what steps write that read only such."""
+        ready = set(self.inputs)
+        pending = list(self.steps)
+        while possible := [step for step in pending if ready.issuperset(step.input_map.values())]:
+            for step in possible:
+                ready.update(step.output_map.values())
+                pending.remove(step)
+        return ready
+
+    def source(self, tensor: str, ready: set[str]) -> str:
+        """Return the reason why `tensor` is not written, or itself where there is no other. (The reference's walk.)"""
+        last, seen = tensor, set()
+        while last in self.writers:
+            read = self.steps[self.writers[last][0]].input_map
+            waits = [read[key] for key in sorted(read) if read[key] not in ready and read[key] not in seen]
+            if not waits:
+                break
+            last = waits[0]
+            seen.add(last)
+        return last
+
+    def missing_output(self, tensor: str, words: str) -> None:
         """Place it at the map that should have named the output: one with a near name, else one whose tensor nobody
         reads.
         """
@@ -114,28 +160,36 @@ class _Graph:
         guess = next(iter([*near, *unread]), "")
         at: Path = self.at("output_map", self.writers[guess]) if guess else (*_STEPS, len(self.steps) - 1, "output_map")
         written = ", ".join(f"'{name}' ({self.step_text(index)})" for name, (index, _) in self.writers.items())
-        words = f"ensemble output '{tensor}' for ensemble {self.name}' is not used"
         detail = f"no step writes '{tensor}'; the steps write {written}{did_you_mean(tensor, self.writers)}"
         self.report.fail("A", at, words, detail)
 
-    def check_dangling(self, output_missing: bool) -> None:
+    def unwritten_words(self, tensor: str, words: str) -> tuple[Path, str, str]:
+        """Return the place, `words` and the detail for a tensor that is read, but neither written nor an input."""
+        place = self.readers[tensor][0]
+        detail = f"{self.step_text(place[0])} reads it, but no step writes it and it is no input"
+        return self.at("input_map", place), words, detail + did_you_mean(tensor, [*self.inputs, *self.writers])
+
+    def check_dangling(self, told: set[str]) -> None:
         words = "ensemble tensor '{}' is unused in ensemble '{}'"
-        for tensor, places in self.readers.items():
-            if tensor not in self.writers and tensor not in self.inputs:
-                known = [*self.inputs, *self.writers]
-                detail = (
-                    f"{self.step_text(places[0][0])} reads it, but no step writes it and it is no"
-                    f" input{did_you_mean(tensor, known)}"
-                )
-                self.report.fail("A", self.at("input_map", places[0]), words.format(tensor, self.name), detail)
-        if output_missing:
+        for tensor in self.readers:
+            if tensor not in self.writers and tensor not in self.inputs and tensor not in told:
+                self.report.fail("A", *self.unwritten_words(tensor, words.format(tensor, self.name)))
+        if any(tensor not in self.writers for tensor in self.outputs):
             return  # what nobody reads is then most likely the missing output, said already
         for tensor, place in self.writers.items():
             if tensor not in self.readers and tensor not in self.outputs:
                 detail = f"{self.step_text(place[0])} writes it, but no step reads it and it is no output"
                 self.report.fail("A", self.at("output_map", place), words.format(tensor, self.name), detail)
 
-    def check_cycles(self) -> None:
+    def check_cycles(self, told: set[str]) -> None:
+        """Note a circle of steps that keeps no output from being written; the others are noted with their output."""
+        circle = self.circle()
+        if circle and not any(tensor in self.writers for tensor in told):
+            at, _, detail = self.circle_words("")
+            self.report.fail("A", at, "", detail.replace("steps wait", f"steps of ensemble '{self.name}' wait", 1))
+
+    def circle(self) -> list[int]:
+        """Return steps each of which waits for the one before it, the first once more at the end; empty where there are none."""
         waits: dict[int, set[int]] = {
             index: {self.writers[tensor][0] for tensor in step.input_map.values() if tensor in self.writers}
             for index, step in enumerate(self.steps)
@@ -144,22 +198,22 @@ class _Graph:
         while ready := {index for index in stuck if not waits[index] & stuck}:
             stuck -= ready
         if not stuck:
-            return
+            return []
         path = [min(stuck)]  # every stuck step waits for a stuck one: walking on must come round
         while path[-1] not in path[:-1]:
             path.append(min(waits[path[-1]] & stuck))
-        circle = path[path.index(path[-1]) :][::-1]
+        return path[path.index(path[-1]) :][::-1]
+
+    def circle_words(self, words: str) -> tuple[Path, str, str]:
+        """Return the place where a circle of steps closes, `words`, and the circle in detail."""
+        circle = self.circle()
         told = " -> ".join(self.step_text(index) for index in circle)
-        lost = [tensor for tensor in self.outputs if tensor in self.writers and self.writers[tensor][0] in stuck]
-        first, second = circle[0], circle[1]
-        steps = self.steps[second].input_map
-        key = min(key for key, tensor in steps.items() if self.writers.get(tensor, (-1, ""))[0] == first)
-        at = self.at("input_map", (second, key))
-        if not lost:
-            self.report.fail("A", at, "", f"steps of ensemble '{self.name}' wait for each other: {told}")
-        for tensor in lost:
-            words = (
-                f"output '{tensor}' for ensemble '{self.name}' is not written: at least one of its depending tensors,"
-                f" '{steps[key]}', is not connected"
-            )
-            self.report.fail("A", at, words, f"steps wait for each other: {told}")
+        keys = [self.key_from(first, second) for first, second in pairwise(circle)]
+        tensors = [self.steps[index].input_map[key] for index, key in zip(circle[1:], keys)]
+        detail = f"steps wait for each other: {told}; the tensors between them are {listed(tensors)}"
+        return self.at("input_map", (circle[1], keys[0])), words, detail
+
+    def key_from(self, first: int, second: int) -> str:
+        """Return the input by which step `second` takes a tensor of step `first`."""
+        read = self.steps[second].input_map
+        return min(key for key, tensor in read.items() if self.writers.get(tensor, (-1, ""))[0] == first)

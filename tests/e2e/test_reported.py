@@ -489,7 +489,9 @@ def test_bc41_ensembles_that_consist_of_each_other(repo: Repo, steps: dict[str, 
         assert (await client.infer(name, x(1.0), limit=1.0)).status == 404
         assert (await client.infer("echo", x(2.0))).data == [2.0]
         for said in (answer.error, row.get("reason", "")):
-            assert f"circular dependency between ensembles: {way}" in said, said
+            circle = f"{name} -> ... -> {way.split(' -> ')[-2]} -> {name}"
+            words = f"circular dependency between ensembles: {circle} — the whole circle is {way}"
+            assert words in said, said
             assert f"{repo.folder}/{name}/config.pbtxt:6:" in said, said
 
     repo.serve(main, load=["echo"])
