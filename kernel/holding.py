@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AGAIN_SECONDS", "BLOCKED_SECONDS", "LONG_SECONDS", "Blocked", "Held", "Holding", "LoopWatch", "Notice", "Sight"]
+__all__ = ["BUSY_SHARE", "Blocked", "Held", "Holding", "LoopWatch", "Notice", "Sight"]
 
 LONG_SECONDS = 2.0  # for which the loop has been held when that is told …
 AGAIN_SECONDS = 30.0  # … and told again, while it lasts
 BLOCKED_SECONDS = 0.25  # for which nobody but one got the interpreter when that is told
-BUSY_SHARE = 0.5  # of that time has to have been computed, by this process: else the machine was short of time, or asleep
+HELD_LEAST = 0.05  # seconds; who has held the loop for less is not told of
+BUSY_SHARE = 0.3  # of that time has to have been computed, by this process: else the machine was short of time, or asleep
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What a thread is busy with. `work`: the same object for as long as it is the same piece of work.
 
-    `model` and `instance`: whose code it is, "" where it is nobody's; `place`: such as `model.py:9`; `stack`: the thread's.
+    `model` and `instance`: whose code it is, "" where it is nobody's; `place`: such as `model.py:9`, in the file `file`; `stack`:
+    the thread's.
     """
 
     work: object
     model: str = ""
     instance: str = ""
     place: str = ""
+    file: str = ""
     stack: object = None
 
 
@@ -66,6 +69,7 @@ class LoopWatch:
         self._say_at = LONG_SECONDS
         self._first: tuple[float, Sight] | None = None  # since when it has been seen at what it is at
         self._last = 0.0
+        self._waited = self._waited_last = 0.0  # what it had waited for a processor at these two times
         self._alone = True  # that has been all that it was seen at since it was asked
 
     def asked(self, now: float) -> None:
@@ -75,8 +79,14 @@ class LoopWatch:
         self._first = None
         self._alone = True
 
-    def looked(self, now: float, answered: float | None, sight: Sight | None) -> list[Notice]:
-        """One look. `answered`: when the sign came, None while it hasn't, and `sight` is what the thread is busy with then."""
+    def looked(
+        self, now: float, answered: float | None, sight: Sight | None, fair: bool = True, waited: float = 0.0
+    ) -> list[Notice]:
+        """One look. `answered`: when the sign came, None while it hasn't, and `sight` is what the thread is busy with then.
+
+        `fair`: whether that thread could do since the last look what it wanted, as far as others of the process are concerned;
+        `waited`: seconds that it has waited for a processor so far, in its whole life. Neither is anybody's fault.
+        """
         if self._asked is None:
             return []
         if answered is not None:
@@ -87,7 +97,10 @@ class LoopWatch:
                 said = self._over(self._last)
                 self._alone = False
             self._first = None if sight is None else (now, sight)
-        self._last = now
+            self._waited = waited
+        elif not fair:
+            self._first, self._alone, self._waited = (now, sight), False, waited
+        self._last, self._waited_last = now, waited
         held = now - self._asked
         if sight is not None and held >= self._say_at:
             self._say_at = held + AGAIN_SECONDS
@@ -100,7 +113,8 @@ class LoopWatch:
         if first is None or self._last <= first[0]:
             return []
         assert self._asked is not None
-        return [Held(when - (self._asked if self._alone else first[0]), first[1])]
+        held = when - (self._asked if self._alone else first[0]) - (self._waited_last - self._waited)
+        return [Held(held, first[1])] if held >= HELD_LEAST else []
 
     def slept(self, late: float, busy: float, loop_busy: float, of_loop: Sight | None, others: list[Sight]) -> list[Notice]:
         """Who has woken up `late` says who kept the interpreter from him.

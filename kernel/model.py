@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -89,6 +89,8 @@ class Model:
         self._slots: dict[ModelInstance, Slot] = {}
         self._passive: list[ModelInstance] = []  # instances that are there and take no requests
         self._samples: list[Sample] = []  # what the instances are yet to be warmed up with
+        self._changing = asyncio.Lock()  # held by who exchanges instances
+        self._backend: Backend | None = None
         self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
         self.scheduler: Scheduler
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
@@ -117,7 +119,7 @@ class Model:
 
     async def start(self, backend: Backend) -> None:
         """Make the instances. Raises ServingError when one of them fails; the others are finalized then."""
-        kernel = self.kernel
+        kernel, self._backend = self.kernel, backend
         self._began = kernel.clock()
         slots = slots_of(self.config)
         self._check_needs(slots)
@@ -245,6 +247,43 @@ class Model:
         Instances that it also asks for go on untouched, new ones take requests once all of them are up, the rest finishes what
         it has. Raises ServingError when a new one fails; nothing has changed then. (Contract: lifecycle, section 4.7.)
         """
+        async with self._changing:
+            await self._rearrange(backend, config)
+
+    async def leave_loop(self, reason: str) -> None:
+        """Exchange the instances, which run on the loop, for new ones on threads of their own; `reason` says why.
+
+        The old ones finish what they have. Where a new one can't be made, everything stays as it is.
+        """
+        async with self._changing:
+            backend, old, was = self._backend, self.scheduler.instances, self.placement
+            if backend is None or not self._serves():
+                return
+            self.placement = PlacementChoice("thread", reason)
+            try:
+                samples = await self._read_samples(self.config)
+                made = await self._make_instances(backend, self.config, [self._slots[instance] for instance in old])
+                try:
+                    if any(instance.inline for instance in made):
+                        raise ServingError(Code.UNSUPPORTED, f"backend '{backend.name}' has made them for the loop, too")
+                    await self._warm_up(made, samples)
+                except BaseException:
+                    await self._close_all(made)
+                    raise
+            except Exception as error:
+                self.placement = was
+                log.warning("model '%s' stays on the event loop: its new instances failed: %s", self.name, error)
+                return
+            if not self._serves():
+                await self._close_all(made)
+                return
+            self._see_all_off([self._see_off(one, gone) for one, gone in zip(old, self.scheduler.rearrange(made, old))])
+            log.info("model '%s' runs on threads of its own now", self.name)
+
+    def _serves(self) -> bool:
+        return self.state is ModelState.READY
+
+    async def _rearrange(self, backend: Backend, config: ModelConfig) -> None:
         scheduler = self.scheduler
         running = {instance: self._slots[instance] for instance in (*scheduler.instances, *self._passive)}
         go, missing = rearranged(running, slots_of(config))
@@ -257,10 +296,10 @@ class Model:
             if self.state is ModelState.READY:
                 self._check_needs(missing)
         except BaseException:
-            await asyncio.gather(*(self._close_instance(instance) for instance in made))
+            await self._close_all(made)
             raise
         if self.state is not ModelState.READY:  # it was replaced or unloaded meanwhile
-            await asyncio.gather(*(self._close_instance(instance) for instance in made))
+            await self._close_all(made)
             return
         self.config = config
         self._taking(made)
@@ -273,10 +312,16 @@ class Model:
             scheduler.refuse_all(self._only_passive())
         elif not leaving and len(come) == len(scheduler.instances):  # there was none before
             scheduler.refuse_all(None)
+        self._see_all_off(departures)
+
+    def _see_all_off(self, departures: Sequence[Coroutine[Any, Any, None]]) -> None:
         for departure in departures:
             task = asyncio.ensure_future(departure)
             self._departures.add(task)
             task.add_done_callback(self._departures.discard)
+
+    async def _close_all(self, instances: Sequence[ModelInstance]) -> None:
+        await asyncio.gather(*(self._close_instance(instance) for instance in instances))
 
     async def _see_off(self, instance: ModelInstance, gone: asyncio.Future[None] | None) -> None:
         """Finalize an instance that has left the scheduler, or never was in it."""

@@ -22,6 +22,7 @@ from greenlet import getcurrent
 
 from kernel.batch import Batch
 from kernel.cached import ResponseCache
+from kernel.conduct import Conduct
 from kernel.config import TensorSpec
 from kernel.custom_metrics import CustomMetrics
 from kernel.errors import Code, ServingError
@@ -138,6 +139,8 @@ class Kernel:
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
         self.mailbox: Mailbox
+        self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
+        self.must_isolate, self.must_leave_loop = self.conduct.must_isolate, self.conduct.must_leave_loop
         self.custom_metrics = CustomMetrics()  # those that models make
         self._readiness = Readiness()
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()

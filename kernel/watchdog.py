@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernel.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.holding import BUSY_SHARE, Blocked, Held, Holding, LoopWatch, Notice, Sight
 from kernel.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
 from kernel.scheduler import Scheduler
 from kernel.worker import ThreadInstance, ThreadTaskInstance
@@ -31,6 +32,7 @@ __all__ = ["Watchdog"]
 log = logging.getLogger("kernel")
 
 PERIOD = 0.05  # seconds between two looks
+LATE = 0.025  # by which a look may be late without anything being thought of it; seconds
 
 #: The functions in which an execution runs -> their local variable that is the instance. All of them have a `batch`.
 _EXECUTIONS: dict[CodeType, str] = {
@@ -56,13 +58,16 @@ class Watchdog:
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
+        self._waited: Callable[[], float] = float
         self._clock = time.monotonic
+        self._moves: set[asyncio.Task[None]] = set()
         self._answer: float | None = None  # when the loop gave the last sign
 
     def start(self) -> None:
         """Begin."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._waited = _waiting_clock(threading.get_native_id())
         threading.Thread(target=self._run, name="kernel-watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -78,15 +83,20 @@ class Watchdog:
                 time.sleep(PERIOD)
                 now = self._clock()
                 late = now - began - PERIOD
-                if late > PERIOD:
+                fair = late <= LATE
+                if not fair:
                     busy, loop_busy = time.process_time() - busy, cpu() - loop_busy
+                    fair = loop_busy >= BUSY_SHARE * late  # it was the loop's thread that kept us waiting
                     own, others = self._sights()
                     self._tell(self._rules.slept(late, busy, loop_busy, own, others))
-                self._look(now)
+                self._look(now, fair)
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float, fair: bool) -> None:
         answer = self._answer
-        self._tell(self._rules.looked(now, answer, None if answer is not None else self._sights(others=False)[0]))
+        if answer is not None:
+            self._tell(self._rules.looked(now, answer, None))
+        else:
+            self._tell(self._rules.looked(now, None, self._sights(others=False)[0], fair, self._waited()))
         if answer is not None:
             self._answer = None
             self._rules.asked(now)
@@ -123,8 +133,45 @@ class Watchdog:
         model, instance = self._whose(sight)
         if model is None or instance is None:
             return
-        if isinstance(notice, Held) and not isinstance(instance, LoopInstance) and notice.seconds >= HELD_SECONDS:
-            instance.warn_held(notice.seconds, sight.place)  # what the loop calls itself is measured there
+        free = model.placement is not None and not model.placement.asked  # where it runs is for us to say
+        if isinstance(notice, Blocked):
+            self._blocked(notice, free)
+        elif isinstance(instance, TaskInstance):  # what the loop calls itself is measured, and asked for
+            if notice.seconds >= HELD_SECONDS:
+                instance.warn_held(notice.seconds, sight.place)
+            if free:
+                self._held(model, notice)
+
+    def _held(self, model: Model, notice: Held) -> None:
+        """A model that nobody has placed on the loop leaves it when it has held it twice."""
+        sight = notice.sight
+        reason = self._kernel.conduct.held(model.name, notice.seconds, sight.place, sight.file)
+        if reason is None:
+            return
+        if model.config.sequence_batching is not None:
+            log.warning("model '%s' has %s; it stays where it is as long as it is loaded, for its sequences", model.name, reason)
+            return
+        log.warning(
+            "model '%s' has %s; its instances are made anew on threads of their own, where they hold up nobody "
+            '(parameters { key: "placement" value { string_value: "loop" } } in its config keeps them on the loop)',
+            model.name,
+            reason,
+        )
+        task = self._loop.create_task(model.leave_loop(reason))
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+
+    def _blocked(self, notice: Blocked, free: bool) -> None:
+        """A model keeps the interpreter: only another process is out of its reach."""
+        sight = notice.sight
+        reason = self._kernel.conduct.blocked(sight.model, notice.seconds, sight.place, sight.file)
+        if reason is not None:
+            then = (
+                "it gets a process of its own when it is loaded next"
+                if free
+                else 'parameters { key: "placement" value { string_value: "process" } } in its config keeps it from that'
+            )
+            log.warning("model '%s' has %s, by code that does not release Python's lock; %s", sight.model, reason, then)
 
     def _whose(self, sight: Sight) -> tuple[Model | None, ModelInstance | None]:
         """Return the model version and the instance that were seen, None where they are gone."""
@@ -140,7 +187,7 @@ def sight_of(frame: FrameType) -> Sight:
     """Return what a thread is busy with whose innermost frame is `frame`: the innermost execution, or code of a model's own."""
     stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
     stack.reverse()
-    place = _shown(frame)
+    place, file = _shown(frame), frame.f_code.co_filename
     owner: Any = None
     work: object = frame
     model = instance_name = ""
@@ -150,16 +197,16 @@ def sight_of(frame: FrameType) -> Sight:
         if name is not None and (batch := current.f_locals.get("batch")) is not None:
             instance: ModelInstance = current.f_locals[name]
             if instance.scheduler is not None:
-                return Sight(batch, instance.scheduler.name, instance.name, place, stack)
+                return Sight(batch, instance.scheduler.name, instance.name, place, file, stack)
         found = current.f_globals.get(OWNER)
         if found is not None:
             if owner is None:
-                owner, place = found, _shown(current)
+                owner, place, file = found, _shown(current), current.f_code.co_filename
                 model, instance_name = str(owner.model_name), str(owner.name)
             if found is owner:
                 work = current  # the outermost of its frames: it goes on while it calls this and that
         current = current.f_back
-    return Sight(work, model, instance_name, place, stack)
+    return Sight(work, model, instance_name, place, file, stack)
 
 
 def _shown(frame: FrameType) -> str:
@@ -173,10 +220,23 @@ def _warn(message: str, *args: object, stack: str | None) -> None:
         log.handle(log.makeRecord(log.name, logging.WARNING, __file__, line, message, args, None, sinfo=stack))
 
 
-def _processor_clock(thread: int) -> Any:
+def _waiting_clock(thread: int) -> Callable[[], float]:
+    """Return a function that says how many seconds a thread has waited for a processor; 0.0 where the system can't tell."""
+
+    def waited() -> float:
+        try:
+            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    return waited
+
+
+def _processor_clock(thread: int) -> Callable[[], float]:
     """Return a function that says how many seconds of processor time a thread has used; 0.0 where the system can't tell."""
     try:
         clock = time.pthread_getcpuclockid(thread)
     except (AttributeError, OSError):
-        return lambda: 0.0
+        return float
     return lambda: time.clock_gettime(clock)

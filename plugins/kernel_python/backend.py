@@ -84,7 +84,8 @@ class PythonBackend:
     def choose_placement(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> PlacementChoice:
         """Return where the model's instances run: as its config says, else by what its code is known to do."""
         file = _model_file(config, version_folder)
-        return choose_placement(config, file, version_folder, model_folder, self._settings, None)
+        seen = self._kernel.must_isolate(config.name)
+        return choose_placement(config, file, version_folder, model_folder, self._settings, seen)
 
     def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError]:
         """Return what in the model's code can't be loaded, as far as that is seen without running it."""
@@ -165,6 +166,8 @@ class PythonBackend:
 def _executor(instance: Instance, model: Any, config: ModelConfig) -> ModelExecutor:
     """Decide where `execute` runs and how often at a time (design, section 4)."""
     asked = asked_placement(config)
+    if asked is None and instance.kernel.must_leave_loop(config.name) is not None:
+        asked = "thread"
     if not inspect.iscoroutinefunction(model.execute):
         return SyncExecutor(instance, model, Placement.LOOP if asked == "loop" else Placement.THREAD, 1)
     placement = Placement.THREAD_TASK if asked == "thread" else Placement.TASK

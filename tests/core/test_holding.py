@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from kernel.conduct import Conduct
 from kernel.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
 from kernel.watchdog import sight_of
 
@@ -81,6 +84,58 @@ def test_a_machine_that_was_asleep_has_held_nothing() -> None:
     rules.asked(10.0)
     assert rules.slept(3600.0, 0.01, 0.0, NOBODY, []) == []
     assert rules.looked(3610.1, None, NOBODY) == []
+
+
+def test_what_is_nobodys_fault_is_not_counted() -> None:
+    rules = LoopWatch()
+    rules.asked(10.0)
+    rules.looked(10.05, None, ONE, waited=5.0)
+    rules.looked(10.1, None, ONE, waited=5.04)  # for a processor
+    assert rules.looked(10.15, 10.12, None) == [Held(pytest.approx(0.08), ONE)]
+    rules.asked(20.0)
+    rules.looked(20.05, None, ONE, waited=6.0)
+    rules.looked(20.15, None, ONE, waited=6.11)
+    assert rules.looked(20.2, 20.16, None) == []
+    rules.asked(30.0)
+    rules.looked(30.05, None, ONE)
+    rules.looked(30.3, None, ONE, fair=False)  # another thread had the interpreter
+    assert rules.looked(30.35, 30.31, None) == []
+    rules.asked(40.0)
+    rules.looked(40.05, None, ONE)
+    rules.looked(40.3, None, ONE, fair=False)
+    rules.looked(40.35, None, ONE)
+    assert rules.looked(40.4, 40.38, None) == [Held(pytest.approx(0.08), ONE)]
+
+
+def test_who_holds_the_loop_twice_within_a_minute_has_to_leave_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.touch()
+    now = 100.0
+    conduct = Conduct(lambda: now)
+    assert conduct.held("m", 0.2, "model.py:9", str(file)) is None
+    now = 161.0
+    assert conduct.held("m", 0.2, "model.py:9", str(file)) is None
+    assert conduct.held("other", 0.2, "model.py:9", str(file)) is None
+    assert conduct.must_leave_loop("m") is None
+    now = 200.0
+    reason = "held the event loop twice, for 62 ms at model.py:9 the second time"
+    assert conduct.held("m", 0.062, "model.py:9", str(file)) == reason
+    assert (conduct.must_leave_loop("m"), conduct.must_leave_loop("other")) == (reason, None)
+    assert conduct.held("m", 0.3, "model.py:9", str(file)) is None  # is known
+    os.utime(file, (1, 1))
+    assert conduct.must_leave_loop("m") is None  # it is other code now
+
+
+def test_who_keeps_the_interpreter_has_to_leave_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.touch()
+    conduct = Conduct(lambda: 0.0)
+    reason = "kept the interpreter from everybody else for 400 ms at model.py:9"
+    assert conduct.blocked("m", 0.4, "model.py:9", str(file)) == reason
+    assert conduct.blocked("m", 0.5, "model.py:9", str(file)) is None
+    assert (conduct.must_isolate("m"), conduct.must_leave_loop("m")) == (reason, None)
+    file.unlink()
+    assert conduct.must_isolate("m") is None
 
 
 def test_code_of_a_model_is_known_without_an_execution_on_the_stack() -> None:

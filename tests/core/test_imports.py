@@ -22,7 +22,7 @@ ROWS = (
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents supplied "
     "places scaling rate_limiter warmup trace holding",
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
-    "custom_metrics readiness mailbox bell forking "
+    "custom_metrics readiness mailbox bell forking conduct "
     "worker remote handover telling thread trace_file",
     "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
     "server settings tracer metadata listening connections hookspecs plugins logs local watchdog __init__",

@@ -66,6 +66,31 @@ def test_an_async_model_that_holds_the_loop_is_named_and_counted(server: Server)
     assert all(300 < int(milliseconds) < 900 for milliseconds, _ in found)
 
 
+def test_an_async_model_that_holds_the_loop_is_moved_off_it(tmp_path: Path) -> None:
+    """And one that keeps the interpreter is told of."""
+    body = HOLDS.replace("value == 2:", "value >= 2:").replace("10**15", "int(value)")
+    write_model(tmp_path / "models", "holds", body, more='parameters { key: "placement" value { string_value: "auto" } }')
+    with serving(tmp_path, tmp_path / "models") as server:
+        for _ in range(2):
+            assert server.infer("holds", 0.3)[0] == 200
+        wait_until(lambda: "model 'holds' runs on threads of its own now" in server.text())
+        assert re.search(
+            r"model 'holds' has held the event loop twice, for \d+ ms at model\.py:23 the second time; its instances are ",
+            server.text(),
+        )
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(server.infer, "holds", 0.9)
+            assert server.request("GET", "/v2/health/live", timeout=0.5)[0] == 200
+            assert asked.result(10)[0] == 200
+        kept = r"model 'holds' has kept the interpreter from everybody else for \d+ ms at model\.py:\d+, by code that does not "
+        for _ in range(20):  # whoever wakes up first afterwards may be too late to see it
+            assert server.infer("holds", 6e7, 60.0)[0] == 200
+            if re.search(kept, server.text()):
+                break
+        else:
+            pytest.fail("it was never seen")
+
+
 def test_a_second_signal_ends_the_process_while_the_loop_is_held(server: Server) -> None:
     with ThreadPoolExecutor() as pool:
         pool.submit(server.infer, "holds", 1.0, 60.0)
