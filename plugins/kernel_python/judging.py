@@ -76,7 +76,8 @@ class Judge:
     def _meaning(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
         if any(self._is_shared(name) for name in _prefixes(chain)):
             return None
-        found = _forbidden(chain) or self._inner(chain) or self._calls(chain, mention)
+        chain = _innermost(chain)
+        found = _forbidden(chain) or self._calls(chain, mention)
         if found is not None:
             return found
         name = _dotted(chain)
@@ -86,15 +87,6 @@ class Judge:
                 return f"changes {changed if chain[-1] == '[]' else name}", f", {_SHARED_BY_ALL}"
         if mention.use is VALUE and name in _MODULES:
             return f"hands on {name}", ", so that it can't be seen what is done with it"
-        return None
-
-    def _inner(self, chain: Chain) -> tuple[str, str] | None:
-        """Judge a module that is reached through another."""
-        for place, part in enumerate(chain[1:], 1):
-            if part in _INNER:
-                return _forbidden(chain[place:])
-            if part.endswith((")", "]")):
-                return None
         return None
 
     def _calls(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
@@ -124,6 +116,17 @@ def _dotted(chain: Chain | list[str]) -> str:
 
 def _prefixes(chain: Chain | list[str]) -> Iterator[str]:
     return (_dotted(chain[:end]) for end in range(1, len(chain) + 1))
+
+
+def _innermost(chain: Chain) -> Chain:
+    """Return a chain from the last module on that is reached through another."""
+    start = 0
+    for place, part in enumerate(chain):
+        if part in _INNER:
+            start = place
+        if part.endswith((")", "]")):
+            break
+    return chain[start:]
 
 
 def _forbidden(chain: Chain) -> tuple[str, str] | None:

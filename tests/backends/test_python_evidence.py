@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_python.evidence import SAFE_REASON, Evidence, examine
-from kernel_python.sources import FILE_BYTES, FILES
+from kernel_python.modules import PrivateModules
+from kernel_python.sources import FILE_BYTES, FILES, Program
 
 Examine = Callable[..., Evidence]
 
@@ -337,6 +338,101 @@ def test_modules_that_the_server_is_told_are_safe(of: Examine) -> None:
     assert not of("import torchvision", shared="torch").shareable
 
 
+#: How a name comes to stand for what another does: code, and how it is written from then on.
+ALIASES = [
+    ("{n} = {e}", "{n}"),
+    ("({n} := {e})", "{n}"),
+    ("{n}: object = {e}", "{n}"),
+    ("{n} = {e} if x else None", "{n}"),
+    ("{n} = x or {e}", "{n}"),
+    ("a = {n} = {e}", "{n}"),
+    ("def f(self):\n    self.{n} = {e}", "self.{n}"),
+    ("class A:\n    {n} = {e}", "self.{n}"),
+    ("def f():\n    global {n}\n    {n} = {e}", "{n}"),
+    ("def f():\n    {n} = 1\n    def g():\n        nonlocal {n}\n        {n} = 2\n{n} = {e}", "{n}"),
+    ("pass", "getattr(helper, 'os')"),
+    ("from helper import os as {n}", "{n}"),
+    ("from helper import *", "system"),
+    ("import pathlib", "pathlib.os"),
+    ("import importlib\n{n} = importlib.import_module('os')", "{n}"),
+]
+
+USES = [
+    "{e}.chdir('/')",
+    "x = [{e}.fork]",
+    "getattr({e}, 'kill')(1, 2)",
+    "setattr({e}, 'sep', '')",
+    "{e}.environ['A'] = ''",
+    "del {e}.environ['A']",
+    "{e}.environ.update(A='')",
+    "{e}.x, y = 1, 2",
+    "for {e}.sep in x: pass",
+    "with x as {e}.sep: pass",
+    "print({e})",
+    "vars({e})['sep'] = ''",
+    "def f(m={e}): ...",
+    "def f(): return {e}",
+    "f'{{{e}.umask(0)}}'",
+    "async def f(): await {e}.system('x')",
+    "lambda: {e}.setsid()",
+    "[{e}.nice(1) for x in y]",
+    "@{e}._exit\ndef f(): ...",
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(ALIASES), max_size=5), st.sampled_from(USES))
+def test_no_name_hides_what_it_stands_for(of: Examine, aliases: list[tuple[str, str]], use: str) -> None:
+    lines, written = ["import os, helper"], "os"
+    for number, (code, after) in enumerate(aliases):
+        lines.append(code.format(n=f"n{number}", e=written))
+        written = after.format(n=f"n{number}")
+    lines.append(use.format(e=written))
+    code = "\n".join(lines)
+    assert not of(code, {"1/helper.py": "import os, os as system"}).shareable, code
+
+
+def test_the_same_modules_are_found_as_when_it_runs(tmp_path: Path) -> None:
+    """modules.py imports them, and their names in sys.modules are those that were followed."""
+    files = {
+        "1/model.py": "import a, b.c, both, data, json, only.deep\nfrom p import q\nfrom . import r\nfrom s import *\n"
+        "import importlib\nimportlib.import_module('t.u')\nimport triton_python_backend_utils\nfrom p.w import attribute",
+        "1/a.py": "from .b.d import x\nimport p",
+        "1/b/__init__.py": "",
+        "1/b/c.py": "from . import e\nfrom ..both import name",
+        "1/b/d.py": "x = 1",
+        "1/b/e.py": "",
+        "1/both.py": "name = 1",
+        "both.py": "",
+        "1/data/data.txt": "",
+        "data/inner.py": "",
+        "data.py": "",
+        "json/data.txt": "",
+        "only/deep.py": "",
+        "1/p/__init__.py": "q = 1",
+        "1/p/w.py": "attribute = 1",
+        "r.py": "",
+        "s/__init__.py": "__all__ = ['v']",
+        "s/v.py": "",
+        "t/u.py": "",
+        "1/triton_python_backend_utils.py": "",
+        "1/unused.py": "",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    program = Program(tmp_path / "1/model.py", tmp_path / "1", tmp_path, lambda shown, one: None)
+    assert program.doubt is None
+    modules = PrivateModules(tmp_path / "1", tmp_path, object())
+    try:
+        modules.load_main(tmp_path / "1/model.py")
+        within = modules.package + "."
+        loaded = {name.removeprefix(within) for name in sys.modules if name.startswith(within)} - {"model"}
+    finally:
+        modules.remove()
+    assert {".".join(name) for name in program.own} == loaded
+
+
 # -- async def execute ------------------------------------------------------------------------------------------------------
 
 M = "class TritonPythonModel"
@@ -432,7 +528,7 @@ def test_whatever_comes_is_answered(of: Examine, code: str) -> None:
     assert found.reason and isinstance(found.shareable, bool)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_garbage_is_answered(of: Examine, data: st.DataObject) -> None:
     """Texts of the tables above, cut and put together at random, some of which are Python."""
