@@ -24,7 +24,7 @@ from kernel.versions import version_number
 if TYPE_CHECKING:
     from kernel.server import Kernel
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "not_ready"]
 
 log = logging.getLogger("kernel")
 
@@ -34,6 +34,7 @@ class Catalog:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.entries: dict[str, Entry] = {}
+        self.broken = False  # there is no repository, so there never will be a model
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
         self.serving: dict[tuple[str, str], Model] = {}
         self._leaving: set[Model] = set()  # models that serve no name any more and still have requests to finish
@@ -61,6 +62,8 @@ class Catalog:
         raise self._why_not(name, number)
 
     def _why_not(self, name: str, number: int | None) -> ServingError:
+        if self.broken:
+            return not_ready()
         entry = self.entries.get(name)
         unknown = f"Request for unknown model: '{name}'"
         if entry is None or not entry.versions:
@@ -246,3 +249,8 @@ class Catalog:
         self.background.add(task)
         task.add_done_callback(self.background.discard)
         return task
+
+
+def not_ready() -> ServingError:
+    """Return what the reference says when it has started without its repositories."""
+    return ServingError(Code.UNAVAILABLE, "Server not ready")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernel.arrivals import Arrivals, Coming
-from kernel.catalog import Catalog
+from kernel.catalog import Catalog, not_ready
 from kernel.claims import Claims
 from kernel.dependents import by_dependency, related_to
 from kernel.entries import UNAVAILABLE, UNLOADED, Failure, ModelIndex
@@ -61,6 +61,7 @@ class Registry:
         self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
         self._claims = Claims()
         self.arrivals = Arrivals()
+        self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
         self._explicit = explicit
         self._load_models = load_models
         self._exit_on_error = exit_on_error
@@ -70,13 +71,22 @@ class Registry:
         self.statistics, self.all_well = catalog.statistics, catalog.all_well
 
     def index(self, ready: bool) -> list[ModelIndex]:
+        self._check_usable()
         return self.catalog.index(ready, self.loader.listing())
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Load what is to be loaded at start-up, ensembles after what they consist of."""
-        names = found = await self.loader.in_thread(self.loader.names)
+        try:
+            names = found = await self.loader.in_thread(self.loader.names)
+        except ServingError as missing:
+            if self._exit_on_error:
+                raise
+            log.error("nothing is served, and the server is neither live nor ready: %s", missing.message)
+            self.broken = missing
+            self.catalog.broken = True
+            return
         if self._explicit:
             await self.loader.in_thread(remove_left_behind)
             names = set(self._load_models)
@@ -89,8 +99,7 @@ class Registry:
                 names = found
         failures = await self.bring_up({name: Wish() for name in sorted(names)})
         for name, error in failures.items():
-            entry = self.catalog.entry(name)
-            entry.blocks = entry.blocks or entry.seen is None or len(entry.seen.paths) < 2
+            self.catalog.entry(name)
             log.error("model '%s' failed to load: %s", name, error.message)
         if failures and self._exit_on_error:
             reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
@@ -134,6 +143,7 @@ class Registry:
 
     async def load(self, name: str, wish: Wish, within: str) -> None:
         """Load one model as a client asks for it. `within`: the model whose own load makes this call."""
+        self._check_usable()
         self.check_mode()
         if self._rollout.stopping:
             raise _exiting()
@@ -272,6 +282,7 @@ class Registry:
 
     def unload(self, name: str, *, dependents: bool) -> asyncio.Task[None] | None:
         """Take a model out of service now. An operation on it that is under way is followed by another unload: returned, too."""
+        self._check_usable()
         self.check_mode()
         touched = self._related([name])
         turn = None
@@ -335,6 +346,10 @@ class Registry:
 
     def _ensembles_of(self, name: str) -> set[str]:
         return related_to([name], [self.catalog.configs()], down=False) - {name}
+
+    def _check_usable(self) -> None:
+        if self.broken is not None:
+            raise not_ready()
 
     def check_mode(self) -> None:
         """Raise ServingError where clients may not load and unload."""

@@ -207,9 +207,14 @@ class Kernel:
         except BaseException:
             await self.stop(0.0)
             raise
-        self.live = self.accepting = True
-        if self._poll_seconds:
+        self.live = self.accepting = self.broken is None
+        if self._poll_seconds and self.live:
             self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
+
+    @property
+    def broken(self) -> ServingError | None:
+        """Why nothing at all is served, though `start` did not raise: without `exit_on_error` a repository may be missing."""
+        return self._registry.broken
 
     def retire(self) -> None:
         """The end is near: not ready from now on, and no model is loaded any more; requests are served until `stop`."""

@@ -241,7 +241,11 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         log.exception("unexpected error while loading")
         return _not_created(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
     process_log.protect()  # what was imported with the models, too
-    _log_models(kernel)
+    if kernel.broken is None:
+        _log_models(kernel)
+    elif options.watch:
+        await kernel.stop(0.0)
+        return _not_created(kernel.broken)
     try:
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:

@@ -81,6 +81,31 @@ def test_failed_model_with_exit_on_error_off(models: Path, tmp_path: Path) -> No
         assert "no weights today" in line["reason"]
 
 
+def test_absent_repository_with_exit_on_error_off(tmp_path: Path) -> None:
+    """It runs and says that it is of no use, as the reference does."""
+    with serving(tmp_path, tmp_path / "nowhere", "--exit-on-error=false", "--model-control-mode=explicit") as server:
+        assert server.request("GET", "/v2/health/live") == (400, None)
+        assert server.request("GET", "/v2/health/ready") == (400, None)
+        assert server.request("GET", "/v2")[0] == 200
+        not_ready = (503, {"error": "Server not ready"})
+        assert server.infer("echo", 2.0) == not_ready
+        assert server.request("POST", "/v2/repository/index", {}) == not_ready
+        assert server.request("POST", "/v2/repository/models/echo/load", {}) == not_ready
+        server.signal()
+        assert server.wait() == 0
+    assert "nothing is served, and the server is neither live nor ready: failed to stat file" in server.text()
+
+
+def test_a_model_that_cannot_be_polled_leaves_the_server_ready(models: Path, tmp_path: Path) -> None:
+    """As in the reference, which takes such a model for none at all."""
+    write_model(models, "unreadable")
+    (models / "unreadable/config.pbtxt").write_text("nonsense {")
+    with serving(tmp_path, models, "--exit-on-error=false") as server:
+        assert server.request("GET", "/v2/health/ready") == (200, None)
+        assert server.infer("unreadable", 2.0) == (404, {"error": "Request for unknown model: 'unreadable' is not found"})
+        assert server.infer("echo", 2.0)[0] == 200
+
+
 def test_failed_model_without_strict_readiness(models: Path, tmp_path: Path) -> None:
     write_model(models, "broken", BROKEN)
     with serving(tmp_path, models, "--exit-on-error=0", "--strict-readiness=0") as server:
