@@ -29,6 +29,7 @@ from kernel_python.completion import completed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import describe
 from kernel_python.foresight import may_wait
+from kernel_python.imported import Imported
 from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
 from kernel_python.looking import completes_config, faults_of
 from kernel_python.modules import PrivateModules
@@ -54,11 +55,13 @@ class PythonBackend:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._settings = read_settings(kernel.backend_settings(self.name))
+        self._imported = Imported()
         self._fork_server = ForkServer() if can_fork() else None
         self._launcher: Launcher = self._fork_server or Interpreter()
 
     def close(self) -> None:
         """The kernel has stopped: end what starts processes."""
+        self._imported.close()
         if self._fork_server is not None:
             self._fork_server.close()
 
@@ -103,25 +106,32 @@ class PythonBackend:
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         """Let the model's `auto_complete_config`, where it has one, fill in the config."""
         file = _model_file(config, version_folder)
+        if not completes_config(file):
+            return config  # nothing is imported, or started, just to find that out
         if self.choose_placement(config, model_folder, version_folder).where == "process":
             launcher = launcher_of(config, model_folder, self._launcher)
             patience = self._settings.stub_timeout
             made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
             return config if made is None else completed(config, made)
+        self._imported.drop(version_folder)
         owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
         modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
         token = EXECUTION.set(owner.idle)
         try:
-            found = model_class(modules.load_main(file), modules.shown)
-            filled = complete(found, config.name, json.dumps(config.as_dict()))
-            return config if filled is None else completed(config, filled)
+            module = modules.load_main(file)
+            filled = complete(model_class(module, modules.shown), config.name, json.dumps(config.as_dict()))
+            config = config if filled is None else completed(config, filled)
         except ServingError:
+            modules.remove()
             raise
         except BaseException as error:
-            raise _load_error(modules, error) from error
+            problem = _load_error(modules, error)
+            modules.remove()
+            raise problem from error
         finally:
             EXECUTION.reset(token)
-            modules.remove()
+        self._imported.keep(version_folder, config, owner, module)
+        return config
 
     # -- instances -----------------------------------------------------------------------------------------------------
 
@@ -133,17 +143,21 @@ class PythonBackend:
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
-        instance = Instance(
-            context.kernel, context.instance_name, config.name, str(context.version_folder.absolute()), "initialize"
-        )
+        version = str(context.version_folder.absolute())
+        instance, module = self._imported.take(context.version_folder, config) or (
+            Instance(context.kernel, context.instance_name, config.name, version, "initialize"), None,
+        )  # fmt: skip
+        instance.name, instance.phase = context.instance_name, "initialize"
         instance.decoupled = config.decoupled
         instance.iterative = config.sequence_batching is not None and config.sequence_batching.iterative
         instance.zero_copy = instance.lends = config.parameters.get("zero_copy", "").lower() == "true"
         instance.outputs = frozenset(spec.name for spec in config.outputs)
-        modules = instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)
+        if instance.modules is None:
+            instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)
+        modules = instance.modules
         token = EXECUTION.set(instance.idle)
         try:
-            found = executing_class(modules.load_main(file), modules.shown, file)
+            found = executing_class(module or modules.load_main(file), modules.shown, file)
             model = initialized(found, file, arguments_of(context))
             instance.phase = "execute"
             executor = _executor(instance, model, config)

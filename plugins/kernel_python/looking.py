@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kernel import ConfigError
 from kernel_python.modules import SERVED_BY_US
+from kernel_python.parsing import tree_of
 
 __all__ = ["completes_config", "faults_of"]
 
@@ -38,7 +39,7 @@ def completes_config(file: Path) -> bool:
         source = file.read_bytes()
         if b"auto_complete_config" in source:
             return True
-        tree = ast.parse(source)
+        tree = tree_of(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
     return not any(isinstance(node, ast.ClassDef) and node.name == CLASS and _is_plain(node) for node in tree.body)
@@ -128,7 +129,7 @@ def _parsed(path: Path) -> ast.Module | ConfigError:
         source = path.read_bytes()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a compiler merely wonders about
-            tree = ast.parse(source, str(path))
+            tree = tree_of(source, str(path))
             compile(tree, str(path), "exec", dont_inherit=True)  # finds what the grammar lets through: a `return` outside
     except SyntaxError as error:
         words = f"{type(error).__name__}: {error.msg}"

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kernel_python.parsing import tree_of
+
 __all__ = [
     "ALIAS",
     "ASKED",
@@ -116,7 +118,7 @@ def read(text: bytes, name: str, package: Chain) -> Source:
     Raises SyntaxError, ValueError, RecursionError and MemoryError where the text can't be parsed.
     """
     reader = _Reader(package)
-    reader.walk(ast.parse(text, name))
+    reader.walk(tree_of(text, name))
     return reader.source
 
 

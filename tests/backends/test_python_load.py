@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import logging
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import triton_python_backend_utils as pb_utils
-from kernel import Kernel
+from kernel import Kernel, ServingError
+from kernel_python.parsing import tree_of
 
 STRING_OUT = (
     'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] '
@@ -178,6 +183,13 @@ def test_parameters_that_cannot_be_served(repo: Any, helpers: Any, key: str, val
     assert text in repo.load_error("a")
 
 
+def test_trees_are_made_by_many_threads_at_a_time() -> None:
+    """CPython 3.11 gets confused where two threads do so at once: SystemError."""
+    source = "x = " + "+".join(f"f({k}, [a, b, (c, d)])" for k in range(100))
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(lambda _: tree_of(source).body, range(40)))) == 40
+
+
 # -- auto_complete_config ----------------------------------------------------------------------------------------------
 
 
@@ -206,6 +218,74 @@ def test_a_model_completes_its_config(repo: Any, helpers: Any) -> None:
     assert result == [[1, 2]]
     assert (config.max_batch_size, config.dynamic_batching is not None, config.inputs[0].optional) == (4, True, True)
     assert config.outputs[0].dims == (-1,)
+
+
+COMPLETES = """
+    @staticmethod
+    def auto_complete_config(config):
+        global completed
+        completed = True
+        return config
+"""
+IMPORTED = """
+import builtins
+builtins.imported_for_test.append(__name__)
+completed = False
+class TritonPythonModel:
+    def initialize(self, args):
+        global alone
+        builtins.imported_for_test.append(args["model_instance_name"] + str(completed))
+        assert "alone" not in globals(), "module globals are an instance's own"
+        alone = True
+    def execute(self, requests): return []
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("completes", [True, False])
+def test_a_file_is_imported_once_in_the_life_of_an_instance(
+    repo: Any, monkeypatch: Any, completes: bool, count: int
+) -> None:
+    """What registers itself at import (metrics, flags) would do so twice: for auto-complete, and for the instance."""
+    seen: list[str] = []
+    monkeypatch.setattr(builtins, "imported_for_test", seen, raising=False)
+    path = repo.add("a", IMPORTED + (COMPLETES if completes else ""), count=count, parameters={"placement": "thread"})
+
+    async def main(kernel: Kernel) -> None:
+        assert len([name for name in seen if name.startswith("kernel_model_")]) == count
+        told = sorted(name for name in seen if name.startswith("a_0_"))
+        assert [name[:5] for name in told] == [f"a_0_{k}" for k in range(count)]
+        assert sum(name.endswith("True") for name in told) == completes, "one instance has what was completed"
+        path.write_text(path.read_text() + "# changed\n")
+        await kernel.load("a")  # a new life
+        assert len([name for name in seen if name.startswith("kernel_model_")]) == 2 * count
+
+    repo.run(main, control_mode="explicit", load_models=["a"])
+
+
+def test_what_was_imported_for_a_load_that_failed_is_forgotten(repo: Any) -> None:
+    """The file completes the config, which has a mistake that is found later."""
+    code = """
+    import sys
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config):
+            return config
+        def execute(self, requests): return []
+    """
+    missing = 'inputs { key: "Z" value { data_type: TYPE_FP32 dims: [ 1 ] input_data_file: "nothing" } }'
+    warmup = f'model_warmup [ {{ name: "w" batch_size: 1 {missing} }} ]'
+    repo.add("a", code, extra=warmup, parameters={"placement": "thread"})
+
+    async def main(kernel: Kernel) -> None:
+        for _ in range(3):
+            with pytest.raises(ServingError):
+                await kernel.load("a")
+            assert len({name for name in sys.modules if re.fullmatch(r"kernel_model_\d+", name)} - before) <= 1
+
+    before = {name for name in sys.modules if name.startswith("kernel_model_")}
+    repo.run(main, control_mode="explicit")
+    assert {name for name in sys.modules if name.startswith("kernel_model_")} <= before
 
 
 @pytest.mark.parametrize(
