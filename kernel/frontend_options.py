@@ -34,7 +34,7 @@ def boolean(text: str) -> bool:
         return True
     if text.lower() in ("false", "0"):
         return False
-    raise argparse.ArgumentTypeError(f"'{text}' is not a boolean: true, false, 1 or 0")
+    raise argparse.ArgumentTypeError(f"invalid value for bool option: {text} — '{text}' is not a boolean: true, false, 1 or 0")
 
 
 def pattern(text: str) -> str:
@@ -49,7 +49,7 @@ def pattern(text: str) -> str:
 def port(text: str) -> int:
     """Read a port number."""
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is not a port: 0 to 65535")
     return int(text)
 
 

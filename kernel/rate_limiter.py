@@ -42,6 +42,8 @@ class ResourceLimit:
         match = re.fullmatch(r"([^:]+):([0-9]{1,9})(?::([0-9]{1,9}))?", text)
         if match is None:
             raise ValueError(
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
+                f"Got {text} — "
                 f"'{text}' is not of the form <resource_name>:<count> or <resource_name>:<count>:<device>, "
                 "with a count and a device that are integers of at least 0"
             )

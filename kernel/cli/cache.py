@@ -23,7 +23,8 @@ class _Config(argparse.Action):
         name, comma, setting = values.partition(",")
         key, equals, value = setting.partition("=")
         if not (name.strip() and comma and key.strip() and equals):
-            parser.error(f"{option} '{values}' is not of the form <cache name>,<setting>=<value>")
+            words = f"No cache specified. {option} option format is <cache name>,<setting>=<value>. Got {values}"
+            parser.error(f"{words} — {option} '{values}' is not of the form <cache name>,<setting>=<value>")
         namespace.cache = {one: dict(settings) for one, settings in namespace.cache.items()}
         namespace.cache.setdefault(name.strip(), {})[key.strip()] = value.strip()
         namespace.cache_flags = namespace.cache_flags | {"cache-config"}

@@ -21,20 +21,21 @@ def boolean(text: str) -> bool:
     try:
         return _WORDS[text.lower()]
     except KeyError:
-        raise argparse.ArgumentTypeError(f"'{text}' is neither true, 1, false nor 0") from None
+        words = f"invalid value for bool option: {text} — '{text}' is neither true, 1, false nor 0"
+        raise argparse.ArgumentTypeError(words) from None
 
 
 def positive(text: str) -> int:
     """Read an integer greater than 0."""
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no integer greater than 0")
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no integer greater than 0")
     return int(text)
 
 
 def seconds(text: str) -> int:
     """Read a number of seconds, an integer of at least 0."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"'{text}' is no integer of at least 0")
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no integer of at least 0")
     return int(text)
 
 
@@ -94,6 +95,9 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {' or '.join(near)}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
+        flag, says, _ = message.removeprefix("argument ").partition(": invalid choice: ")
+        if says:
+            message = f"invalid argument for {flag} — {message}"  # the reference's words first, as everywhere
         self.print_usage(sys.stderr)
         print(f"Error: {message}", file=sys.stderr)
         sys.exit(self._mistake_status)

@@ -55,7 +55,8 @@ class _Trace(argparse.Action):
             name, equals, value = values.partition("=")
         name = name.strip().lower()
         if not equals:
-            parser.error(f"{flag} '{values}' is not of the form <setting>=<value> or <mode>,<setting>=<value>")
+            words = f"{flag} option format is '<trace mode>,<setting>=<value>'. Got {values}"
+            parser.error(f"{words} — {flag} '{values}' is not of the form <setting>=<value> or <mode>,<setting>=<value>")
         try:
             namespace.trace = _changed(namespace.trace, {"log-frequency": "triton,log-frequency"}.get(name, name), value)
         except ValueError as error:

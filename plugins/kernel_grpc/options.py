@@ -19,7 +19,7 @@ NEVER = 2**31 - 1
 def count(text: str) -> int:
     """Read an integer of at least 0."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"'{text}' is no integer of at least 0")
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no integer of at least 0")
     return int(text)
 
 

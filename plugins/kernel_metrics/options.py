@@ -104,7 +104,8 @@ class _Setting(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         name, equals, value = (part.strip() for part in values.partition("="))
         if not (name and equals and value):
-            parser.error(f"argument {option}: '{values}' is not of the form <setting>=<value>")
+            words = f"{option} option format is <setting>=<value>. Got {values}"
+            parser.error(f"{words} — argument {option}: '{values}' is not of the form <setting>=<value>")
         if name in SWITCHES:
             try:
                 read: Any = frontend_options.boolean(value)

@@ -31,13 +31,19 @@ def test_the_older_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert read("--response-cache-byte-size", "0") is None
 
 
+NO_CACHE = (
+    "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {0} — "
+    "--cache-config '{0}' is not of the form <cache name>,<setting>=<value>"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--cache-config=local"], "--cache-config 'local' is not of the form <cache name>,<setting>=<value>"),
-        (["--cache-config=local,size"], "--cache-config 'local,size' is not of the form <cache name>,<setting>=<value>"),
-        (["--cache-config=,size=3"], "--cache-config ',size=3' is not of the form <cache name>,<setting>=<value>"),
-        (["--cache-config=local,=3"], "--cache-config 'local,=3' is not of the form <cache name>,<setting>=<value>"),
+        (["--cache-config=local"], NO_CACHE.format("local")),
+        (["--cache-config=local,size"], NO_CACHE.format("local,size")),
+        (["--cache-config=,size=3"], NO_CACHE.format(",size=3")),
+        (["--cache-config=local,=3"], NO_CACHE.format("local,=3")),
         (["--response-cache-byte-size=1k"], "--response-cache-byte-size '1k' is no number of bytes"),
         (
             ["--cache-config=local,size=1", "--response-cache-byte-size=1"],

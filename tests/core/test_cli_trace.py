@@ -54,7 +54,8 @@ def test_opentelemetry() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("--trace-config=rate", "--trace-config 'rate' is not of the form <setting>=<value> or <mode>,<setting>=<value>"),
+        ("--trace-config=rate", "--trace-config option format is '<trace mode>,<setting>=<value>'. Got rate — "
+         "--trace-config 'rate' is not of the form <setting>=<value> or <mode>,<setting>=<value>"),
         ("--trace-config=rate=x", "--trace-config 'rate=x': rate is an integer from 0 to 4294967295"),
         ("--trace-config=rate=-1", "--trace-config 'rate=-1': rate is an integer from 0 to 4294967295"),
         ("--trace-config=count=-2", "--trace-config 'count=-2': count is an integer from -1 to 2147483647"),

@@ -112,9 +112,10 @@ def test_the_flag() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["health"], "--http-restricted-api 'health' is not of the form <category>[,<category>...]:<key>=<value>"),
-        (["nope:a=b"], f"--http-restricted-api 'nope:a=b': there is no category 'nope'; there are {', '.join(CATEGORIES)}"),
-        (["health:a=b", "health:c=d"], "--http-restricted-api 'health:c=d': the category 'health' was given before"),
+        (["health"], "Got health — --http-restricted-api 'health' is not of the form <category>[,<category>...]:<key>=<value>"),
+        (["nope:a=b"], "unknown restricted api 'nope' — --http-restricted-api 'nope:a=b': there is no category 'nope'; "),
+        (["nope:a=b"], f"; there are {', '.join(CATEGORIES)}"),
+        (["health:a=b", "health:c=d"], "restricted api 'health' can not be specified in multiple config groups — --http"),
     ],
 )
 def test_bad_flags(values: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

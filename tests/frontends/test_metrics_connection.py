@@ -283,7 +283,7 @@ def test_settings() -> None:
         ("--metrics-config==", "'=' is not of the form <setting>=<value>"),
         ("--metrics-config=sumary_latencies=true", "unknown setting 'sumary_latencies'; did you mean summary_latencies?"),
         ("--metrics-config=x=1", "unknown setting 'x'; there are counter_latencies, summary_latencies, histogram_lat"),
-        ("--metrics-config=summary_latencies=yes", "summary_latencies: 'yes' is not a boolean"),
+        ("--metrics-config=summary_latencies=yes", "summary_latencies: invalid value for bool option: yes — 'yes' is not"),
         ("--metrics-config=summary_quantiles=0.5", "summary_quantiles '0.5' is not a quantile and its error"),
         ("--metrics-config=summary_quantiles=2:0.1", "summary_quantiles '2:0.1' is not a quantile and its error"),
         ("--metrics-config=summary_quantiles=0.5:0.1,", "summary_quantiles '' is not a quantile and its error"),
