@@ -14,7 +14,8 @@ from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelCon
 from kernel.connections import Connections, ListeningFrontend, peer_name
 from kernel.contents import size_mismatch, stand_in, strings_of, unpacked
 from kernel.custom_metrics import CustomMetrics, FamilySnapshot, Metric, MetricFamily, MetricKind, SeriesSnapshot
-from kernel.errors import Code, Reason, ServingError
+from kernel.entries import Failure
+from kernel.errors import Code, ModelError, Reason, ServingError
 from kernel.hookspecs import hookimpl
 from kernel.inflight import InflightRequest
 from kernel.instance import SKIPPED
@@ -75,6 +76,7 @@ __all__ = [
     "Duration",
     "EnsembleStep",
     "Executor",
+    "Failure",
     "FamilySnapshot",
     "Frontend",
     "InferenceRequest",
@@ -93,6 +95,7 @@ __all__ = [
     "MetricKind",
     "Model",
     "ModelConfig",
+    "ModelError",
     "ModelIndex",
     "ModelMetadata",
     "ModelState",

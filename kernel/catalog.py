@@ -13,7 +13,18 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kernel.config import ModelConfig
-from kernel.entries import DUPLICATE, LOADING, READY, UNAVAILABLE, UNLOADED, UNLOADING, Entry, ModelIndex, Version
+from kernel.entries import (
+    DUPLICATE,
+    LOADING,
+    READY,
+    UNAVAILABLE,
+    UNLOADED,
+    UNLOADING,
+    Entry,
+    Failure,
+    ModelIndex,
+    Version,
+)
 from kernel.errors import Code, ServingError
 from kernel.model import Model
 from kernel.overrides import OverrideFolder
@@ -219,6 +230,10 @@ class Catalog:
 
         model.stop()
         self.later(close())
+
+    def failures(self) -> dict[str, Failure]:
+        """Return why models failed at their last load, by name."""
+        return {name: entry.error for name, entry in sorted(self.entries.items()) if entry.error is not None}
 
     def forget(self, model: Model) -> None:
         """Remove the files that only this model lived on."""

@@ -59,10 +59,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a load failed, in words and in the model's own files."""
+    """Why a load failed, in words and in the model's own files. `causes`: lines on what is behind it, the nearest cause first."""
 
     message: str
     place: SourcePlace | None
+    causes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ The codes are Triton's. Which HTTP status or gRPC code stands for one of them is
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
-__all__ = ["Code", "Reason", "ServingError"]
+__all__ = ["Code", "ModelError", "Reason", "ServingError"]
 
 
 class Code(enum.Enum):
@@ -50,3 +51,26 @@ class ServingError(Exception):
 
     def __reduce__(self) -> tuple[type[ServingError], tuple[Code, str, Reason]]:
         return ServingError, (self.code, self.message, self.reason)
+
+
+class ModelError(Exception):
+    """What model code has raised in another process: stands there as the `__cause__` of a ServingError, and has its own.
+
+    `kind`: the name of its class; `text`: what it said. `frames`: (file, line, function) of the model and of what it called,
+    innermost first.
+    """
+
+    def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]] = ()) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+        self.frames = tuple(frames)
+
+    @classmethod
+    def of(cls, chain: Sequence[tuple[str, str, Sequence[tuple[str, int, str]]]]) -> ModelError | None:
+        """Return the first of a chain of which each was caused by the next; None for an empty one."""
+        error: ModelError | None = None
+        for kind, text, frames in reversed(chain):
+            cause, error = error, cls(kind, text, [(file, line, function) for file, line, function in frames])
+            error.__cause__ = cause
+        return error

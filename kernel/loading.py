@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernel.causes import cause_lines
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, read_config, require_complete
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint
@@ -196,7 +197,9 @@ class Loader:
             return Problem.of(number, error, plan.folder.path)
         except Exception as error:
             log.exception("model '%s' version %d failed to load", config.name, number)
-            return Problem(number, f"{Code.INTERNAL.value}: {type(error).__name__}: {error}", place_of(error, plan.folder.path))
+            words = f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
+            folder = plan.folder.path
+            return Problem(number, words, place_of(error, folder), cause_lines(error, folder), error)
         return model
 
     async def _started(self, plan: LoadPlan, config: ModelConfig, number: int) -> Model:

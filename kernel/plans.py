@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernel.causes import cause_lines
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint, Stamps
@@ -78,21 +79,29 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a version did not come up: `<Code>: <words>`, and where in the model's own files, if that is known."""
+    """Why a version did not come up: `<Code>: <words>`, and where in the model's own files, if that is known.
+
+    `cause`: the exception behind it, `causes`: lines that tell it. Exceptions keep alive what the model has made, so they are for
+    who is raised the problem, and the catalog keeps the lines.
+    """
 
     version: int
     reason: str
     place: SourcePlace | None = None
+    causes: tuple[str, ...] = ()
+    cause: BaseException | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, version: int, error: ServingError, folder: Path) -> Problem:
-        return cls(version, f"{error.code.value}: {error.message}", place_of(error, folder))
+        reason = f"{error.code.value}: {error.message}"
+        return cls(version, reason, place_of(error, folder), cause_lines(error, folder), error.__cause__)
 
 
 class LoadFailed(ServingError):
     """Versions of a model did not come up; in the reference's words. Without `problems` there was no version that could.
 
     `problem`: what the index shows. `why` and `place`: without the words around it, and where in the model's own files.
+    `causes`: lines on what is behind it; `__cause__` is the exception itself.
     """
 
     def __init__(
@@ -104,6 +113,8 @@ class LoadFailed(ServingError):
         self.problem = f"{Code.INVALID_ARG.value}: {details or reason}".strip()
         self.why = "\n".join(one.reason for one in problems) or reason
         self.place = place or next((one.place for one in problems if one.place is not None), None)
+        self.causes = tuple(dict.fromkeys(line for one in problems for line in one.causes))
+        self.__cause__ = next((one.cause for one in problems if one.cause is not None), None)
 
 
 class NotRead(ServingError):

@@ -104,7 +104,7 @@ class Registry:
         if failures and self._exit_on_error:
             reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
             reasons += "".join(f"\n  {words}" for words in await self.loader.in_thread(self.loader.mistaken))
-            raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}")
+            raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}") from next(iter(failures.values()))
 
     def retire(self) -> None:
         """Nothing begins to serve any more; what serves goes on."""
@@ -206,7 +206,8 @@ class Registry:
             failed = failures.get(name)
             told = None
             if failed is not None:
-                told = Failure(getattr(failed, "why", failed.message), getattr(failed, "place", None))
+                why, place, causes = getattr(failed, "why", failed.message), getattr(failed, "place", None), ()
+                told = Failure(why, place, getattr(failed, "causes", causes))
             self.catalog.entries[name].error = told
         for name in failures.keys() & work.composing:
             log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)

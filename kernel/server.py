@@ -25,6 +25,7 @@ from kernel.cached import ResponseCache
 from kernel.conduct import Conduct
 from kernel.config import TensorSpec
 from kernel.custom_metrics import CustomMetrics
+from kernel.entries import Failure
 from kernel.errors import Code, ServingError
 from kernel.forking import FORKED, guard, put_away_loop
 from kernel.gpus import usable_gpus
@@ -720,6 +721,10 @@ class Kernel:
     def index(self, ready: bool = False) -> list[ModelIndex]:
         """Return what is in the repositories and in what state, by name and version; `ready`: only what is READY."""
         return self._registry.index(ready)
+
+    def failures(self) -> dict[str, Failure]:
+        """Return why models failed at their last load, by name: in words, with the place in their files and what is behind it."""
+        return self._registry.catalog.failures()
 
     def observe(self, ask: Callable[[Model], Observer | None]) -> None:
         """Ask for an observer of each model version that serves and, from now on, of each that is loaded. On the loop.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import uvloop
@@ -19,6 +19,7 @@ from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
 from kernel.config.errors import listed
+from kernel.entries import Failure
 from kernel.errors import Code, ServingError
 from kernel.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend, PlacementChoice
@@ -252,10 +253,30 @@ def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:
 
     async def load() -> int:
         async with Kernel(*paths, exit_on_error=False, auto_complete=auto_complete, config_name=config_name) as kernel:
-            failed = [line for line in kernel.index() if line.state != "READY"]
-            for line in failed:
-                print(f"model '{line.name}' version {line.version}: {line.reason.strip()}", file=report)
-            return len({line.name for line in failed})
+            failed = {line.name: line.reason for line in kernel.index() if line.state != "READY"}
+            failures = kernel.failures()
+            for name, reason in failed.items():
+                lines = _failure_lines(name, failures.get(name) or Failure(reason, None), failed.keys() - {name})
+                print("\n".join(lines), file=report)
+            return len(failed)
 
     with own_stdout() as report, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(load())
+
+
+def _failure_lines(name: str, failure: Failure, others: Collection[str]) -> list[str]:
+    """Return what is to be said of a model that failed to load: with its place, the line there, and all that is behind it.
+
+    `others`: models that failed as well, which need not be told again by those that need them.
+    """
+    needed = sorted(other for other in others if f"'{other}' which has no loaded version" in failure.message)
+    if needed:
+        return [f"model '{name}' can't be loaded: it needs {', '.join(needed)}"]
+    place = failure.place
+    head, *rest = [line for line in failure.message.strip().splitlines() if line.strip()] or ["no reason is known"]
+    at = f"{place}: " if place is not None and str(place) not in head else ""
+    return [
+        f"{at}model '{name}' can't be loaded: {head}",
+        *(f"    {line}" for line in (place.source.splitlines() if place is not None else ())),
+        *(f"  {line}" for line in (*rest, *failure.causes)),
+    ]

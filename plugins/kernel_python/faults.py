@@ -18,6 +18,7 @@ __all__ = [
     "PybindEnum",
     "TritonModelException",
     "asked_in_vain",
+    "chain_of",
     "describe",
     "execution_error",
     "incompatible",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CHAIN, _TEXT = 20, 10_000  # how much of a chain of exceptions is told
 _PRIVATE = re.compile(r"kernel_model_\d+\.")
 _PACKAGE = re.compile(r"kernel_model_\d+")
 
@@ -88,15 +90,35 @@ def describe(error: BaseException, main: str = "", shown: str = "") -> str:
         text = str(error) or "<EMPTY MESSAGE>"
     except Exception:  # a broken __str__ is no reason to lose the rest
         text = "<exception text not available>"
-    frames: list[str] = []
+    frames = [f"  {file}({line}): {function}\n" for file, line, function in _frames(error)]
+    where = "\n\nAt:\n" + "".join(frames) if frames else ""
+    return public_names(f"{type(error).__name__}: {text}", main, shown) + where
+
+
+def chain_of(error: BaseException) -> list[tuple[str, str, list[tuple[str, int, str]]]]:
+    """Return `error` and what it was caused by, each as its name, its text and its frames: what a message can carry."""
+    chain: list[tuple[str, str, list[tuple[str, int, str]]]] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < _CHAIN:
+        try:
+            text = str(current)
+        except Exception:
+            text = "<exception text not available>"
+        chain.append((type(current).__name__, text[:_TEXT], _frames(current)[:_CHAIN]))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return chain
+
+
+def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return the frames of the model and what it called, innermost first: none of the import system's, none of ours."""
+    frames: list[tuple[str, int, str]] = []
     trace: types.TracebackType | None = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith((_OURS, "<frozen importlib")):
-            frames.append(f"  {code.co_filename}({trace.tb_lineno}): {code.co_name}\n")
+            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    where = "\n\nAt:\n" + "".join(reversed(frames)) if frames else ""
-    return public_names(f"{type(error).__name__}: {text}", main, shown) + where
+    return frames[::-1]
 
 
 def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL) -> ServingError:

@@ -20,7 +20,7 @@ ROWS = (
     "errors fingerprint gpus tensor versions model_config_pb2",
     "request config interfaces contents values shared_memory restriction tls frontend_options addresses",
     "classification cache queueing batching sampling sequencing state batch deadlines deadlock dependents supplied "
-    "places scaling rate_limiter warmup trace holding",
+    "places causes scaling rate_limiter warmup trace holding",
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
     "custom_metrics readiness mailbox bell forking conduct "
     "worker remote handover telling thread trace_file",

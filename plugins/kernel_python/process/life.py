@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from kernel import Batch, Code, InferenceRequest, Kernel, Reason, ServingError
+from kernel import Batch, Code, InferenceRequest, Kernel, ModelError, Reason, ServingError
 from kernel_python.process import wire
 from kernel_python.process.calls import Calls, write_log
 from kernel_python.process.handed import Handed, Hops
@@ -177,6 +177,7 @@ class Life:
             self._owner.completed(self, message[1])
         elif kind == wire.FAILED:
             self.why = ServingError(Code[message[1]], message[2])
+            self.why.__cause__ = ModelError.of(message[3] if len(message) > 3 else ())
             self.kill()
         elif kind == wire.CLOSED:
             self.finalized = True

@@ -45,7 +45,7 @@ PROBE = 8  # (question): the model's is_ready()
 
 # What the child says:
 READY = 11  # (whether `execute` is async, bytes of shared memory that it has mapped, whether it has is_ready())
-FAILED = 12  # (code, text): it can't be what SETUP says
+FAILED = 12  # (code, text[, the exception and its causes: faults.chain_of]): it can't be what SETUP says
 DONE = 13  # (execution, started, input ended, output started, ended, outcome)
 SEND = 14  # (execution, index, response or None, final)
 CALL = 15  # see calls.py

@@ -23,7 +23,7 @@ from typing import Any
 from kernel import Placement, ServingError
 from kernel_python.calling import EXECUTION, Instance, only
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
-from kernel_python.faults import TritonModelException, describe
+from kernel_python.faults import TritonModelException, chain_of, describe
 from kernel_python.lifecycle import complete, executing_class, initialized, model_class
 from kernel_python.process import wire
 from kernel_python.process.child.channel import Channel
@@ -91,7 +91,7 @@ class Child:
         except ServingError as error:
             self._fail(error.code.name, error.message)
         except BaseException as error:
-            self._fail("INTERNAL", describe(error))
+            self._fail("INTERNAL", describe(error), chain_of(error))
         if executor is None:
             return
         self._executor = executor
@@ -115,8 +115,8 @@ class Child:
         os.close(null)
         self._log.stay()
 
-    def _fail(self, code: str, text: str) -> None:
-        self._channel.send((wire.FAILED, code, text))
+    def _fail(self, code: str, text: str, chain: Any = ()) -> None:
+        self._channel.send((wire.FAILED, code, text, list(chain)))
         sys.exit(1)
 
     def _become(self, instance: Instance, setup: dict[str, Any]) -> ModelExecutor | None:
