@@ -5,10 +5,9 @@ Most names are safe or not whatever is done with them; a few calls are so by how
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 
-from kernel_python.mentions import OWN, STORED, VALUE, Chain, Import, Mention, Scope
+from kernel_python.mentions import OWN, STORED, UNTOLD, VALUE, Call, Chain, Import, Mention, Scope
 from kernel_python.shareable import ONLY, SAFE, UNSAFE, UNSAFE_ATTRIBUTES
 from kernel_python.sources import Names, Program
 
@@ -30,7 +29,7 @@ class Judge:
         """Return why an import in a file is not safe; None where it is."""
         place = f"({shown}:{one.line})"
         module = ".".join(one.module[1:])
-        if self._is_shared(module):
+        if self._is_shared(one.module[1:]):
             return None
         if one.module[1] not in SAFE:
             cause = UNSAFE.get(one.module[1])
@@ -74,7 +73,7 @@ class Judge:
         return None
 
     def _meaning(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
-        if any(self._is_shared(name) for name in _prefixes(chain)):
+        if self._is_shared(chain):
             return None
         chain = _innermost(chain)
         found = _forbidden(chain) or self._calls(chain, mention)
@@ -101,8 +100,8 @@ class Judge:
             return f"hands on {_dotted(chain)}", ", so that it can't be seen how it is called"
         return None
 
-    def _is_shared(self, name: str) -> bool:
-        return any(prefix in self._shared for prefix in _prefixes(name.split(".")))
+    def _is_shared(self, chain: Chain) -> bool:
+        return bool(self._shared) and any(name in self._shared for name in _prefixes(chain))
 
 
 def _is_private(name: str) -> bool:
@@ -155,54 +154,42 @@ _MODULES = frozenset(
 
 # -- calls that are safe or not by how they are made: None, or what is wrong ----------------------------------------------
 
-_Rule = Callable[[ast.Call, Scope], "str | None"]
+_Rule = Callable[[Call, Scope], "str | None"]
 
 
-def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
-    """Return what a call gives by name; None is the name of `**more`."""
-    return {keyword.arg: keyword.value for keyword in call.keywords}
-
-
-def _constant(node: ast.expr | None, default: object = None) -> object:
-    return node.value if isinstance(node, ast.Constant) else default
-
-
-def _child(call: ast.Call, scope: Scope) -> str | None:
+def _child(call: Call, scope: Scope) -> str | None:
     """Allow programs that are started plainly: no code of the model runs in a copy of the server, no open file is handed on."""
-    given = _keywords(call)
-    if None in given or any(isinstance(argument, ast.Starred) for argument in call.args):
+    if call.more:
         return "with arguments that can't be seen"
-    if len(call.args) > 6:  # the next is preexec_fn
+    if call.count > 6:  # the next is preexec_fn
         return "with many unnamed arguments"
     return _child_task(call, scope)
 
 
-def _child_task(call: ast.Call, scope: Scope) -> str | None:
-    given = _keywords(call)
-    if None in given:
+def _child_task(call: Call, scope: Scope) -> str | None:
+    if None in call.named:
         return "with arguments that can't be seen"
     for name, harmless in (("preexec_fn", None), ("close_fds", True)):
-        if name in given and _constant(given[name], "?") is not harmless:
+        if call.named.get(name, harmless) is not harmless:
             return f"with {name}"
     return None
 
 
-def _array_file(call: ast.Call, scope: Scope) -> str | None:
-    allowed = _keywords(call).get("allow_pickle", ast.Constant(False))
-    if _constant(allowed, True) is False:
+def _array_file(call: Call, scope: Scope) -> str | None:
+    if call.named.get("allow_pickle", False) is False:
         return None
     return "with allow_pickle, which finds classes by the names of their modules"
 
 
-def _array_file_read(call: ast.Call, scope: Scope) -> str | None:
-    return _array_file(call, scope) if len(call.args) < 3 else "with many unnamed arguments"
+def _array_file_read(call: Call, scope: Scope) -> str | None:
+    return _array_file(call, scope) if call.count < 3 else "with many unnamed arguments"
 
 
-def _own_loop(call: ast.Call, scope: Scope) -> str | None:
+def _own_loop(call: Call, scope: Scope) -> str | None:
     return "while it is imported" if scope.on_import() else None
 
 
-def _this_loop(call: ast.Call, scope: Scope) -> str | None:
+def _this_loop(call: Call, scope: Scope) -> str | None:
     """Outside of coroutines it makes a loop for the main thread, which here is the server's."""
     inner: Scope | None = scope
     while inner is not None and inner.kind == "lambda":
@@ -210,43 +197,31 @@ def _this_loop(call: ast.Call, scope: Scope) -> str | None:
     return None if inner is not None and inner.kind == "async def" else "outside of a coroutine"
 
 
-def _import_by_name(call: ast.Call, scope: Scope) -> str | None:
+def _import_by_name(call: Call, scope: Scope) -> str | None:
     return "with a name that can't be seen"  # others have become imports
 
 
-def _logger(call: ast.Call, scope: Scope) -> str | None:
-    name = _constant(call.args[0]) if call.args else None
-    return f"for {name}, the server's" if str(name).partition(".")[0].startswith("kernel") else None
+def _logger(call: Call, scope: Scope) -> str | None:
+    name = str(call.first)
+    return f"for {name}, the server's" if name.partition(".")[0].startswith("kernel") else None
 
 
-def _log_setup(call: ast.Call, scope: Scope) -> str | None:
+def _log_setup(call: Call, scope: Scope) -> str | None:
     """Beside the server's log it does nothing; allow it where nothing gets lost by that, only the look of lines is another."""
-    given = _keywords(call)
-    level = given.pop("level", None)
-    shown = level.attr if isinstance(level, ast.Attribute) else str(_constant(level, "?"))
-    if level is not None and shown not in (
-        "INFO",
-        "20",
-        "WARNING",
-        "WARN",
-        "30",
-        "ERROR",
-        "40",
-        "CRITICAL",
-        "FATAL",
-        "50",
-    ):
-        return "for lines that the server's log leaves out"
-    more = [str(name or "**") for name in given if name not in ("format", "datefmt", "style")]
-    if more or call.args:
+    more = [str(name or "**") for name in call.named if name not in ("level", "format", "datefmt", "style")]
+    if more or call.count:
         return f"with {', '.join(more) or 'unnamed arguments'}, which changes the server's log"
-    return None
+    level = call.named.get("level", 30)
+    return None if str(level).removeprefix(".") in _LEVELS else "for lines that the server's log leaves out"
 
 
-def _descriptor(call: ast.Call, scope: Scope) -> str | None:
-    number = _constant(call.args[0]) if call.args else None
+def _descriptor(call: Call, scope: Scope) -> str | None:
+    number = call.first if call.count else UNTOLD
     return f"of {number}, which is the server's" if number in (0, 1, 2) else None
 
+
+#: What the server's log always shows.
+_LEVELS = frozenset("INFO 20 WARNING WARN 30 ERROR 40 CRITICAL FATAL 50".split())
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(

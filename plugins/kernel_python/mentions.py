@@ -7,7 +7,7 @@ bytes. What a mention means is not decided here: names are resolved when all fil
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernel_python.parsing import tree_of
@@ -18,7 +18,9 @@ __all__ = [
     "MODULE",
     "OWN",
     "STORED",
+    "UNTOLD",
     "VALUE",
+    "Call",
     "Chain",
     "Class",
     "Import",
@@ -37,6 +39,9 @@ MODULE, OWN = "import:", "own:"
 #: How a mention is used: as a value that goes anywhere; bound to a name, which is followed; assigned to or deleted; only asked
 #: whether it has an attribute.
 VALUE, ALIAS, STORED, ASKED = "value", "alias", "stored", "asked"
+
+#: What a call is given and nobody can tell.
+UNTOLD = object()
 
 _SPINE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -81,6 +86,20 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """What a call is given, as far as it is told: a constant; ".x" for a name or attribute x; UNTOLD for anything else.
+
+    `first`: the first unnamed argument, None where there is none; `count`: how many there are, `*more` among them if `more`.
+    `named`: the others, None being the name of `**more`.
+    """
+
+    first: object = None
+    count: int = 0
+    more: bool = False
+    named: Mapping[str | None, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Mention:
     """`calls`: where in the chain calls stand, and each call."""
 
@@ -88,7 +107,7 @@ class Mention:
     scope: Scope
     chain: Chain
     use: str
-    calls: tuple[tuple[int, ast.Call], ...] = ()
+    calls: tuple[tuple[int, Call], ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -120,6 +139,9 @@ def read(text: bytes, name: str, package: Chain) -> Source:
     reader = _Reader(package)
     reader.walk(tree_of(text, name))
     return reader.source
+
+
+_NOTHING = Call()
 
 
 class _Reader:
@@ -347,10 +369,10 @@ class _Reader:
 
     def _spine(
         self, node: ast.expr, inside: Sequence[ast.AST], last: Chain = ()
-    ) -> tuple[Chain, tuple[tuple[int, ast.Call], ...], list[ast.AST]]:
+    ) -> tuple[Chain, tuple[tuple[int, Call], ...], list[ast.AST]]:
         """Return the chain of an expression with `last` behind it, its calls, and what stands in brackets within it."""
         parts: list[str] = [*reversed(last)]
-        calls: list[tuple[int, ast.Call]] = []
+        calls: list[tuple[int, Call]] = []
         rest = [*inside]
         root: Chain = ("",)
         while root == ("",):
@@ -378,12 +400,31 @@ class _Reader:
                 self._import(node.lineno, root)
             else:
                 parts.append("()" if _asks_for_nothing(node) else "(…)")
-                calls.append((len(parts), node))
+                calls.append((len(parts), _call(node)))
                 rest += [*node.args, *node.keywords]
                 node = node.func
         end = len(root) + len(parts)
         chain = (*root, *reversed(parts))[:_LONGEST]
         return chain, tuple((end - place, call) for place, call in calls if end - place < len(chain)), rest
+
+
+def _call(node: ast.Call) -> Call:
+    if not node.args and not node.keywords:
+        return _NOTHING
+    return Call(
+        _told(node.args[0]) if node.args else None,
+        len(node.args),
+        any(isinstance(argument, ast.Starred) for argument in node.args),
+        {keyword.arg: _told(keyword.value) for keyword in node.keywords} if node.keywords else _NOTHING.named,
+    )
+
+
+def _told(node: ast.expr) -> object:
+    if isinstance(node, ast.Constant):
+        return node.value if not isinstance(node.value, (str, bytes)) or len(node.value) < 100 else UNTOLD
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return f".{node.id if isinstance(node, ast.Name) else node.attr}"
+    return UNTOLD
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -19,8 +19,9 @@ from kernel_python.modules import SERVED_BY_US, exists
 
 __all__ = ["FILES", "FILE_BYTES", "TOTAL_BYTES", "Doubt", "Names", "Program"]
 
-#: What is read of one model at most: parsing a megabyte takes a fifth of a second, in which nothing else runs.
-FILES, FILE_BYTES, TOTAL_BYTES = 200, 1 << 18, 1 << 20
+#: What is read of one model at most. Nothing else runs while a file is parsed, a tenth of a second for one of this size; and
+#: what is longer is no glue between other models.
+FILES, FILE_BYTES, TOTAL_BYTES = 200, 1 << 17, 1 << 19
 #: A name that may be more things than this is not followed, nor is one of more parts.
 _MEANINGS, _LONGEST = 16, 100
 #: Following names takes so many steps, and so many more for each byte, at most.

@@ -472,11 +472,11 @@ def test_whether_execute_is_a_coroutine(of: Examine, code: str, asynchronous: bo
 
 def test_limits(of: Examine, tmp_path: Path) -> None:
     long = b"#" + b" " * FILE_BYTES
-    assert of(long).reason == "model.py is longer than 256 KiB"
-    assert of("import helper", {"1/helper.py": long}).reason == "helper.py is longer than 256 KiB"
+    assert of(long).reason == "model.py is longer than 128 KiB"
+    assert of("import helper", {"1/helper.py": long}).reason == "helper.py is longer than 128 KiB"
     several = {f"1/m{i}.py": long[:-1] for i in range(5)}
     imports = "import " + ", ".join(f"m{i}" for i in range(FILES))
-    assert of(imports, several).reason == "its files are longer than 1024 KiB together"
+    assert of(imports, several).reason == "its files are longer than 512 KiB together"
     small = {f"1/m{i}.py": "" for i in range(FILES)}
     assert of(imports, small).reason == "consists of more than 200 files"
     assert of("import " + ".".join("a" * 101)).reason == "imports a name of 101 parts (model.py:1)"
@@ -497,24 +497,24 @@ def test_files_that_are_none(of: Examine, tmp_path: Path) -> None:
 DEEP = {
     "parentheses": "(" * 5000 + ")" * 5000,
     "lists": "[" * 150 + "]" * 150,
-    "sums": "+".join("1" * 60_000),
+    "sums": "+".join("1" * 50_000),
     "signs": "-" * 100_000 + "1",
-    "attributes": "x" + ".a" * 60_000,
-    "calls": "x" + "()" * 60_000,
-    "items": "x" + "[0]" * 60_000,
-    "conditions": "1 if x else " * 20_000 + "1",
-    "otherwise": "if x: pass\n" + "elif x: pass\n" * 10_000,
-    "lambdas": "lambda: " * 20_000 + "1",
-    "names in a row": "".join(f"a{i + 1} = a{i}\n" for i in range(8_000)) + "a8000()",
-    "names in a row, from a module": "import os\na0 = os\n" + "".join(f"a{i + 1} = a{i}.x\n" for i in range(8_000)),
+    "attributes": "x" + ".a" * 50_000,
+    "calls": "x" + "()" * 50_000,
+    "items": "x" + "[0]" * 40_000,
+    "conditions": "1 if x else " * 10_000 + "1",
+    "otherwise": "if x: pass\n" + "elif x: pass\n" * 9_000,
+    "lambdas": "lambda: " * 15_000 + "1",
+    "names in a row": "".join(f"a{i + 1} = a{i}\n" for i in range(7_000)) + "a7000()",
+    "names in a row, from a module": "import os\na0 = os\n" + "".join(f"a{i + 1} = a{i}.x\n" for i in range(5_000)),
     "names in circles": "".join(f"a{i % 50} = a{(i * 7 + i // 50) % 50}\n" for i in range(3_000)) + "a1()",
-    "classes in a row": "".join(f"class A{i}(A{i + 1}): ...\n" for i in range(8_000)) + "TritonPythonModel = A0",
+    "classes in a row": "".join(f"class A{i}(A{i + 1}): ...\n" for i in range(5_000)) + "TritonPythonModel = A0",
     "classes of classes": "".join(f"class A{i}(A{i + 1}, A{i + 1}, A{i + 1}): ...\n" for i in range(90))
     + "TritonPythonModel = A0",
-    "targets": "a = " * 50_000 + "1",
+    "targets": "a = " * 30_000 + "1",
     "getattr": "getattr(" * 90 + "x" + ", 'a')" * 90,
     "setattr": "setattr(" * 90 + "x" + ", 'a', 1)" * 90,
-    "a long name": "import " + "x" * 200_000,
+    "a long name": "import " + "x" * 100_000,
     "odd names": "import importlib\n"
     + "\n".join(f"importlib.import_module({name!r})" for name in ("", ".", "a..b", "/", "\0", "\ud800")),
     "nothing": "",
