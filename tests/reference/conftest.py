@@ -204,7 +204,9 @@ class Line:
     def ask(self, case: Case | wire_grpc.Call) -> Answer:
         self.server.told.append(case)
         answer = self._once(case)
-        while self.server.may_restart() and (answer.status == NO_ANSWER or self.server.has_died()):
+        if answer.status == NO_ANSWER and self.server.may_restart():  # it hangs, or has died of what came before
+            answer = self.tell_again()
+        while self.server.has_died() and self.server.may_restart():
             answer = self.tell_again()
         return answer
 

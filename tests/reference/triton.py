@@ -87,7 +87,10 @@ def install() -> Installation:
     reason = why_not_here(sys.platform, platform.machine(), sys.version_info[:2], _glibc())
     if reason:
         raise Unavailable(reason)
-    cache = _cache()
+    try:
+        cache = _cache()
+    except RuntimeError as error:
+        raise Unavailable(f"there is no folder for it: {error}") from error
     found = Installation(cache / f"triton-{VERSION}-python{_version()}")
     try:
         with _locked(cache / "triton.lock"):
