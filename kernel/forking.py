@@ -25,6 +25,9 @@ FORKED = (
     "do that where `execute` runs"
 )
 
+#: As they are: what models find under these names may be refused to them.
+_set_signal, _set_wakeup_fd = signal.signal, signal.set_wakeup_fd
+
 #: What ends a server; in its children it means what it means in any process.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -65,10 +68,10 @@ def _restore_signals() -> None:
     A loop hears of them by bytes in a socket, which the child shares with the server: what terminates the child would stop that.
     """
     with contextlib.suppress(ValueError):  # not the main interpreter
-        signal.set_wakeup_fd(-1)
+        _set_wakeup_fd(-1)
         for number in SIGNALS:
             if callable(signal.getsignal(number)):
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+                _set_signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def put_away(*descriptors: int) -> None:

@@ -22,6 +22,9 @@ __all__ = ["PATIENCE", "Signals"]
 
 log = logging.getLogger("kernel.serve")
 
+#: As it is: the handler may be called in the midst of a model's code, to which this is refused.
+_set_signal = signal.signal
+
 #: How long the loop has to hear of a second signal before the process ends without it; seconds.
 PATIENCE = 1.0
 
@@ -50,7 +53,7 @@ class Signals:
             self._arm(number)
 
     def _arm(self, number: int) -> None:
-        signal.signal(number, self._handle)
+        _set_signal(number, self._handle)
         _once(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -33,6 +33,7 @@ from kernel_python.imported import Imported
 from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
 from kernel_python.looking import completes_config, faults_of
 from kernel_python.modules import PrivateModules
+from kernel_python.own_process import refuse
 from kernel_python.placement import asked_placement, choose_placement
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, launcher_of
@@ -113,6 +114,7 @@ class PythonBackend:
             patience = self._settings.stub_timeout
             made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
             return config if made is None else completed(config, made)
+        refuse()
         self._imported.drop(version_folder)
         owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
         modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
@@ -143,6 +145,7 @@ class PythonBackend:
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
+        refuse()
         version = str(context.version_folder.absolute())
         instance, module = self._imported.take(context.version_folder, config) or (
             Instance(context.kernel, context.instance_name, config.name, version, "initialize"), None,

@@ -62,7 +62,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
                 batch.blocked_on = before
         outcome: InferenceResponse = current.wait(future)
         return outcome
-    if instance.on_loop and not on_loop:
+    if instance.on_loop and not on_loop and kernel.loop_thread:  # in a child that was forked no thread is the loop's
         return _call_by_helper(instance, batch, request, holders)
     core = _core_request(instance, batch, request, holders, nobody)
     model = _target(kernel, core)

@@ -1,0 +1,89 @@
+"""What only a model with a process of its own may do: refused to the code of those that share the server's, with the way out.
+
+Signals, the working directory, the end of the process and its command line are there once. A model whose code shows that it
+needs one of them is given a process (evidence.py); here is what becomes of those that their config has placed in the server, and
+of what no source shows. The functions are wrapped where everybody finds them, since libraries call them as well; whom no model
+has called passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from kernel_python.calling import calling_site
+
+__all__ = ["refuse"]
+
+
+class _Refused(ValueError, RuntimeError):
+    """As Python's own `signal.signal` raises on a thread, so that libraries which can do without go on."""
+
+
+def _always(*args: Any, **named: Any) -> bool:
+    return True
+
+
+def _kills_us(number: Any = 0, *args: Any, **named: Any) -> bool:
+    return number in (0, -1, os.getpid(), -os.getpgrp())
+
+
+def _kills_our_group(number: Any = 0, *args: Any, **named: Any) -> bool:
+    return number in (0, os.getpgrp())
+
+
+def _reads_command_line(parser: Any, args: Any = None, *more: Any, **named: Any) -> bool:
+    return args is None
+
+
+#: where it is, its name, and whether arguments are about this process
+_FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
+    (signal, "signal", _always),
+    (signal, "alarm", _always),
+    (signal, "setitimer", _always),
+    (signal, "set_wakeup_fd", _always),
+    (signal, "siginterrupt", _always),
+    (signal, "raise_signal", _always),
+    (os, "chdir", _always),
+    (os, "fchdir", _always),
+    (os, "_exit", _always),
+    (os, "abort", _always),
+    (os, "kill", _kills_us),
+    (os, "killpg", _kills_our_group),
+    (argparse.ArgumentParser, "parse_known_args", _reads_command_line),
+)
+
+_wrapped: list[tuple[Any, str, Any]] = []  # with the function itself
+
+
+def refuse() -> None:
+    """Refuse these to models from now on. Any thread; the second time nothing happens."""
+    if not _wrapped:
+        for owner, name, applies in _FUNCTIONS:
+            function = getattr(owner, name)
+            _wrapped.append((owner, name, function))
+            setattr(owner, name, _refusing(owner.__name__, name, function, applies))
+        os.register_at_fork(after_in_child=_allow)
+
+
+def _allow() -> None:
+    """A child that a model has forked is a process of its own, in which nothing is the server's."""
+    for owner, name, function in _wrapped:
+        setattr(owner, name, function)
+
+
+def _refusing(owner: str, name: str, function: Callable[..., Any], applies: Callable[..., bool]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def checked(*args: Any, **named: Any) -> Any:
+        if applies(*args, **named) and (site := calling_site()) is not None:
+            raise _Refused(
+                f"{owner}.{name}() is about the whole process, which model '{site[0].model_name}' shares with the server; "
+                'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
+            )
+        return function(*args, **named)
+
+    return checked
