@@ -212,6 +212,7 @@ class _Check:
         origin = dict.fromkeys(
             (spec.name for spec in self.config.inputs), -1
         )  # tensor -> the decoupled step it comes from
+        outputs = {spec.name for spec in self.config.outputs}
         pending = dict(enumerate(self.steps))
         progress = True
         while pending and progress:
@@ -222,12 +223,14 @@ class _Check:
                 origins = {tensor: origin[tensor] for tensor in step.input_map.values()}
                 model = self.configs.get(step.model_name)
                 if len(set(origins.values())) > 1:
+                    # The reference names the ensemble where what the step writes is what that declares as its outputs.
+                    named = self.name if {*step.output_map.values()} <= outputs else step.model_name
                     words = (
-                        f"in ensemble {self.name}, step of model '{step.model_name}' receives inputs"
-                        " originated from different decoupled models"
+                        f"in ensemble {self.name}, step of model '{named}' receives inputs originated from different"
+                        " decoupled models"
                     )
                     told = (f"'{tensor}' from {self.origin_text(source)}" for tensor, source in sorted(origins.items()))
-                    self.fail((index, "input_map"), words, f"got {', '.join(told)}")
+                    self.fail((index, "input_map"), words, f"step {index} ('{step.model_name}') got {', '.join(told)}")
                 decoupled = model is not None and is_decoupled(model, self.configs)
                 source = index if decoupled else max(origins.values(), default=-1)
                 origin.update(dict.fromkeys(step.output_map.values(), source))

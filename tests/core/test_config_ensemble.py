@@ -229,9 +229,17 @@ def test_two_decoupled_models_cannot_be_merged(tmp_path):
     (error,) = check(
         tmp_path, content, model(tmp_path, "s", more=DECOUPLED), model(tmp_path, "t", more=DECOUPLED), join
     )
-    assert "in ensemble e, step of model 'join' receives inputs originated from different decoupled models" in error
-    assert "'one' from step 0 ('s'), 'two' from step 1 ('t')" in error
+    assert "in ensemble e, step of model 'e' receives inputs originated from different decoupled models" in error
+    assert "step 2 ('join') got 'one' from step 0 ('s'), 'two' from step 1 ('t')" in error
     (error,) = check(tmp_path, content, model(tmp_path, "s", more=DECOUPLED), model(tmp_path, "t"), join)
     assert "'two' from the request" in error
+    longer = text(
+        step("s", {"A": "X"}, {"B": "one"}),
+        step("t", {"A": "X"}, {"B": "two"}),
+        step("join", {"A": "one", "C": "two"}, {"B": "three"}),
+        step("t", {"A": "three"}, {"B": "Y"}),
+    )
+    (error,) = check(tmp_path, longer, model(tmp_path, "s", more=DECOUPLED), model(tmp_path, "t"), join)
+    assert "in ensemble e, step of model 'join' receives inputs originated from different decoupled models" in error
     chain = text(step("s", {"A": "X"}, {"B": "one"}), step("t", {"A": "one"}, {"B": "Y"}))
     assert check(tmp_path, chain, *[model(tmp_path, name, more=DECOUPLED) for name in "st"]) == []
