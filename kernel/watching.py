@@ -2,8 +2,9 @@
 
 The law: only models that are wanted are looked at, whatever the control mode, and new ones where all are served (mode `none`); a
 model is loaded once its files have stayed the same for one look, so that half a save is nothing; what serves goes on until its
-successor is READY, also when its files have gone. The look itself happens on a load thread, and takes at most a tenth of the
-time.
+successor is READY. A model whose folder has been gone for two looks is unloaded where all are served, and told of elsewhere;
+where the whole repository can't be read, nothing has gone. The look itself happens on a load thread, and takes at most a tenth of
+the time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ SHARE = 0.1  # of the time that looking may take
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What came of a change. `versions`: those that serve now, old or new. `problem` and `place`: why it failed, where."""
+    """What came of a change. `versions`: those that serve now, old or new. `problem` and `place`: why it failed, where.
+
+    `gone`: its folder is not there any more.
+    """
 
     name: str
     changed: tuple[str, ...]  # files, as paths in the model's folder; none where the model has failed at the start
@@ -40,6 +44,7 @@ class Reload:
     problem: str = ""
     place: SourcePlace | None = None
     seconds: float = 0.0
+    gone: bool = False
 
 
 class Watcher(Follower):
@@ -60,6 +65,7 @@ class Watcher(Follower):
         self._report = report
         self._seconds = seconds
         self._unsettled: dict[str, Sighting] = {}
+        self._gone: set[str] = set()  # told of
 
     async def run(self) -> None:
         """Look until cancelled. What has failed already is reported first."""
@@ -77,13 +83,19 @@ class Watcher(Follower):
             if (entry.wanted or entry.serves) and entry.seen is not None and name not in self.under_way
         ]
         began = time.perf_counter()
-        found: dict[str, Sighting] = await loader.in_thread(self._sight, names, frozenset(entries))
+        known = frozenset(name for name, entry in entries.items() if entry.wanted or entry.seen is None or entry.seen.paths)
+        found: dict[str, Sighting] = await loader.in_thread(self._sight, names, known)
         self.pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
         settled = {}
         for name, sighting in found.items():
             entry = entries.get(name)
+            if not sighting.paths and name not in self._gone:
+                if self._unsettled.get(name) == sighting:
+                    self.begin(self._lost(name))
+                self._unsettled[name] = sighting
             if len(sighting.paths) != 1:
                 continue
+            self._gone.discard(name)
             changed = changed_files(sighting, entry.seen if entry is not None else None)
             if not changed:
                 self._unsettled.pop(name, None)
@@ -102,13 +114,23 @@ class Watcher(Follower):
     def _sight(self, names: Collection[str], known: Collection[str]) -> dict[str, Sighting]:
         """Look at the models in `names`, and at those that nobody knows yet. On a load thread."""
         loader = self.registry.loader
-        new: set[str] = set()
-        if self._all_models:
-            try:
-                new = loader.names() - set(known)
-            except ServingError:  # a repository that can't be read now has nothing new
-                pass
-        return loader.sight([*names, *new])
+        try:
+            there = loader.names()
+        except ServingError:  # in a repository that can't be read now nothing is new, and nothing has gone
+            return {name: sighting for name, sighting in loader.sight(names).items() if sighting.paths}
+        return loader.sight([*names, *(there - set(known) if self._all_models else ())])
+
+    async def _lost(self, name: str) -> None:
+        """Unload a model whose folder has gone, where all models are served; tell of it."""
+        self._gone.add(name)
+        self._unsettled.pop(name, None)
+        self.under_way.add(name)
+        try:
+            if self._all_models:
+                await self.registry.withdraw(name)
+        finally:
+            self.under_way.discard(name)
+        self._told(Reload(name, (), self._versions(name), gone=True))
 
     async def _reload(self, changed: dict[str, tuple[str, ...]]) -> None:
         began, began_ns = time.perf_counter(), time.time_ns()
@@ -138,6 +160,9 @@ class Watcher(Follower):
 def log_reload(reload: Reload) -> None:
     """Tell a reload in the log."""
     serving = f"version {', '.join(map(str, reload.versions))}" if reload.versions else "nothing"
+    if reload.gone:
+        log.warning("the folder of model '%s' is gone: %s serves", reload.name, serving)
+        return
     what = ", ".join(reload.changed) or "at the start"
     if not reload.problem:
         log.info("model '%s' is reloaded (%s): %s serves, after %.2f s", reload.name, what, serving, reload.seconds)

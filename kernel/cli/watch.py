@@ -28,6 +28,9 @@ class Console:
         name, changed = reload.name, _listed(reload.changed)
         head = f"{time.strftime('%H:%M:%S')} {name}:"
         versions = f"version {', '.join(map(str, reload.versions))}"
+        if reload.gone:
+            what = f"{versions}, as it was, goes on serving" if reload.versions else "it is unloaded"
+            return [f"{head} its folder is gone: {what}"]
         if not reload.problem:
             again = " again" if name in self._failing else ""
             self._failing.discard(name)

@@ -122,6 +122,16 @@ def _check_response_cache(report: Report) -> None:
 
 
 def _check_metrics(report: Report) -> None:
+    labels: dict[str, str] = {}
+    for key in sorted(report.message.metric_tags):
+        # What a label's name may not have becomes an underscore on the metrics page; the reference ends there.
+        label = re.sub("[^a-zA-Z0-9_]", "_", key)
+        if not key:
+            report.fail("A", ("metric_tags", Key(key)), "metric tag must have a non-empty 'key'", "it is a label of the metrics")
+        elif label in labels:
+            words = f"metric tags '{labels[label]}' and '{key}' would be one label of the metrics, '_{label}'"
+            report.fail("A", ("metric_tags", Key(key)), words)
+        labels.setdefault(label, key)
     for index, control in enumerate(report.message.model_metrics.metric_control):
         at = ("model_metrics", "metric_control", index)
         if not control.HasField("metric_identifier"):

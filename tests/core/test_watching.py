@@ -117,11 +117,45 @@ def test_what_is_no_save(tmp_path: Path, told: list[Reload]) -> None:
                 write(tmp_path / "m" / name, "")
             await asyncio.sleep(5)
             assert told == []
-            (tmp_path / "m").rename(tmp_path / ".m")
+            (tmp_path / "m").rename(tmp_path / ".m")  # as when a branch is changed
+            await asyncio.sleep(0.1)
+            (tmp_path / ".m").rename(tmp_path / "m")
             await asyncio.sleep(5)
             assert told == [] and await said(kernel, "m") == 1
 
     run(main())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_folder_that_has_gone(tmp_path: Path, mode: str, told: list[Reload], caplog: pytest.LogCaptureFixture) -> None:
+    """Where all models are served it is unloaded, and loaded when it is back; elsewhere it serves on, and that is told, once."""
+    console = io.StringIO()
+
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        model(tmp_path, "n", 1)
+        async with serve(tmp_path, mode=mode, poll_seconds=1000) as kernel:
+            kernel.watch(told.append)
+            (tmp_path / "m").rename(tmp_path / ".m")
+            await asyncio.sleep(5)
+            serves = () if mode == "none" else (1,)
+            assert [(one.name, one.versions, one.problem, one.gone) for one in told] == [("m", serves, "", True)]
+            assert kernel.is_model_ready("m") is bool(serves) and kernel.is_ready()
+            (tmp_path / ".m").rename(tmp_path / "m")
+            write(tmp_path / "m" / "1" / "answer", "2")
+            await asyncio.sleep(2)
+            assert await said(kernel, "m") == 2 and len(told) == 2 and not told[1].gone
+            (tmp_path / "m").rename(tmp_path / ".m")
+            await asyncio.sleep(5)
+            assert len(told) == 3 and told[2].gone
+
+    run(main())
+    Console(console)(told[0])
+    log_reload(told[0])
+    goes_on = {"none": "it is unloaded"}.get(mode, "version 1, as it was, goes on serving")
+    assert console.getvalue()[9:] == f"m: its folder is gone: {goes_on}\n"
+    serves = {"none": "nothing"}.get(mode, "version 1")
+    assert caplog.records[-1].getMessage() == f"the folder of model 'm' is gone: {serves} serves"
 
 
 def test_a_new_model_is_loaded_where_all_are(tmp_path: Path, told: list[Reload]) -> None:
