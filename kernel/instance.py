@@ -81,7 +81,9 @@ class ModelInstance:
     def warn_held(self, seconds: float, place: str = "") -> None:
         """Name a model that kept everybody else from running; `place`: where, as far as that was seen."""
         assert self.scheduler is not None
-        self.scheduler.statistics.held += 1
+        statistics = self.scheduler.statistics
+        statistics.held += 1
+        statistics.held_seconds += seconds
         log.warning(
             "model '%s', instance '%s', held the event loop for %.0f ms%s; "
             'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',

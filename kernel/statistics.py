@@ -66,7 +66,8 @@ class StatisticsCounter:
 
     Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`, `misses`:
     of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a server that
-    stops). `held`: executions that kept the loop from everybody else for long. `observers`: who is told of requests one by one.
+    stops). `held`, `held_seconds`: executions that kept the loop from everybody else for long, and how long in
+    all. `observers`: who is told of requests one by one.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class StatisticsCounter:
         "fail_time",
         "failures",
         "held",
+        "held_seconds",
         "hit_time",
         "hits",
         "inference_count",
@@ -113,6 +115,7 @@ class StatisticsCounter:
         self.miss_time = 0.0
         self.refused = 0
         self.held = 0
+        self.held_seconds = 0.0
         self.batches: dict[int, list[float]] = {}
         self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.responses: dict[int, dict[str, list[float]]] = {}  # of those that a backend has reported

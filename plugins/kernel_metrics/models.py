@@ -72,6 +72,7 @@ OWN_GAUGES = (
 OWN_COUNTERS = (
     ("kernel_requests_refused_total", "Requests that were not accepted: the queue was full, or the model was stopping"),
     ("kernel_loop_held_total", "Times an execution held the event loop for more than 100 ms"),
+    ("kernel_loop_held_seconds_total", "Time for which these executions held the event loop"),
 )
 
 
@@ -187,6 +188,7 @@ class ModelSeries:
             scheduler.in_flight,
             counter.refused,
             counter.held,
+            counter.held_seconds,
             *observer.queue.values(),
             *observer.first.values(),
         ]

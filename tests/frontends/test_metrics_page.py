@@ -285,7 +285,9 @@ def test_what_was_refused_and_who_held_the_loop(tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
             assert await it.value('kernel_requests_refused_total{model="m",version="1"}') == "2"
             it.kernel.model("m").scheduler.instances[0].warn_held(0.2)
-            assert await it.value('kernel_loop_held_total{model="m",version="1"}') == "1"
+            it.kernel.model("m").scheduler.instances[0].warn_held(0.3)
+            assert await it.value('kernel_loop_held_total{model="m",version="1"}') == "2"
+            assert await it.value('kernel_loop_held_seconds_total{model="m",version="1"}') == "0.5"
 
     run(main())
 
