@@ -61,7 +61,7 @@ def _words(error: BaseException) -> str:
 def _frames(error: BaseException, folder: Path) -> list[tuple[str, int, str]]:
     """Return the frames of the model and of what it called, innermost first."""
     if isinstance(error, ModelError):
-        return list(error.frames)
+        return [(file, line, function) for file, line, function, _ in error.frames]
     frames: list[tuple[str, int, str]] = []
     begun = False
     trace: types.TracebackType | None = error.__traceback__

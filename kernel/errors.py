@@ -53,24 +53,33 @@ class ServingError(Exception):
         return ServingError, (self.code, self.message, self.reason)
 
 
+#: A frame of model code: file, line, function, and bytes of the line before the place, None where that is not known.
+Frame = tuple[str, int, str, int | None]
+
+
 class ModelError(Exception):
     """What model code has raised in another process: stands there as the `__cause__` of a ServingError, and has its own.
 
-    `kind`: the name of its class; `text`: what it said. `frames`: (file, line, function) of the model and of what it called,
-    innermost first.
+    `kind`: the name of its class; `text`: what it said. `frames`: of the model and of what it called, innermost first. `at`: of
+    a SyntaxError, the (file, line, column) that can't be read, counted from 1.
     """
 
-    def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]] = ()) -> None:
+    def __init__(
+        self, kind: str, text: str, frames: Sequence[Frame] = (), at: tuple[str, int | None, int | None] | None = None
+    ) -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
         self.text = text
         self.frames = tuple(frames)
+        self.at = at
 
     @classmethod
-    def of(cls, chain: Sequence[tuple[str, str, Sequence[tuple[str, int, str]]]]) -> ModelError | None:
+    def of(
+        cls, chain: Sequence[tuple[str, str, Sequence[Frame], tuple[str, int | None, int | None] | None]]
+    ) -> ModelError | None:
         """Return the first of a chain of which each was caused by the next; None for an empty one."""
         error: ModelError | None = None
-        for kind, text, frames in reversed(chain):
-            cause, error = error, cls(kind, text, [(file, line, function) for file, line, function in frames])
+        for kind, text, frames, at in reversed(chain):
+            cause, error = error, cls(kind, text, frames, at)
             error.__cause__ = cause
         return error

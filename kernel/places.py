@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel.config import ConfigError, ConfigErrors
+from kernel.errors import ModelError
 
 __all__ = ["SourcePlace", "place_at", "place_of"]
 
@@ -42,13 +43,25 @@ def place_of(error: BaseException, folder: Path) -> SourcePlace | None:
             return place_at(first.path, first.line, first.column) if first.path.startswith(root) else None
         if isinstance(current, SyntaxError) and current.filename and current.filename.startswith(root):
             return place_at(current.filename, current.lineno, current.offset)
-        found = _in_traceback(current.__traceback__, root)
+        if isinstance(current, ModelError):
+            found = _in_process(current, root)
+        else:
+            found = _in_traceback(current.__traceback__, root)
         if found is not None:
             return found
         current = current.__cause__ or current.__context__
     for match in _FRAME.finditer(str(error)):
         if match["file"].startswith(root):
             return place_at(match["file"], int(match["line"]), None)
+    return None
+
+
+def _in_process(error: ModelError, root: str) -> SourcePlace | None:
+    if error.at is not None and error.at[0].startswith(root):
+        return place_at(*error.at)
+    for file, line, _, offset in error.frames:
+        if file.startswith(root):
+            return place_at(file, line, None if offset is None else _characters(file, line, offset) + 1)
     return None
 
 

@@ -88,7 +88,7 @@ def check(arguments: Sequence[str]) -> int:
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
-        if found.placement is not None and not found.placement.asked:
+        if not found.errors and _is_told(found.placement):
             print(f"{found.folder.name} runs in placement {found.placement}")
         for mistake in found.errors:
             print("\n".join(_lines(mistake)))
@@ -208,6 +208,11 @@ def _read(
         found.errors.append(error)
     else:
         found.config = config
+
+
+def _is_told(placement: PlacementChoice | None) -> bool:
+    """Whether to say where a model runs: in a process, which its config does not ask for."""
+    return placement is not None and placement.where == "process" and not placement.asked
 
 
 def _placement(

@@ -80,7 +80,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
             raise TritonModelException(
                 f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
             ) from error
-        return response_of(failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
+        return response_of(failed(core, ServingError(Code.INTERNAL, str(error))), False)
     if response is not None and response.error is None:
         return response_of(response, instance.zero_copy)
     return _outcome(instance, core, response)
@@ -113,7 +113,7 @@ def _call_by_helper(
         kernel.call_soon(kernel.cancel, core)
         raise
     except RuntimeError as error:  # the kernel has stopped
-        return response_of(failed(core, ServingError(Code.UNAVAILABLE, str(error))), False)
+        return response_of(failed(core, ServingError(Code.INTERNAL, str(error))), False)
     return _outcome(instance, core, responses[0] if responses else None)
 
 
@@ -131,7 +131,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
         try:
             kernel.call_soon(kernel.submit, core)
         except RuntimeError as error:  # the kernel has stopped
-            iterator._respond(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
+            iterator._respond(CoreResponse([], error=ServingError(Code.INTERNAL, str(error))), True)
     return iterator
 
 
@@ -234,7 +234,7 @@ def _submit_from_afar(
     try:
         kernel.call_soon(kernel.submit, core)
     except RuntimeError as error:  # the kernel has stopped
-        future.settle(CoreResponse([], error=ServingError(Code.UNAVAILABLE, str(error))), True)
+        future.settle(CoreResponse([], error=ServingError(Code.INTERNAL, str(error))), True)
     return future
 
 

@@ -6,10 +6,12 @@ Pure text work: turns exceptions of models into the sentences that clients and l
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import re
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kernel import Code, Reason, ServingError
 
@@ -90,35 +92,48 @@ def describe(error: BaseException, main: str = "", shown: str = "") -> str:
         text = str(error) or "<EMPTY MESSAGE>"
     except Exception:  # a broken __str__ is no reason to lose the rest
         text = "<exception text not available>"
-    frames = [f"  {file}({line}): {function}\n" for file, line, function in _frames(error)]
+    frames = [f"  {file}({line}): {function}\n" for file, line, function, _ in _frames(error)]
     where = "\n\nAt:\n" + "".join(frames) if frames else ""
     return public_names(f"{type(error).__name__}: {text}", main, shown) + where
 
 
-def chain_of(error: BaseException) -> list[tuple[str, str, list[tuple[str, int, str]]]]:
-    """Return `error` and what it was caused by, each as its name, its text and its frames: what a message can carry."""
-    chain: list[tuple[str, str, list[tuple[str, int, str]]]] = []
+def chain_of(error: BaseException) -> list[tuple[Any, ...]]:
+    """Return `error` and what it was caused by, each as its name, text, frames and place: what a message can carry.
+
+    They are the arguments of kernel.ModelError.
+    """
+    chain: list[tuple[Any, ...]] = []
     current: BaseException | None = error
     while current is not None and len(chain) < _CHAIN:
         try:
             text = str(current)
         except Exception:
             text = "<exception text not available>"
-        chain.append((type(current).__name__, text[:_TEXT], _frames(current)[:_CHAIN]))
+        at = (current.filename, current.lineno, current.offset) if isinstance(current, SyntaxError) else None
+        chain.append((type(current).__name__, text[:_TEXT], _frames(current)[:_CHAIN], at if at and at[0] else None))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return chain
 
 
-def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+def _frames(error: BaseException) -> list[tuple[str, int, str, int | None]]:
     """Return the frames of the model and what it called, innermost first: none of the import system's, none of ours."""
-    frames: list[tuple[str, int, str]] = []
+    frames: list[tuple[str, int, str, int | None]] = []
     trace: types.TracebackType | None = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith((_OURS, "<frozen importlib")):
-            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+            frames.append((code.co_filename, trace.tb_lineno, code.co_name, _column(trace)))
         trace = trace.tb_next
     return frames[::-1]
+
+
+def _column(trace: types.TracebackType) -> int | None:
+    """Return how many bytes of the line stand before what was executed; Python before 3.11 does not know."""
+    positions = getattr(trace.tb_frame.f_code, "co_positions", None)
+    if positions is None or trace.tb_lasti < 0:
+        return None
+    place: tuple[int | None, ...] | None = next(itertools.islice(positions(), trace.tb_lasti // 2, None), None)
+    return None if place is None else place[2]
 
 
 def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL) -> ServingError:

@@ -225,7 +225,10 @@ class Repo:
 
         async def served() -> None:
             mode = "explicit" if explicit else "none"
-            async with Kernel(self.folder, control_mode=mode, load_models=load, exit_on_error=False) as kernel:
+            settings = {"python": {"shared-modules": "reported_probe"}}  # in which tests look into models
+            async with Kernel(
+                self.folder, control_mode=mode, load_models=load, exit_on_error=False, backend_config=settings
+            ) as kernel:
                 parser = argparse.ArgumentParser()
                 kernel.plugins.add_options(parser)
                 only_http = ["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"]
@@ -908,7 +911,7 @@ NO_PYTHON = "class TritonPythonModel:\n    def execute(self, requests)\n        
 )
 def test_bc63_models_that_can_not_be_loaded(repo: Repo, code: str, words: list[str], at: str) -> None:
     """BC63: class, text and line, at once, and as often as one asks; the index says it, too."""
-    file = repo.add("broken", code)
+    file = repo.add("broken", code, head=HEAD.replace("import reported_probe as probe\n", ""))  # which no process has
     repo.add("fine")
     line = next((number for number, text in enumerate(file.read_text().splitlines(), 1) if at and at in text), 0)
 
