@@ -22,11 +22,14 @@ PYTHON = VENV / "bin" / "python"
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PROCESSES = str(min(CORES + 1, 8))
 
+#: What `check` tests: tests by Hypothesis, which marks them itself, take three quarters of the time.
+CORE = ("tests/core", "-m", "not hypothesis")
+
 USAGE = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   serve   serve the models of repository/; arguments are those of `kernel serve`, e.g. --http-port 9000
-  check   ruff, mypy and the tests of the core: within a minute, for while you write
+  check   ruff, mypy and the tests of the core but for those of many random inputs: within a minute, for while you write
   test    ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
   bench   measure, side by side with the real Triton where it can be installed
   proto   write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
@@ -54,7 +57,7 @@ def serve(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     install("dev")
-    return all_of(("ruff", "check", "."), ("mypy",), ("pytest", "-q", "-n", PROCESSES, "tests/core", *arguments))
+    return all_of(("ruff", "check", "."), ("mypy",), ("pytest", "-q", "-n", PROCESSES, *CORE, *arguments))
 
 
 def test(arguments: list[str]) -> int:
