@@ -2,8 +2,9 @@
 
 An instance's files live in a package `kernel_model_<serial>` whose path is the version folder, then the model folder. Every
 module in it is executed with builtins of its own, whose `__import__` looks there first; so `import helper` finds the model's
-own helper, at load or later, on any thread. Nothing is cached on disk, sys.path is left alone, and `remove` takes everything
-out of sys.modules again.
+own helper, at load or later, on any thread. So does what the model finds in folders that it has put into `sys.path`, where
+another module of that name is in the process already. Nothing is cached on disk, and `remove` takes everything out of
+sys.modules again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -22,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel_python.faults import public_names
+from kernel_python.views import ModelPath, views_of
 
 __all__ = ["SERVED_BY_US", "PrivateModules", "exists"]
+
+log = logging.getLogger("kernel_python")
 
 PREFIX = "kernel_model_"
 #: Never taken from a model's folder: people leave stand-ins for these beside their models, to edit or test them alone.
@@ -93,13 +98,6 @@ def _find(fullname: str, folders: Sequence[str]) -> importlib.machinery.ModuleSp
     return None
 
 
-class _ImportlibView(types.ModuleType):
-    """`importlib` as a model sees it: `import_module` finds the model's own modules, the rest is the real one."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib, name)
-
-
 class PrivateModules:
     """The modules of one model instance.
 
@@ -118,9 +116,9 @@ class PrivateModules:
         self._foreign: set[str] = set()  # top-level names that are no modules of the model
         self._import = builtins.__import__
         self.builtins: dict[str, Any] = dict(vars(builtins))
-        self.builtins["__import__"] = self._private_import
-        self._importlib = _ImportlibView("importlib", importlib.__doc__)
-        self._importlib.__dict__.update(import_module=self._import_module, __import__=self._private_import)
+        self.builtins["__import__"] = self.private_import
+        self._path = ModelPath(self._folders)
+        self._views = views_of(self, self._path)
         root = types.ModuleType(self.package)
         root.__path__ = list(self._folders)
         with _lock:
@@ -152,6 +150,7 @@ class PrivateModules:
 
     def remove(self) -> None:
         """Take everything of the model out of sys.modules; the finder goes with the last model. May be called twice."""
+        self._path.leave()
         with _lock:
             _packages.pop(self.package, None)
             dotted = self.package + "."
@@ -162,7 +161,7 @@ class PrivateModules:
 
     # -- what `import` means in a module of the model ------------------------------------------------------------------
 
-    def _private_import(
+    def private_import(
         self,
         name: str,
         globals: Mapping[str, Any] | None = None,
@@ -173,9 +172,10 @@ class PrivateModules:
         if level:
             return self._import(name, globals, locals, fromlist, level)
         top = name.partition(".")[0]
-        if top == "importlib":
+        if top in self._views:
             module = self._import(name, globals, locals, fromlist, 0)
-            return self._importlib if module is importlib else module
+            view = self._views[top]
+            return view if module is view.real else module
         if not self._owns(top):
             return self._import(name, globals, locals, fromlist, 0)
         try:
@@ -185,8 +185,10 @@ class PrivateModules:
             raise
         return module if fromlist else sys.modules[f"{self.package}.{top}"]
 
-    def _import_module(self, name: str, package: str | None = None) -> types.ModuleType:
+    def import_module(self, name: str, package: str | None = None) -> types.ModuleType:
         """Import a module as `importlib.import_module` does, the model's own ones first."""
+        if name in self._views:
+            return self._views[name]
         if name.startswith(".") or not self._owns(name.partition(".")[0]):
             return importlib.import_module(name, package)
         try:
@@ -202,11 +204,67 @@ class PrivateModules:
         private = f"{self.package}.{top}"
         if private in sys.modules:
             return True
-        spec = None if top in SERVED_BY_US else _find(private, self._folders) if self.package in sys.modules else None
-        if spec is not None and (spec.loader is not None or not exists(top)):
-            return True
+        if self.package in sys.modules and top not in SERVED_BY_US:
+            spec = _find(private, self._folders)
+            if spec is not None and (spec.loader is not None or not exists(top)):
+                return True
+            if self._is_anothers(top, private):
+                return True
         self._foreign.add(top)
         return False
+
+    def _is_anothers(self, top: str, private: str) -> bool:
+        """Whether a module that the model finds in folders which it has put into `sys.path` is another than the process has, or
+        would find.
+        """
+        front, back = self._path.added()
+        for entry in (*front, *back):
+            spec = _find(private, [os.path.abspath(entry)])
+            if spec is not None and spec.loader is not None:
+                break
+        else:
+            return False
+        loaded = sys.modules.get(top)
+        other = _spec(top) if loaded is None else getattr(loaded, "__spec__", None)
+        if loaded is None and other is None:
+            return False
+        place = getattr(other, "origin", None) or getattr(loaded, "__file__", None)
+        if place is None or _same(place, spec.origin):
+            return False
+        if entry in back:
+            installed = importlib.machinery.PathFinder.find_spec(top, list(self._path.base))
+            if installed is not None and _same(installed.origin, place):
+                return False
+        sys.modules[self.package].__path__.append(os.path.abspath(entry))
+        log.warning(
+            "model '%s': its module '%s' (%s) has the name of another in this process (%s). It gets its own, but libraries that "
+            "find modules by name, as pickle does, get the other: placement 'process' keeps them apart",
+            getattr(self.owner, "model_name", ""), top, spec.origin, place,
+        )  # fmt: skip
+        return True
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def named(self, name: str) -> types.ModuleType | None:
+        """Return the model's own module of a name as its author knows it (or as an earlier life had it), None if it has none."""
+        if name.startswith(PREFIX):
+            name = name.partition(".")[2]
+            if f"{self.package}.{name}" == self.main:
+                return sys.modules.get(self.main)
+        if name == self.shown:
+            return sys.modules.get(self.main)
+        if not name or not self._owns(name.partition(".")[0]):
+            return None
+        try:
+            return importlib.import_module(f"{self.package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{self.package}.{name}".startswith(error.name):
+                raise
+            return None
+
+    def public(self, name: str) -> str:
+        """Return the name of a module of the model as its author knows it."""
+        return public_names(name, self.main, self.shown)
 
     def _rename(self, error: ModuleNotFoundError) -> None:
         if error.name and error.name.startswith(self.package):
@@ -217,10 +275,18 @@ class PrivateModules:
 
 def exists(top: str) -> bool:
     """Whether the normal path has a module `top`; a mere folder of that name in a model's folder does not hide it."""
+    return _spec(top) is not None or top in sys.modules
+
+
+def _spec(top: str) -> importlib.machinery.ModuleSpec | None:
     try:
-        return importlib.util.find_spec(top) is not None
+        return importlib.util.find_spec(top)
     except (ImportError, ValueError):
-        return top in sys.modules
+        return None
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and os.path.realpath(one) == os.path.realpath(other)
 
 
 def _flat(constants: tuple[object, ...]) -> Iterator[object]:

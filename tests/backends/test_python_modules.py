@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,3 +290,136 @@ def test_somebody_who_puts_the_ways_to_find_modules_back(repo: Any, helpers: Any
         }
         repo.add(name, f"from pkg.deep import say\n{SAY}", io=f"{IN} {STRINGS}", files=files)
     assert repo.run(main, control_mode="explicit", load_models=["a"]) == ["helper of b"]
+
+
+# -- by name -------------------------------------------------------------------------------------------------------------
+
+NET = """
+import dataclasses, typing
+@dataclasses.dataclass
+class Net:
+    weights: "list[int]"
+    size: typing.ClassVar["int"] = 3
+    class Inner:
+        pass
+def double(x): return 2 * x
+"""
+BY_NAME = """
+import copy, os, pickle, pydoc, typing
+from net import Net, double
+class Own:
+    def __init__(self, x): self.x = x
+def tell():
+    folder = pb_utils.get_model_dir()
+    told = {}
+    for protocol in (2, 4, 5):
+        data = pickle.dumps([Net([1]), Own(2), double, Net.Inner, np.arange(2)], protocol)
+        net, own, function, inner, array = pickle.loads(data)
+        told[protocol] = [net == Net([1]), type(own) is Own and own.x, function is double, inner is Net.Inner, array.tolist()]
+        assert b"kernel_model" not in data, data
+    with open(os.path.join(folder, "own.pkl"), "wb") as file:
+        pickle.dump(Net([5]), file)
+    with open(os.path.join(folder, "own.pkl"), "rb") as file:
+        told["file"] = pickle.load(file).weights
+    with open(os.path.join(folder, "trained.pkl"), "rb") as file:
+        told["trained"] = pickle.Unpickler(file).load().weights
+    told["copies"] = [copy.deepcopy(Net([1])) == Net([1]), copy.copy(Own(4)).x]
+    told["hints"] = [str(hint) for hint in typing.get_type_hints(Net).values()]
+    find = pydoc.locate
+    told["located"] = [find("net.Net") is Net, find("net.Net.Inner") is Net.Inner, find("1.model.Own") is Own,
+                       find("json.dumps") is json.dumps, find("net.Nothing"), find("no.such")]
+    return json.dumps(told)
+def say(): return tell()
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_own_classes_are_found_by_their_names(repo: Any, helpers: Any, tmp_path: Path, count: int) -> None:
+    """As in the reference, where a helper is called `net` and the model's file `1.model`; pickles of a training script, too."""
+    for name in ("a", "b"):
+        path = repo.add(name, BY_NAME + SAY, io=f"{IN} {STRINGS}", count=count, files={"1/net.py": NET},
+                        parameters={"placement": "thread"})  # fmt: skip
+        trained = "import pickle, net; pickle.dump(net.Net([7]), open('trained.pkl', 'wb'))"
+        subprocess.run([sys.executable, "-c", trained], cwd=path.parent, check=True)
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return await asyncio.gather(*(helpers.ask(kernel, name) for name in ("a", "b") for _ in range(count)))
+
+    every = [True, 2, True, True, [0, 1]]
+    for (told,) in repo.run(main):
+        assert json.loads(told) == {
+            "2": every, "4": every, "5": every, "file": [5], "trained": [7], "copies": [True, 4],
+            "hints": ["list[int]", "typing.ClassVar[int]"], "located": [True, True, True, True, None, None],
+        }  # fmt: skip
+    read = "import pickle; print(pickle.load(open('own.pkl', 'rb')).weights)"  # what a model has written, others can read
+    done = subprocess.run(
+        [sys.executable, "-c", read], cwd=repo.folder / "a" / "1", check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[5]\n"
+
+
+PATHS = {
+    "append": "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'src'))\n",
+    "insert": "import sys, os.path as p\nsys.path.insert(0, p.join(p.dirname(__file__), 'src'))\n",
+    "from sys": "from sys import path\nimport os\npath.append(os.path.join(os.path.dirname(__file__), 'src'))\n",
+    "assigned": "import sys, os\nsys.path = [os.path.join(os.path.dirname(__file__), 'src')] + sys.path\n",
+}
+
+
+@pytest.mark.parametrize("way", PATHS)
+@pytest.mark.parametrize("late", [False, True])
+def test_packages_of_one_name_on_the_path(
+    repo: Any, helpers: Any, way: str, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each model gets its own, in whichever order they load and import: `dog` answered what `cat` would, without a word."""
+    use = "def say():\n    from animal.sounds import voice\n    return voice()\n"
+    code = use if late else "import animal.sounds\ndef say(): return animal.sounds.voice()\n"
+    for name in ("cat", "dog"):
+        files = {
+            "1/src/animal/__init__.py": "",
+            "1/src/animal/sounds.py": f"from animal.words import word\ndef voice(): return word + ' of {name}'",
+            "1/src/animal/words.py": f"word = 'voice'\nimport alone_{name}",
+            f"1/src/alone_{name}.py": "",
+        }
+        repo.add(name, PATHS[way] + code + SAY, io=f"{IN} {STRINGS}", files=files, parameters={"placement": "thread"})
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.ask(kernel, name) for name in ("cat", "dog", "cat")]
+
+    try:
+        assert repo.run(main) == [["voice of cat"], ["voice of dog"], ["voice of cat"]]
+        assert "alone_cat" in sys.modules or "alone_dog" in sys.modules, "found as ever where nothing is in the way"
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("animal", "alone_cat", "alone_dog")]:
+            del sys.modules[name]
+    (told,) = [record.getMessage() for record in caplog.records if "has the name of another" in record.getMessage()]
+    assert "its module 'animal' (" in told
+    assert told.endswith(
+        "libraries that find modules by name, as pickle does, get the other: placement 'process' keeps them apart"
+    )
+
+
+def test_what_is_set_in_sys_is_set(repo: Any, helpers: Any) -> None:
+    code = """
+    import sys
+    from sys import *
+    sys.set_for_test = 5
+    front = "/nowhere/in/front"
+    sys.path.insert(0, front)
+    there = front in sys.path
+    sys.path.remove(front)
+    def say():
+        import importlib
+        return json.dumps([sys.set_for_test, there, front in sys.path, maxsize == sys.maxsize, "path" in dir(sys),
+                           importlib.import_module("sys") is sys, sys.modules[__name__] is not None])
+    """
+    repo.add("a", textwrap.dedent(code) + SAY, io=f"{IN} {STRINGS}", parameters={"placement": "thread"})
+
+    async def main(kernel: Kernel) -> Any:
+        assert sys.set_for_test == 5  # type: ignore[attr-defined]
+        return await helpers.ask(kernel, "a")
+
+    try:
+        assert repo.run(main) == ["[5, true, false, true, true, true, true]"]
+    finally:
+        del sys.set_for_test  # type: ignore[attr-defined]
