@@ -146,8 +146,9 @@ class Backend(Protocol):
     PlacementChoice; it is called on a load thread, once a version, runs no model code, and is what `kernel check` asks, too.
     One that keeps something besides its executors may have a method `close`, called on the loop once the kernel has stopped.
     Two methods more are for `kernel check` alone, take what `validate` takes and run no model code either. `look` returns, as
-    ConfigErrors with their places, what can be seen that a load would fail of. `may_complete` returns whether `complete_config`
-    may change this config, so that nobody can tell the model's inputs and outputs before it is loaded.
+    ConfigErrors with their places, what can be seen that a load would fail of; None where it can't look at the model's code.
+    `may_complete` returns whether `complete_config` may change this config, so that nobody can tell the model's inputs and
+    outputs before it is loaded.
     """
 
     name: str

@@ -599,8 +599,11 @@ class Kernel:
         if self.mailbox.closed:
             raise _stopped()
 
-    def _tensors(self, model: str, version: str, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _tensors(self, model: str, version: str, inputs: Any) -> dict[str, Tensor]:
         """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
+        if not isinstance(inputs, Mapping):
+            words = f"the inputs for model '{model}' are a {type(inputs).__name__}, wanted a mapping of names to values"
+            raise ServingError(Code.INVALID_ARG, words)
         specs: Mapping[str, TensorSpec] | None = None
         tensors = {}
         for name, value in inputs.items():

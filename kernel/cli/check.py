@@ -53,13 +53,15 @@ class Found:
     """One model of a repository.
 
     `config` is None where it has mistakes; `versions` are those that the policy selects. `unsure`: what the model makes
-    of its config when it is loaded can't be told before. `placement`: where its backend would have it run, and why.
+    of its config when it is loaded can't be told before. `unseen`: nobody could look at its code. `placement`: where its backend
+    would have it run, and why.
     """
 
     folder: ModelFolder
     config: ModelConfig | None = None
     versions: tuple[int, ...] = ()
     unsure: bool = False
+    unseen: bool = False
     placement: PlacementChoice | None = None
     errors: list[ServingError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -123,6 +125,8 @@ def _well(models: Sequence[Found], paths: Sequence[str], loaded: bool) -> str:
     them = "them" if len(models) != 1 else "it"
     unsure = [found.folder.name for found in models if found.unsure]
     known = f"; what comes in and out of {', '.join(unsure)} is known only then" if unsure else ""
+    unseen = [found.folder.name for found in models if found.unseen]
+    known += f"; the code of {', '.join(unseen)} was not looked at" if unseen else ""
     return f"{well}, as far as can be seen without loading {them}{known}; --load loads {them}, too"
 
 
@@ -241,7 +245,9 @@ def _look(found: Found, backends: Mapping[str, Backend]) -> None:
     assert config is not None
     look = getattr(backends["ensemble" if config.is_ensemble else config.backend], "look", None)
     if look is not None:
-        found.errors += look(config, found.folder.path, found.versions)
+        seen = look(config, found.folder.path, found.versions)
+        found.unseen = seen is None
+        found.errors += seen or ()
 
 
 def _check_samples(config: ModelConfig, folder: ModelFolder) -> None:

@@ -21,6 +21,7 @@ from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
 from kernel.logs import set_up
 from kernel.model import Model
+from kernel.repository import FileRepository
 from kernel.request import InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Tensor
@@ -115,7 +116,7 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
         config_name=options.model_config_name,
     )
     async with kernel:
-        model = _model(kernel, options.model, options.version)
+        model = _model(kernel, options.model, options.version, FileRepository(options.repository).mistaken())
         inputs = {name: _tensor(model, name, value, options.batch) for name, value in options.inputs.items()}
         responses = kernel.stream(
             options.model,
@@ -131,8 +132,8 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
             print(as_text(response), file=answers, flush=True)
 
 
-def _model(kernel: Kernel, name: str, version: str) -> Model:
-    """Return the model; where it isn't ready, say why instead of that it isn't."""
+def _model(kernel: Kernel, name: str, version: str, mistaken: str) -> Model:
+    """Return the model; where it isn't ready, say why instead of that it isn't. `mistaken`: why that is no repository."""
     try:
         return kernel.model(name, version)
     except ServingError as error:
@@ -142,6 +143,7 @@ def _model(kernel: Kernel, name: str, version: str) -> Model:
         names = [model.name for model in kernel.models()]
         near = difflib.get_close_matches(name, names, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(sorted(set(names))) or 'none'}"
+        hint += f": {mistaken}" if mistaken else ""
         raise ServingError(error.code, f"{error.message}{hint if not version else ''}") from None
 
 

@@ -12,6 +12,7 @@ from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import ServingError
+from kernel.repository import FileRepository
 
 __all__ = ["models"]
 
@@ -37,9 +38,10 @@ def models(arguments: Sequence[str]) -> int:
     add_config_flags(parser)
     parser.add_switch("--json", False, "print JSON: the full configs by model")
     options = parser.read(arguments)
+    paths = repositories(parser, options)
     try:
         everything = find_models(
-            repositories(parser, options),
+            paths,
             installed_backends(),
             auto_complete=auto_complete(options),
             config_name=options.model_config_name,
@@ -50,6 +52,9 @@ def models(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps([_as_dict(found) for found in everything], indent=2))
     else:
+        for words in (FileRepository(path).mistaken() for path in paths):
+            if words:
+                print(words, file=sys.stderr)
         print("\n\n".join("\n".join(_lines(found)) for found in everything) or "no models")
     return 1 if any(found.errors for found in everything) else 0
 

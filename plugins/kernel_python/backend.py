@@ -91,10 +91,10 @@ class PythonBackend:
         seen = self._kernel.must_isolate(config.name)
         return choose_placement(config, file, version_folder, model_folder, self._settings, seen)
 
-    def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError]:
+    def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError] | None:
         """Return what in the model's code can't be loaded, as far as that is seen without running it."""
         if "EXECUTION_ENV_PATH" in config.parameters:
-            return []  # another Python, with modules of its own
+            return None  # another Python, with modules of its own
         folders = [model_folder / str(version) for version in versions]
         found = [faults_of(_model_file(config, folder), (folder.absolute(), model_folder.absolute())) for folder in folders]
         unique = {error.message: error for errors in found for error in errors}  # a module that versions share is told once

@@ -176,12 +176,28 @@ def test_check_an_incomplete_config(tmp_path: Path) -> None:
     )
 
 
+def test_check_says_whose_code_it_can_not_look_at(tmp_path: Path) -> None:
+    """That for another environment, which may have modules, and a syntax, of its own."""
+    more = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{sys.prefix}" }} }}'
+    folder = write_model(tmp_path, "m", more=more)
+    model = folder / "1/model.py"
+    model.write_text("import no_such_module\n" + model.read_text())
+    result = run("check", tmp_path)
+    words = "1 model is well, as far as can be seen without loading it; the code of m was not looked at; --load loads it, too"
+    assert (result.returncode, said(result)) == (0, [words])
+
+
 def test_check_what_is_no_repository(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "clf")
     result = run("check", folder)
     assert result.returncode == 1
     words = f"'{folder}' holds a config.pbtxt, so it is a model itself; its repository is '{tmp_path}'"
     assert result.stdout.splitlines()[-2:] == [words, "1 of 1 models can't be served"]
+    assert words in run("models", folder).stderr
+    result = run("infer", folder, "clf", "--input=X=1")
+    assert result.stderr.splitlines()[-1] == (
+        f"error: Not found - Request for unknown model: 'clf' is not found; there are none: {words}"
+    )
     (tmp_path / "empty").mkdir()
     result = run("check", tmp_path / "empty")
     words = f"warning: no models in {tmp_path}/empty; a model is a folder such as {tmp_path}/empty/my_model/1\n"

@@ -179,6 +179,8 @@ def test_lists_and_floats_of_numpy(run: Run) -> None:
                 await kernel.infer("repeat", {"IN": np.ones(2)})
             with pytest.raises(ServingError, match="'nobody' is not found"):
                 await kernel.infer("nobody", {"X": [1]})
+            with pytest.raises(ServingError, match="the inputs for model 'add_sub' are a list, wanted a mapping of names"):
+                await kernel.infer("add_sub", [one])  # type: ignore[arg-type]
 
     run(app)
 
