@@ -15,6 +15,7 @@ import socket
 import stat
 import weakref
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any, Protocol
 
 __all__ = ["FORKED", "end", "guard", "put_away", "put_away_loop", "put_away_sockets"]
@@ -41,6 +42,7 @@ class Guarded(Protocol):
 
 _guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()
 _registered = False
+_masks: dict[int, Any] = {}  # by thread that forks: the signals that it had blocked before
 
 
 def guard(thing: Guarded) -> None:
@@ -48,18 +50,27 @@ def guard(thing: Guarded) -> None:
     global _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=_in_child)
+        os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_go, after_in_child=_in_child)
     _guarded.add(thing)
+
+
+def _hold_signals() -> None:
+    """Before a fork: what is sent to the child before `_in_child` has cut it off has to wait, or it would reach the server."""
+    _masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _let_signals_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop(get_ident()))
 
 
 def _in_child() -> None:
     guarded = list(_guarded)
-    if not guarded:
-        return
-    _restore_signals()
-    for thing in guarded:
-        with contextlib.suppress(Exception):
-            thing.forked()
+    if guarded:
+        _restore_signals()
+        for thing in guarded:
+            with contextlib.suppress(Exception):
+                thing.forked()
+    _let_signals_go()
 
 
 def _restore_signals() -> None:
