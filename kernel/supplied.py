@@ -25,6 +25,7 @@ CACHE = ("largest", "lookup", "insert", "usage")
 BATCHER = ("choose",)
 SINK = ("opened", "completed", "retired", "close")
 _EXECUTOR = ("placement", "capacity", "execute", "finalize")
+_LOOP = (*_EXECUTOR, "may_wait")
 _REMOTE = ("placement", "capacity", "execute", "attach", "take_back", "cancelled", "close", "kill")
 
 #: What a plugin calls that answers requests otherwise than by what `execute` returns.
@@ -51,12 +52,17 @@ def check_executor(executor: object, whose: str) -> None:
     """Raise ServingError where an executor lacks something, or has a placement or a capacity that is none."""
     if executor is None:
         raise _refused(f"create of {whose} returned None, wanted an executor; is a `return` missing?")
-    placement = getattr(executor, "placement", None)
+    placement: Any = getattr(executor, "placement", None)
     whose = f"the executor of {whose}"
     if placement is not None and not isinstance(placement, Placement):
         members = ", ".join(f"Placement.{one.name}" for one in Placement)
         raise _refused(f"{whose} ({_kind(executor)}) has placement {_shown(placement)}, wanted one of {members}")
-    require(executor, _REMOTE if placement is Placement.REMOTE else _EXECUTOR, whose)
+    names = _REMOTE if placement is Placement.REMOTE else _LOOP if placement is Placement.LOOP else _EXECUTOR
+    require(executor, names, whose)
+    if placement in (Placement.LOOP, Placement.THREAD) and inspect.iscoroutinefunction(getattr(executor, "execute", None)):
+        other = Placement.TASK if placement is Placement.LOOP else Placement.THREAD_TASK
+        words = f"whose execute is called and not awaited, but it is `async def`; wanted is {other}, or a plain one"
+        raise _refused(f"{whose} ({_kind(executor)}) has Placement.{placement.name}, {words}")
     capacity = getattr(executor, "capacity", None)
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
         raise _refused(f"{whose} ({_kind(executor)}) has capacity {_shown(capacity)}, wanted an integer of at least 1")

@@ -177,6 +177,10 @@ def execute(self: object, batch: Batch) -> list[Any]:
     return []
 
 
+async def awaits(self: object, batch: Batch) -> list[Any]:
+    return []
+
+
 GOOD: dict[str, Any] = {"placement": Placement.LOOP, "capacity": 1, "may_wait": True, "execute": execute, "finalize": print}
 WHOSE = "the executor of model 'm' of backend 'test' (mine.Mine)"
 
@@ -186,11 +190,20 @@ WHOSE = "the executor of model 'm' of backend 'test' (mine.Mine)"
     [
         ({**GOOD, "placement": "loop"}, f"{WHOSE} has placement 'loop' (str), wanted one of Placement.LOOP, Placement.TASK, "
          "Placement.THREAD, Placement.THREAD_TASK, Placement.REMOTE, Placement.CALLBACK"),
+        (
+            {name: value for name, value in GOOD.items() if name != "may_wait"},
+            f"{WHOSE} has no 'may_wait'; wanted are placement, capacity, execute, finalize, may_wait",
+        ),
+        (
+            {**GOOD, "placement": Placement.THREAD, "execute": awaits},
+            f"{WHOSE} has Placement.THREAD, whose execute is called and not awaited, but it is `async def`; wanted is "
+            "Placement.THREAD_TASK, or a plain one",
+        ),
         ({**GOOD, "capacity": "2"}, f"{WHOSE} has capacity '2' (str), wanted an integer of at least 1"),
         ({**GOOD, "capacity": 0}, f"{WHOSE} has capacity 0 (int), wanted an integer of at least 1"),
         (
             {name: value for name, value in {**GOOD, "finalise": print}.items() if name != "finalize"},
-            f"{WHOSE} has no 'finalize'; wanted are placement, capacity, execute, finalize; did you mean 'finalise'?",
+            f"{WHOSE} has no 'finalize'; wanted are placement, capacity, execute, finalize, may_wait; did you mean 'finalise'?",
         ),
         (
             {**GOOD, "placement": Placement.REMOTE},
