@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         sys.stderr.close()
         return 1
-    if command == "serve" and arguments is None:  # what comes now is the end of the process
+    if arguments is None:  # what comes now is the end of the process
         Ending(status).start()
     return status
 

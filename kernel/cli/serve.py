@@ -72,6 +72,9 @@ MOMENT_SECONDS = 0.5
 #: How often a stopping server looks whether anybody still waits for something.
 LOOK_SECONDS = 0.02
 
+#: What a stop may take beyond its limit before it is not the loop any more that ends the process: longer than anything below.
+HELD_SECONDS = 8.0
+
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
 
@@ -217,7 +220,8 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
             log.info("%s: stopping", number.name)
             stop.set()
 
-    Signals(loop, signalled, functools.partial(leave, 1)).start(signal.SIGTERM, signal.SIGINT)
+    limit = options.exit_timeout_secs + HELD_SECONDS
+    Signals(loop, signalled, functools.partial(leave, 1), limit).start(signal.SIGTERM, signal.SIGINT)
     try:
         kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
     except ServingError as error:

@@ -32,7 +32,8 @@ PATIENCE = 1.0
 class Signals:
     """Handles signals of the process from `start` on. On the main thread, in which `loop` runs.
 
-    `heard(signal)` is called on the loop for each; `leave()` ends the process at once.
+    `heard(signal)` is called on the loop for each; `leave()` ends the process at once. Where the process has not ended `limit`
+    seconds after the first one, it is ended: the loop, which should have, is held.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class Signals:
         loop: asyncio.AbstractEventLoop,
         heard: Callable[[signal.Signals], None],
         leave: Callable[[], NoReturn],
+        limit: float,
     ) -> None:
         self._loop = loop
         self._heard = heard
         self._leave = leave
+        self._limit = limit
         self._came = 0
         self._told = 0  # those that the loop has heard of
 
@@ -64,7 +67,9 @@ class Signals:
             self._loop.call_soon_threadsafe(self._tell, signal.Signals(number))
         except RuntimeError:  # the loop is closed: the process is about to end
             pass
-        if self._came > 1:
+        if self._came == 1:
+            _thread.start_new_thread(self._wait, ())
+        else:
             _thread.start_new_thread(self._end, (signal.Signals(number), self._came))
 
     def _tell(self, number: signal.Signals) -> None:
@@ -75,15 +80,23 @@ class Signals:
         """End the process unless the loop hears of the signal and does."""
         time.sleep(PATIENCE)
         if self._told < count:
-            _thread.start_new_thread(self._say, (number,))
-            time.sleep(PATIENCE / 10)  # for the line, if the log takes one
-            _thread.start_new_thread(self._leave, ())
-            time.sleep(PATIENCE)
-            os._exit(1)
+            self._end_now(f"{number.name} again, while the loop is held: ending at once")
+
+    def _wait(self) -> None:
+        """End the process if it is still there when the time to end by itself is over."""
+        time.sleep(self._limit)
+        self._end_now("failed to stop server: Internal - Exit timeout expired while the loop is held. Exiting immediately.")
+
+    def _end_now(self, words: str) -> NoReturn:
+        _thread.start_new_thread(self._say, (words,))
+        time.sleep(PATIENCE / 10)  # for the line, if the log takes one
+        _thread.start_new_thread(self._leave, ())
+        time.sleep(PATIENCE)
+        os._exit(1)
 
     @staticmethod
-    def _say(number: signal.Signals) -> None:
-        log.error("%s again, while the loop is held: ending at once", number.name)
+    def _say(words: str) -> None:
+        log.error("%s", words)
 
 
 def _once(number: int) -> None:

@@ -115,6 +115,19 @@ def test_a_second_signal_ends_the_process_while_the_loop_is_held(server: Server)
     assert "SIGTERM again, while the loop is held: ending at once" in server.text()
 
 
+def test_one_signal_ends_the_process_within_its_limit_while_the_loop_is_held(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "holds", HOLDS, more=ON_THE_LOOP)
+    with serving(tmp_path, tmp_path / "models", "--exit-timeout-secs=0") as server, ThreadPoolExecutor() as pool:
+        asked = pool.submit(server.infer, "holds", 1.0, 60.0)
+        wait_until(lambda: asked.running())
+        time.sleep(0.5)  # there is nobody to ask whether it has begun
+        server.signal()
+        assert server.wait() == 1
+    assert (
+        "failed to stop server: Internal - Exit timeout expired while the loop is held. Exiting immediately." in server.text()
+    )
+
+
 def test_a_second_signal_ends_the_process_while_nothing_of_python_runs(server: Server) -> None:
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(server.infer, "holds", 2.0, 60.0)

@@ -26,6 +26,7 @@ from .serving import (
     SLEEPER,
     SLOW_TO_LOAD,
     Server,
+    run,
     serving,
     wait_until,
     write_model,
@@ -301,3 +302,10 @@ def test_the_process_ends_whatever_tasks_models_have_left(tmp_path: Path) -> Non
         server.signal()
         assert server.wait() == 0
     assert "something that Python waits for at its end; ending without it" in server.text()
+
+
+def test_infer_ends_whatever_the_model_has_left(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "leaves", LEAVES, more='parameters { key: "placement" value { string_value: "thread" } }')
+    done = run("infer", tmp_path / "models", "leaves", "--input", "X=[1]")
+    assert (done.returncode, json.loads(done.stdout)["outputs"][0]["data"]) == (0, [1.0])
+    assert "models have left behind what does not end by itself: thread 'left'; ending without it" in done.stderr
