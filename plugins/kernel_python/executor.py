@@ -19,7 +19,7 @@ from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.background import BackgroundLoop
 from kernel_python.calling import EXECUTION, Instance, retired, serving
-from kernel_python.faults import TritonModelException, describe, execution_error
+from kernel_python.faults import TritonModelException, describe, execution_error, public_names
 from kernel_python.readiness import question_of
 from kernel_python.received import Received
 from kernel_python.responses import InferenceResponse, answers, small_answer
@@ -201,7 +201,9 @@ class ModelExecutor:
 
     def _misused(self, message: str, kind: str) -> ServingError:
         """Return the error for what `execute` has returned; the log has the first one of each kind."""
-        name = self.instance.name
+        name, modules = self.instance.name, self.instance.modules
+        if modules is not None:
+            message = public_names(message, modules.main, modules.shown)
         if kind not in self._told:
             self._told.add(kind)
             log.error("model instance '%s': %s%s", name, message.rstrip(), _WANTED)

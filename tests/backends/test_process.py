@@ -804,3 +804,16 @@ def children(process: str = "self") -> set[str]:
                 is_fork_server = b"\0many\0" in Path(f"/proc/{child}/cmdline").read_bytes() and process == "self"
                 found |= children(child) if is_fork_server else {child}
     return found
+
+
+def test_a_models_own_classes_are_found_by_their_names(repo: Any, helpers: Any) -> None:
+    code = """
+    import pickle, pydoc
+    class TritonPythonModel:
+        def execute(self, requests):
+            found = pydoc.locate("1.model.TritonPythonModel"), pickle.loads(pickle.dumps(type(self)))
+            y = np.array([one is type(self) for one in found], np.float32)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)])]
+    """
+    repo.add("a", code, parameters={"placement": "process"})
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a")) == [1.0, 1.0]

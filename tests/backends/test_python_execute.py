@@ -473,6 +473,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.array([self.n], np.f
 
 WRONG = {
     "{'Y': x}": "Expected a list in the execute return, found type '<class 'dict'>'.",
+    "self": "Expected a list in the execute return, found type '<class '1.model.TritonPythonModel'>'.",
     "[{'Y': x}]": "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'dict'>'.",
     "None": "Expected a list in the execute return, found type '<class 'NoneType'>', and no response sender has sent a response "
     "for the request at index 0.",

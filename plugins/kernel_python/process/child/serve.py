@@ -257,4 +257,6 @@ def load_main(file: str, version_folder: str) -> tuple[str, types.ModuleType]:
     assert spec is not None and spec.loader is not None
     module = sys.modules[shown] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return shown, sys.modules.get(shown, module)
+    module = sys.modules.get(shown, module)
+    setattr(package, shown.partition(".")[2], module)  # as every import does: `pydoc.locate` looks there
+    return shown, module
