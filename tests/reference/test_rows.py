@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from . import test_grpc, test_http
+from . import cases_contract, test_grpc, test_http
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract"
-NAMES = {"grpc": test_grpc.EVERY, "http": test_http.EVERY}
+MORE = [case.name for case in cases_contract.CONTRACT]  # over either wire
+NAMES = {"grpc": [*test_grpc.EVERY, *MORE], "http": [*test_http.EVERY, *MORE]}
 REASON = "none: "
 
 either = pytest.mark.parametrize("wire", ["grpc", "http"])
