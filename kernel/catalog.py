@@ -29,6 +29,7 @@ from kernel.errors import Code, ServingError
 from kernel.model import Model
 from kernel.overrides import OverrideFolder
 from kernel.plans import Listing, Origin
+from kernel.repository import bare_name
 from kernel.statistics import ModelStatistics
 from kernel.versions import version_number
 
@@ -42,8 +43,9 @@ log = logging.getLogger("kernel")
 class Catalog:
     """The models of one kernel by name and version."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, namespacing: bool = False) -> None:
         self._kernel = kernel
+        self._namespacing = namespacing
         self.entries: dict[str, Entry] = {}
         self.broken = False  # there is no repository, so there never will be a model
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
@@ -75,6 +77,10 @@ class Catalog:
     def _why_not(self, name: str, number: int | None) -> ServingError:
         if self.broken:
             return not_ready()
+        if self._namespacing and (count := len(self.meant_by(name))) > 1:
+            words = f"There are {count} identifiers of model '{name}' in global map"
+            told = f"model namespace must be provided to resolve ambiguity. They are {' and '.join(self.meant_by(name))}"
+            return ServingError(Code.INVALID_ARG, f"{words}, {told}")
         entry = self.entries.get(name)
         unknown = f"Request for unknown model: '{name}'"
         if entry is None or not entry.versions:
@@ -84,6 +90,12 @@ class Catalog:
         if number not in entry.versions:
             return ServingError(Code.NOT_FOUND, f"{unknown} version {number} is not found")
         return ServingError(Code.UNAVAILABLE, f"{unknown} version {number} is not at ready state")
+
+    def meant_by(self, name: str) -> list[str]:
+        """Return the known models that a name stands for: several where namespaces share it, else itself."""
+        if not self._namespacing or name in self.entries:
+            return [name]
+        return sorted(one for one in self.entries if bare_name(one) == name) or [name]
 
     def is_ready(self, name: str, version: str) -> bool:
         number = version_number(version)
@@ -127,20 +139,21 @@ class Catalog:
     def index(self, ready: bool, listing: Listing) -> list[ModelIndex]:
         """Return the lines of the index: what lies in the repositories, whatever else is loaded (http_protocol, section 11)."""
         lines = []
+        shown = bare_name if self._namespacing else str
         for name in sorted({*listing.names, *(self.entries if listing.incomplete else ())}):
             entry = self.entries.get(name)
             if name in listing.duplicates and not (entry is not None and entry.serves):
                 if not ready:
-                    lines.append(ModelIndex(name, "", UNAVAILABLE.value, DUPLICATE))
+                    lines.append(ModelIndex(shown(name), "", UNAVAILABLE.value, DUPLICATE))
             elif entry is None or not entry.versions:
                 if not ready and entry is not None and entry.problem:
-                    lines.append(ModelIndex(name, "", UNAVAILABLE.value, entry.problem))
+                    lines.append(ModelIndex(shown(name), "", UNAVAILABLE.value, entry.problem))
                 elif not ready:
-                    lines.append(ModelIndex(name))
+                    lines.append(ModelIndex(shown(name)))
             else:
                 for number, version in sorted(entry.versions.items()):
                     if version.state is READY or not ready:
-                        lines.append(ModelIndex(name, str(number), version.state.value, version.reason))
+                        lines.append(ModelIndex(shown(name), str(number), version.state.value, version.reason))
         return lines
 
     def all_well(self) -> bool:

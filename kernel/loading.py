@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernel.causes import cause_lines
-from kernel.config import ConfigError, ConfigErrors, ModelConfig, read_config, require_complete
+from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint
 from kernel.gpus import without_gpus
@@ -22,7 +22,15 @@ from kernel.model import Model
 from kernel.overrides import OverrideFolder
 from kernel.places import place_of
 from kernel.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
-from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.repository import (
+    FileRepository,
+    ModelFolder,
+    Repositories,
+    bare_name,
+    missing_versions,
+    not_unique,
+    select_versions,
+)
 from kernel.supplied import returned
 from kernel.warming import give_up
 
@@ -45,9 +53,14 @@ class Loader:
         backends: Mapping[str, Backend],
         auto_complete: bool,
         config_name: str,
+        namespacing: bool = False,
+        retries: int = 0,
     ) -> None:
+        """`namespacing`: as for Repositories. `retries`: how often a version that fails to come up is tried again."""
         self._kernel = kernel
-        self._repositories = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
+        found = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
+        self.repositories = Repositories(found, namespacing=namespacing)
+        self._retries = retries
         self._backends = backends
         self._auto_complete = auto_complete
         self._config_name = config_name
@@ -61,42 +74,26 @@ class Loader:
 
     def mistaken(self) -> list[str]:
         """Return what to say about repositories that hardly are some."""
-        return [words for repository in self._repositories if (words := repository.mistaken())]
+        return [words for repository in self.repositories.all if (words := repository.mistaken())]
 
     def names(self) -> set[str]:
         """Return the names of all models in the repositories. Raises ServingError where one can't be read."""
-        return {name for repository in self._repositories for name in repository.scan()}
+        return set(self.repositories.scan())
 
     def listing(self) -> Listing:
         """Return what there is in those repositories that can be read; the log has the others."""
-        names: set[str] = set()
-        duplicates: set[str] = set()
-        incomplete = False
-        for repository in self._repositories:
-            try:
-                found = repository.scan()
-            except ServingError as error:
-                log.error("the repository index is incomplete: %s", error.message)
-                incomplete = True
-                continue
-            duplicates |= names & found.keys()
-            names |= found.keys()
-        return Listing(names, duplicates, incomplete)
+        found, errors = self.repositories.readable()
+        for error in errors:
+            log.error("the repository index is incomplete: %s", error.message)
+        return Listing(found.keys(), [name for name, folders in found.items() if len(folders) > 1], bool(errors))
 
     def scan(self) -> dict[str, Sighting]:
         """Return the state of all models in the repositories. Raises ServingError where a repository can't be read."""
-        found: dict[str, list[ModelFolder]] = {}
-        for repository in self._repositories:
-            for name, folder in repository.scan().items():
-                found.setdefault(name, []).append(folder)
-        return {name: _sighting(folders) for name, folders in found.items()}
+        return {name: _sighting(folders) for name, folders in self.repositories.scan().items()}
 
     def sight(self, names: Collection[str]) -> dict[str, Sighting]:
         """Return the state of some models, also of those that are not there."""
-        return {name: _sighting(self._folders(name)) for name in names}
-
-    def _folders(self, name: str) -> list[ModelFolder]:
-        return [folder for repository in self._repositories if (folder := repository.find(name)) is not None]
+        return {name: _sighting(self.repositories.find(name)) for name in names}
 
     def _unknown(self, name: str) -> ServingError:
         names = sorted(self.names())
@@ -115,7 +112,7 @@ class Loader:
         if files:
             return None, self._read_files(name, config, files)
         try:
-            folders = self._folders(name)
+            folders = self.repositories.find(name)
             # Before anything is read: what is changed from here on will be seen to have changed.
             sighting = _sighting(folders)
             if not folders:
@@ -151,6 +148,15 @@ class Loader:
         """Read and check the config and select the versions. Raises LoadFailed and NotRead."""
         if folder.problem:
             raise NotRead(name, ServingError(Code.INTERNAL, folder.problem))
+
+        def rename(message: Message) -> None:
+            """Call the model, and what an ensemble consists of, by names that are unique."""
+            message.name = name
+            namespace = self.repositories.namespace_of(folder)
+            for step in message.ensemble_scheduling.step:
+                step.model_namespace = namespace
+                step.model_name = self.repositories.step(step.model_name, namespace)
+
         try:
             read = read_config(
                 folder.path,
@@ -160,8 +166,9 @@ class Loader:
                 backends=self._backends,
                 gpus=self._kernel.gpus,
                 cpu_backends=without_gpus(self._backends) if self._kernel.gpus else (),
-                model_name=name,
+                model_name=bare_name(name) if self.repositories.namespacing else name,
                 partial=self._auto_complete,
+                rename=rename if self.repositories.namespacing else None,
             )
         except ConfigErrors as errors:
             if errors.stage == "A" or not folder.versions:
@@ -181,6 +188,17 @@ class Loader:
 
         A warm-up is outside of the limit: it may wait for other models that are still to be made.
         """
+        for left in range(self._retries, 0, -1):
+            made = await self._made(plan, number, limit)
+            if isinstance(made, Model):
+                return made
+            log.warning(
+                "model '%s' version %d failed to load and is tried again, %d times at most: %s",
+                plan.config.name, number, left, made.reason,
+            )  # fmt: skip
+        return await self._made(plan, number, limit)
+
+    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore) -> Model | Problem:
         config = plan.config
         try:
             async with limit:

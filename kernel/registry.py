@@ -51,12 +51,20 @@ class Registry:
         auto_complete: bool,
         config_name: str,
         parallel: int,
+        namespacing: bool = False,
+        retries: int = 0,
     ) -> None:
         self._kernel = kernel
         self.loader = Loader(
-            kernel, repositories, backends=backends, auto_complete=auto_complete, config_name=config_name
+            kernel,
+            repositories,
+            backends=backends,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            namespacing=namespacing,
+            retries=retries,
         )
-        self.catalog = Catalog(kernel)
+        self.catalog = Catalog(kernel, namespacing=namespacing)
         self._rollout = Rollout(kernel, self.catalog, self.loader)
         self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
         self._claims = Claims()
@@ -89,7 +97,7 @@ class Registry:
             return
         if self._explicit:
             await self.loader.in_thread(remove_left_behind)
-            names = set(self._load_models)
+            names = {one for name in self._load_models for one in self.loader.repositories.meant_by(name)}
             if "*" in names:
                 if len(names) > 1:
                     raise ServingError(
@@ -148,13 +156,17 @@ class Registry:
         if self._rollout.stopping:
             raise _exiting()
         check_model_name(name)
-        failures = await self.bring_up({name: wish}, within)
-        if name in failures:
-            serving = self._versions(name)
+        names = [name] if wish.files else await self.loader.in_thread(self.loader.repositories.meant_by, name)
+        failures = await self.bring_up(dict.fromkeys(names, wish), within)
+        for one in names:
+            if one not in failures:
+                log.info("model '%s' is loaded: version %s", one, self._versions(one))
+                continue
+            serving = self._versions(one)
             goes_on = f"version {serving} goes on serving" if serving else "nothing serves"
-            log.error("model '%s' is not loaded, %s: %s", name, goes_on, failures[name].message)
-            raise failures[name]
-        log.info("model '%s' is loaded: version %s", name, self._versions(name))
+            log.error("model '%s' is not loaded, %s: %s", one, goes_on, failures[one].message)
+        for error in failures.values():
+            raise error
 
     def _versions(self, name: str) -> str:
         return ", ".join(map(str, sorted(self.catalog.copies(name))))
@@ -285,6 +297,11 @@ class Registry:
         """Take a model out of service now. An operation on it that is under way is followed by another unload: returned, too."""
         self._check_usable()
         self.check_mode()
+        turns = [self._unload(one, dependents) for one in self.catalog.meant_by(name)]
+        waiting = [turn for turn in turns if turn is not None]
+        return self.catalog.later(_all_over(waiting)) if len(waiting) > 1 else waiting[0] if waiting else None
+
+    def _unload(self, name: str, dependents: bool) -> asyncio.Task[None] | None:
         touched = self._related([name])
         turn = None
         if self._claims.taken(touched):
@@ -358,6 +375,10 @@ class Registry:
             raise ServingError(
                 Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
             )
+
+
+async def _all_over(tasks: Collection[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
 
 
 def _exiting() -> ServingError:

@@ -18,6 +18,8 @@ from kernel.fingerprint import Fingerprint, fingerprint_of
 __all__ = [
     "FileRepository",
     "ModelFolder",
+    "Repositories",
+    "bare_name",
     "find_model",
     "missing_versions",
     "not_unique",
@@ -28,6 +30,9 @@ __all__ = [
 _OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
 
 _MAX_VERSION = 2**63 - 1
+
+#: What stands between a namespace and a name, as in the reference's own identifiers.
+_OF = "::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,73 @@ class FileRepository:
             return None
         except OSError as error:  # which is no reason to take it for gone
             return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
+
+
+class Repositories:
+    """Several repositories as one. The names in it are those of the folders.
+
+    `namespacing`: where several repositories have a folder of one name, each is a model, called `<repository>::<name>`; who says
+    just the name means all of them.
+    """
+
+    def __init__(self, repositories: Sequence[FileRepository], *, namespacing: bool = False) -> None:
+        self.all = tuple(repositories)
+        self.namespacing = namespacing
+
+    def scan(self) -> dict[str, list[ModelFolder]]:
+        """Return the folders by model, several where a name is not unique. Raises ServingError where a repository is missing."""
+        return self._named([(repository, repository.scan()) for repository in self.all])
+
+    def readable(self) -> tuple[dict[str, list[ModelFolder]], list[ServingError]]:
+        """Return what there is in those repositories that can be read, and why others can't."""
+        found, errors = [], []
+        for repository in self.all:
+            try:
+                found.append((repository, repository.scan()))
+            except ServingError as error:
+                errors.append(error)
+        return self._named(found), errors
+
+    def _named(self, found: Sequence[tuple[FileRepository, dict[str, ModelFolder]]]) -> dict[str, list[ModelFolder]]:
+        owners: dict[str, list[tuple[FileRepository, ModelFolder]]] = {}
+        for repository, folders in found:
+            for name, folder in folders.items():
+                owners.setdefault(name, []).append((repository, folder))
+        named: dict[str, list[ModelFolder]] = {}
+        for name, several in owners.items():
+            if self.namespacing and len(several) > 1:
+                named.update({f"{repository.given}{_OF}{name}": [folder] for repository, folder in several})
+            else:
+                named[name] = [folder for _, folder in several]
+        return named
+
+    def find(self, name: str) -> list[ModelFolder]:
+        """Return the folders of one model."""
+        namespace, of, bare = name.rpartition(_OF) if self.namespacing else ("", "", name)
+        among = [one for one in self.all if str(one.given) == namespace] if of else self.all
+        return [folder for repository in among if (folder := repository.find(bare)) is not None]
+
+    def meant_by(self, name: str) -> list[str]:
+        """Return the models that a name stands for; itself where it is one, or none."""
+        if self.namespacing and _OF not in name:
+            owners = [repository for repository in self.all if repository.find(name) is not None]
+            if len(owners) > 1:
+                return [f"{repository.given}{_OF}{name}" for repository in owners]
+        return [name]
+
+    def namespace_of(self, folder: ModelFolder) -> str:
+        """Return the namespace that a model lives in: its repository, as it was given."""
+        return next((str(one.given) for one in self.all if one.path == folder.path.parent), "")
+
+    def step(self, name: str, namespace: str) -> str:
+        """Return the model that an ensemble in `namespace` means by a name: the one beside it, if there are several."""
+        own = f"{namespace}{_OF}{name}"
+        return own if own in self.meant_by(name) else name
+
+
+def bare_name(name: str) -> str:
+    """Return the name that clients know a model by."""
+    return name.rpartition(_OF)[2]
 
 
 def _hidden(name: str) -> bool:

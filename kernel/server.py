@@ -73,8 +73,10 @@ class Kernel:
     to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
     completed from the model. `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on,
     with one warning a model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
-    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `allow_client_shm`: whether
-    clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an app's own.
+    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `load_retries`: how often a
+    model that fails to load is tried again. `namespacing`: several repositories may have models of one name, and an ensemble uses
+    those beside it. `allow_client_shm`: whether clients may register shared memory. `log_settings`: what clients see and change
+    of the log, where it is not an app's own.
     `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this machine has.
     `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free, "off" ignores
     those.
@@ -100,6 +102,8 @@ class Kernel:
         config_name: str = "",
         plugins: Sequence[object] = (),
         load_threads: int = 4,
+        load_retries: int = 0,
+        namespacing: bool = False,
         drain_seconds: float = 30.0,
         allow_client_shm: bool = True,
         log_settings: LogSettings | None = None,
@@ -173,6 +177,8 @@ class Kernel:
             auto_complete=auto_complete,
             config_name=config_name,
             parallel=load_threads,
+            namespacing=namespacing,
+            retries=load_retries,
         )
         self.find = self._registry.lookup  # as `model`, of a version that is a string
 

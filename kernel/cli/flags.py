@@ -40,8 +40,6 @@ WITHOUT_EFFECT = """
 
 #: What a flag may say although the feature is missing: that it isn't wanted.
 MISSING: dict[str, Sequence[str]] = {
-    "model-load-retry-count": ("0",),
-    "model-namespacing": ("false", "0"),
     "allow-http": ("false", "0"),
     "http-address": (),
     "http-port": (),
@@ -75,11 +73,6 @@ MISSING: dict[str, Sequence[str]] = {
     "metrics-config": (),
 }
 
-#: What to do instead, where that is more than doing without.
-WHY_MISSING = {
-    "model-namespacing": ": the name of a model has to be unique among all repositories; rename one of those that share it",
-}
-
 #: Missing flags that are booleans, alone the same as `true`.
 _SWITCHES = frozenset(flag for flag, values in MISSING.items() if "false" in values)
 
@@ -92,7 +85,7 @@ class _Refuse(argparse.Action):
         if str(values).lower() not in map(str.lower, MISSING[name]):
             allowed = [f"--{name}={value}" for value in MISSING[name][:1] if value]
             hint = f"; {allowed[0]} is accepted" if allowed else ""
-            parser.error(f"tritonserver's --{name} is not implemented in this version{WHY_MISSING.get(name, '')}{hint}")
+            parser.error(f"tritonserver's --{name} is not implemented in this version{hint}")
 
 
 class _Ignore(argparse.Action):
@@ -182,6 +175,16 @@ def add_serve_flags(parser: Parser) -> None:
     )
     parser.add_argument(
         "--model-load-thread-count", type=positive, default=4, metavar="N", help="models that load at a time (default: 4)"
+    )
+    parser.add_argument(
+        "--model-load-retry-count",
+        type=seconds,
+        default=0,
+        metavar="N",
+        help="how often a model that fails to load is tried again (default: 0)",
+    )
+    parser.add_switch(
+        "--model-namespacing", False, "several repositories may have models of one name; ensembles use those beside them"
     )
     add_config_flags(parser)
     add_strict_flag(parser, False)

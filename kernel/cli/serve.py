@@ -281,6 +281,8 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         strict_outputs=options.strict_outputs or options.watch,
         config_name=options.model_config_name,
         load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
+        namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
         allow_client_shm=options.allow_client_shm,
         log_settings=log_settings,

@@ -70,6 +70,7 @@ def read_config(
     cpu_backends: Collection[str] = (),
     model_name: str = "",
     partial: bool = False,
+    rename: Callable[[Message], None] | None = None,
 ) -> ModelConfig:
     """Read, complete and check the config of the model in `model_folder`.
 
@@ -77,7 +78,8 @@ def read_config(
     files. `config_name`: prefer `configs/<config_name>.pbtxt`. `backends`: names of those that can serve, None for any.
     `gpus`: ids of the GPUs that instances may use; KIND_AUTO means them, but not for `cpu_backends`. `model_name`: where
     it isn't the folder's name. `partial`: types and dims may be missing, since the model will fill them in;
-    `require_complete` comes later. Raises ConfigErrors with all mistakes of stages A and B.
+    `require_complete` comes later. `rename`: has the last word on the names in it, once all is checked. Raises ConfigErrors
+    with all mistakes of stages A and B.
     """
     name = model_name or model_folder.name
     message, source = read_message(
@@ -86,7 +88,9 @@ def read_config(
     if auto_complete:
         complete_backend(message, name, model_folder)
     known = None if backends is None else tuple(sorted(backends))
-    return _finish(message, source, name, model_folder, known, gpus, partial=partial, cpu_backends=cpu_backends)
+    return _finish(
+        message, source, name, model_folder, known, gpus, partial=partial, cpu_backends=cpu_backends, rename=rename
+    )
 
 
 def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
@@ -130,6 +134,7 @@ def _finish(
     warnings: tuple[str, ...] = (),
     partial: bool = False,
     cpu_backends: Collection[str] = (),
+    rename: Callable[[Message], None] | None = None,
 ) -> ModelConfig:
     fill_defaults(message, name, gpus, cpu_backends)
     report = Report(
@@ -138,5 +143,7 @@ def _finish(
     check_all(report)
     if report.errors:
         raise ConfigErrors(report.errors)
+    if rename is not None:
+        rename(message)
     told = tuple(dict.fromkeys((*warnings, *report.warnings)))
     return record(message, source, told, backends or (), gpus)

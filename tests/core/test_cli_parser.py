@@ -116,11 +116,7 @@ def test_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cache-config=local"], "Got local — --cache-config 'local' is not of the form <cache name>,<setting>=<value>"),
         (["--allow-grpc"], "tritonserver's --allow-grpc is not implemented in this version; --allow-grpc=false is accepted"),
         (["--allow-grpc", "true"], "tritonserver's --allow-grpc is not implemented in this version"),
-        (
-            ["--model-namespacing"],
-            "tritonserver's --model-namespacing is not implemented in this version: the name of a model has to be unique among "
-            "all repositories; rename one of those that share it; --model-namespacing=false is accepted",
-        ),
+        (["--model-load-retry-count=-1"], "'-1' is no integer of at least 0"),
         (["--rate-limit=sometimes"], "argument --rate-limit: invalid choice: 'sometimes'"),
         (["--rate-limit-resource=R"], "or '<resource_name>:<count>'. Got R — 'R' is not of the form"),
         (["--rate-limit-resource=R:-1"], "'R:-1' is not of the form"),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from live import ENSEMBLE, Answering, Slowly, X, model, said, states, write
-from virtual import BASE, Client, TestBackend, run, sleeping
+from virtual import BASE, Client, TestBackend, TestExecutor, run, sleeping
 
-from kernel import Code, Kernel, ServingError
+from kernel import Code, InstanceContext, Kernel, ServingError
 
 CONFIG: dict[str, Any] = {
     "backend": "test",
@@ -703,5 +703,87 @@ def test_one_name_in_two_repositories(tmp_path: Path) -> None:
             (one / "m").rename(one / ".m")
             await kernel.load("m")
             assert await said(kernel, "m") == 2
+
+    run(main())
+
+
+# -- namespaces, and trying again --------------------------------------------------------------------------------------
+
+
+def test_namespaces(tmp_path: Path) -> None:
+    """One name in two repositories: two models; which one is meant, only an ensemble beside one of them knows."""
+
+    async def main() -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        for folder, value in ((one, 1), (two, 2)):
+            model(folder, "same", value)
+            write(folder / f"over_{folder.name}" / "config.pbtxt", ENSEMBLE % "same")
+            (folder / f"over_{folder.name}" / "1").mkdir()
+        model(two, "alone", 3)
+        write(one / "far" / "config.pbtxt", ENSEMBLE % "alone")
+        (one / "far" / "1").mkdir()
+        async with Kernel(one, two, plugins=[Answering()], namespacing=True) as kernel:
+            assert [await said(kernel, name) for name in ("over_one", "over_two", "alone", "far")] == [1, 2, 3, 3]
+            words = (
+                "There are 2 identifiers of model 'same' in global map, model namespace must be provided to resolve ambiguity. "
+                f"They are {one}::same and {two}::same"
+            )
+            with pytest.raises(ServingError, match=f"^{re.escape(words)}$") as caught:
+                await kernel.infer("same", X)
+            assert caught.value.code is Code.INVALID_ARG and not kernel.is_model_ready("same")
+            assert [await said(kernel, f"{folder}::same") for folder in (one, two)] == [1, 2]
+            assert [line.name for line in kernel.index()].count("same") == 2 and kernel.is_ready()
+            step = kernel.model("over_two").config.message.ensemble_scheduling.step[0]
+            assert step.model_namespace == str(two)
+
+    run(main())
+
+
+def test_a_name_stands_for_all_its_namespaces(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        model(one, "same", 1)
+        model(two, "same", 2)
+        async with explicit(one, two, namespacing=True) as kernel:
+            await kernel.load("same")
+            assert [await said(kernel, f"{folder}::same") for folder in (one, two)] == [1, 2]
+            kernel.unload("same")
+            await asyncio.sleep(1)
+            assert [(line.name, line.state, line.reason) for line in kernel.index()] == [("same", "UNAVAILABLE", "unloaded")] * 2
+            write(two / "same" / "1" / "answer", "broken")
+            with pytest.raises(ServingError, match=f"load failed for model '{two}::same'"):
+                await kernel.load("same")
+            assert await said(kernel, f"{one}::same") == 1
+
+    run(main())
+
+
+class Flaky(Answering):
+    """Fails `times` times before it makes an instance."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def create(self, context: InstanceContext) -> TestExecutor:
+        if self.times:
+            self.times -= 1
+            raise ServingError(Code.INTERNAL, f"{self.times} more")
+        return super().create(context)
+
+
+def test_a_load_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        async with explicit(tmp_path, load=("m",), backend=Flaky(2), load_retries=2) as kernel:
+            assert await said(kernel, "m") == 1
+        again = "model 'm' version 1 failed to load and is tried again, {} times at most: Internal: {} more"
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            again.format(2, 1),
+            again.format(1, 0),
+        ]
+        async with explicit(tmp_path, backend=Flaky(2), load_retries=1) as kernel:
+            with pytest.raises(ServingError, match="0 more"):
+                await kernel.load("m")
 
     run(main())

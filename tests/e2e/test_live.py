@@ -186,7 +186,7 @@ def test_poll(tmp_path: Path) -> None:
     assert seen.failures == [] and set(seen.values["m"]) == {2, 21}
 
 
-@pytest.mark.parametrize("flags", [["--model-namespacing"], ["--repository-poll-secs=often"]])
+@pytest.mark.parametrize("flags", [["--reuse-http-port=often"], ["--repository-poll-secs=often"]])
 def test_refused(tmp_path: Path, flags: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     server = Server(tmp_path / "log", [tmp_path, *flags])
     assert server.wait() == 1

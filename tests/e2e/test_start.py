@@ -135,7 +135,6 @@ def test_unreadable_config_ends_the_start(models: Path) -> None:
         ),
         (["MODELS", "--model-control-mode=explicit", "--load-model=ech"], "failed to load all models"),
         (["MODELS", "--http-prot=1"], "usage: kernel serve"),
-        (["MODELS", "--model-namespacing"], "tritonserver's --model-namespacing is not implemented in this version"),
         (
             ["MODELS", "--cache-config=local,size=100", "--cache-config=redis,host=h"],
             "error: creating server: Invalid argument - "
