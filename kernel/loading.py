@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernel.causes import cause_lines
-from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete
+from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint
 from kernel.gpus import without_gpus
@@ -99,7 +99,7 @@ class Loader:
         names = sorted(self.names())
         near = difflib.get_close_matches(name, names, n=3)
         hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else f"; there are {names}"
-        return ServingError(Code.NOT_FOUND, f"no model '{name}' in the model repositories{hint}")
+        return ServingError(Code.NOT_FOUND, f"model not found in any model repository{hint}")
 
     # -- read ----------------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Loader:
         try:
             versions = select_versions(read, folder.versions)
         except ConfigError as error:
-            raise LoadFailed(name, reason=f"{error}\n", place=place_of(error, folder.path)) from error
+            raise LoadFailed(name, reason=f"{words_first(error)}\n", place=place_of(error, folder.path)) from error
         return LoadPlan(folder, read, versions, fingerprint, override, warnings)
 
     # -- make ----------------------------------------------------------------------------------------------------------

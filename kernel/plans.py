@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel.causes import cause_lines
-from kernel.config import ModelConfig
+from kernel.config import ModelConfig, words_first
 from kernel.errors import Code, ServingError
 from kernel.fingerprint import Fingerprint, Stamps
 from kernel.overrides import OverrideFolder
@@ -93,7 +93,7 @@ class Problem:
 
     @classmethod
     def of(cls, version: int, error: ServingError, folder: Path) -> Problem:
-        reason = f"{error.code.value}: {error.message}"
+        reason = f"{error.code.value}: {words_first(error)}"
         return cls(version, reason, place_of(error, folder), cause_lines(error, folder), error.__cause__)
 
 
@@ -123,7 +123,8 @@ class NotRead(ServingError):
     def __init__(self, name: str, error: ServingError, folder: Path | None = None) -> None:
         words = f"failed to load '{name}', failed to poll from model repository"
         code = Code.NOT_FOUND if error.code is Code.NOT_FOUND else Code.INTERNAL
-        super().__init__(code, f"{words}: {error.message}")
-        self.problem = f"{error.code.value}: {error.message}"
-        self.why = error.message
+        told = words_first(error)
+        super().__init__(code, f"{words}: {told}")
+        self.problem = f"{error.code.value}: {told}"
+        self.why = told
         self.place = place_of(error, folder) if folder is not None else None

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernel.catalog import Catalog
-from kernel.config import Message, ModelConfig, check_ensembles, is_decoupled, with_changes
+from kernel.config import CIRCULAR, Message, ModelConfig, check_ensembles, is_decoupled, with_changes
 from kernel.entries import LOADING, READY, UNAVAILABLE, UNLOADED, Entry, Version
 from kernel.errors import Code, ServingError
 from kernel.loading import Loader
@@ -184,12 +184,10 @@ class Rollout:
         errors = check_ensembles(configs, loaded).get(config.name)
         if errors:
             steps = dict.fromkeys(step.model_name for step in config.ensemble or ())
-            reasons = "; ".join(
-                [
-                    *(_missing(config.name, name, failures[name]) for name in steps if name in failures),
-                    *(str(error) for error in errors),
-                ]
-            )
+            missing = [_missing(config.name, name, failures[name]) for name in steps if name in failures]
+            if any(error.words.startswith(CIRCULAR) for error in errors):
+                missing = []  # they are missing because they wait for this one
+            reasons = "; ".join([*missing, *(error.words_first for error in errors)])
             for number in plan.versions:
                 version = entry.versions.setdefault(number, Version(UNAVAILABLE))
                 if version.state is not READY:

@@ -8,6 +8,7 @@ section 9; what the samples are: warmup.py.)
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from kernel.scheduler import Scheduler
 from kernel.warmup import Outcome, Sample, failure
 
 __all__ = ["Warming", "give_up", "warm_up", "warmed_by"]
+
+log = logging.getLogger("kernel")
 
 
 class Warming:
@@ -60,6 +63,9 @@ class Warming:
         requests = [sample.request(self._scheduler.name, outcome.respond) for _ in range(sample.batch_size)]
         for request in requests:
             prepare(request, sample)
+        log.debug(
+            "model '%s' instance %s is running warmup sample '%s'", self._scheduler.name, instance.name, sample.name
+        )
         self._scheduler.warm_up(instance, Batch(requests, sum(request.batch_size for request in requests)))
         await over
         if self._given_up and not outcome.errors:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from kernel.config.defaults import complete_backend, fill_defaults
-from kernel.config.ensemble import check_ensembles, is_decoupled
-from kernel.config.errors import ConfigError, ConfigErrors
+from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
+from kernel.config.errors import ConfigError, ConfigErrors, words_first
 from kernel.config.positions import Key
 from kernel.config.read import read_message
 from kernel.config.records import (
@@ -33,6 +33,7 @@ from kernel.config.stateful import SequenceBatching, SequenceControl, SequenceSt
 from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = [
+    "CIRCULAR",
     "ConfigError",
     "ConfigErrors",
     "ConfigSource",
@@ -56,6 +57,7 @@ __all__ = [
     "read_config",
     "require_complete",
     "with_changes",
+    "words_first",
 ]
 
 

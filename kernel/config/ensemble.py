@@ -13,8 +13,10 @@ from kernel.config.errors import ConfigError, did_you_mean, listed
 from kernel.config.positions import Key, Path
 from kernel.config.records import EnsembleStep, ModelConfig, TensorSpec
 
-__all__ = ["check_ensembles", "is_decoupled"]
+__all__ = ["CIRCULAR", "check_ensembles", "is_decoupled"]
 
+#: What the reference calls ensembles that consist of one another.
+CIRCULAR = "circular dependency between ensembles"
 _STEPS: Path = ("ensemble_scheduling", "step")
 
 
@@ -109,7 +111,7 @@ class _Check:
         circle = _circle(self.name, self.configs)
         if circle:
             index = next(index for index, step in enumerate(self.steps) if step.model_name == circle[1])
-            words = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[0]}"
+            words = f"{CIRCULAR}: {circle[0]} -> ... -> {circle[-2]} -> {circle[0]}"
             self.fail((index, "model_name"), words, f"the whole circle is {' -> '.join(circle)}")
 
     def check_models(self) -> None:

@@ -1,8 +1,8 @@
-"""How a mistake in a model's config is told: one class, one form of sentence, the same in the log, the load API and
-`kernel check`.
+"""How a mistake in a model's config is told: one class, one form of sentence.
 
-`<file>:<line>:<column>: <the reference's words> — <what came, what was wanted>`. Knows no rule: who finds the mistake
-brings words.
+`<file>:<line>:<column>: <the reference's words> — <what came, what was wanted>`, as compilers have it, for people; for the load
+API and the index, which scripts search, the reference's words come first and the place last. Knows no rule: who finds the
+mistake brings words.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["ConfigError", "ConfigErrors", "did_you_mean", "listed", "shown"]
+__all__ = ["ConfigError", "ConfigErrors", "did_you_mean", "listed", "shown", "words_first"]
 
 #: How many mistakes of one config its text tells; the rest are counted.
 MAX_LINES = 30
@@ -44,6 +44,7 @@ class ConfigError(ServingError):
             place = f"{path}:{line}" if column is None else f"{path}:{line}:{column}"
         text = f"{words} — {detail}" if words and detail else words or detail
         super().__init__(code, f"{place}: {text}" if place else text)
+        self.words_first = f"{text} ({place})" if place else text
         self.words = words
         self.detail = detail
         self.stage = stage
@@ -69,9 +70,20 @@ class ConfigErrors(ServingError):
         super().__init__(self.errors[0].code, "\n".join(lines))
 
     @property
+    def words_first(self) -> str:
+        """The text with the places last."""
+        lines = [error.words_first for error in self.errors[:MAX_LINES]]
+        return "\n".join([*lines, *self.message.splitlines()[MAX_LINES:]])
+
+    @property
     def stage(self) -> str:
         """The earliest stage of its mistakes: what decides the status of a failed load."""
         return min(error.stage for error in self.errors)
+
+
+def words_first(error: ServingError) -> str:
+    """Return an error's text as scripts search it: the reference's words first."""
+    return error.words_first if isinstance(error, (ConfigError, ConfigErrors)) else error.message
 
 
 def _order(error: ConfigError) -> tuple[bool, int, int, str]:

@@ -27,7 +27,7 @@ def check_instance_groups(report: Report) -> None:
             if group.gpus:
                 words = f"{who} has kind {kind} but specifies one or more GPUs"
                 report.fail("B", (*at, "gpus"), words, f"got gpus {list(group.gpus)}; {_usable(report)}")
-        elif not report.gpus:
+        elif not report.gpus and not group.gpus:
             report.fail(
                 "B", (*at, "kind"), f"{who} has kind KIND_GPU but no GPUs are available", "use KIND_CPU or KIND_AUTO"
             )
@@ -39,7 +39,8 @@ def check_instance_groups(report: Report) -> None:
                         " required CUDA"
                         f" compute compatibility of {_COMPUTE} are: {', '.join(map(str, report.gpus))}"
                     )
-                    report.fail("B", (*at, "gpus", place), words)
+                    detail = "" if report.gpus else "there are none; use KIND_CPU or KIND_AUTO"
+                    report.fail("B", (*at, "gpus", place), words, detail)
         if group.profile and message.backend != "tensorrt":
             platform = f"{message.platform} " if message.platform else ""
             words = f"{who} and platform {platform}specifies profile field which is only supported for TensorRT models"

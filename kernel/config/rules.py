@@ -43,6 +43,7 @@ def check_all(report: Report) -> None:
     check_warmup(report)
     check_initial_states(report)
     _check_backend(report)
+    _check_runtime(report)
     _check_parameters(report)
 
 
@@ -66,16 +67,9 @@ def _check_platform(report: Report) -> None:
     if not backend:
         _no_backend(report)
         return
-    foreign = PLATFORM_BACKENDS.get(platform)
-    if (foreign is not None and foreign != backend) or (
-        foreign is None and platform and backend in PLATFORM_BACKENDS.values()
-    ):
-        wanted = [known for known, owner in PLATFORM_BACKENDS.items() if owner == backend]
-        detail = (
-            f"wanted {listed(wanted)} or none for backend '{backend}'"
-            if wanted
-            else f"wanted no platform for backend '{backend}'"
-        )
+    wanted = [known for known, owner in PLATFORM_BACKENDS.items() if owner == backend]
+    if platform and wanted and platform not in wanted:  # backends without a platform of their own take any, as in the reference
+        detail = f"wanted {listed(wanted)} or none for backend '{backend}'"
         report.fail("A", ("platform",), f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}", detail)
 
 
@@ -142,6 +136,18 @@ def _check_metrics(report: Report) -> None:
             report.fail("A", at, "metric control must specify 'histogram_options'")
         elif not control.histogram_options.buckets:
             report.fail("A", (*at, "histogram_options"), "histogram options must specify non-empty 'buckets'")
+
+
+def _check_runtime(report: Report) -> None:
+    """There are no backends but those that are installed, whatever library a model names."""
+    runtime, backend = report.message.runtime, report.message.backend
+    if not runtime or runtime == f"libtriton_{backend}.so":
+        return
+    kind = "Python backend based backend" if runtime.endswith(".py") else "backend"
+    words = f"unable to find {kind} library '{runtime}' for model '{report.name}'"
+    searched = f", searched: '{report.model_folder}'" if report.model_folder is not None else ""
+    detail = f"backends are plugins here; leave it out, or write libtriton_{backend or 'python'}.so"
+    report.fail("B", ("runtime",), f"{words}{searched}", detail)
 
 
 def _check_backend(report: Report) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Path
 from kernel.config.report import Report
-from kernel.model_config_pb2 import BatchInput, DataType, ModelInput
+from kernel.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput
 
 __all__ = ["check_batch_tensors", "check_tensors"]
 
@@ -125,6 +125,10 @@ def check_batch_tensors(report: Report) -> None:
     targets: set[str] = set()
     for index, split in enumerate(message.batch_output):
         at = ("batch_output", index)
+        if len(split.source_input) != 1:
+            kind = BatchOutput.Kind.Name(split.kind)
+            words = f"batch output kind '{kind}' expects 1 source input, got {len(split.source_input)}"
+            report.fail("B", (*at, "source_input"), words)
         _check_sources(report, split.source_input, inputs, at)
         for place, target in enumerate(split.target_name):
             if target not in outputs:

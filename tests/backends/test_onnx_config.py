@@ -208,7 +208,7 @@ DISAGREEMENTS = {
         "unable to load model 'm', configuration expects 1 inputs, model provides 2 — missing are 'B' (tensor(float), shape "
         "[-1,3])"),
     "unknown input": (ADD, BATCHES + A + B.replace('"B"', '"BB"') + C,
-        "config.pbtxt:5:15: unexpected inference input 'BB', allowed inputs are: A, B — for model 'm'"),
+        "unexpected inference input 'BB', allowed inputs are: A, B — for model 'm' ("),
     "unknown output": (ADD, BATCHES + A + B + C.replace('"C"', '"Z"'),
         "unexpected inference output 'Z', allowed outputs are: C"),
     "unknown without a type": (ADD, BATCHES + A + 'input { name: "BB" }' + C,

@@ -222,11 +222,12 @@ def test_what_is_no_environment(repo: Any, helpers: Any, tmp_path: Path) -> None
     reasons = repo.run(main, exit_on_error=False)
     for name, text in cases.items():
         assert f"EXECUTION_ENV_PATH of model '{name}': {tmp_path / name} {text}" in reasons[name]
-        assert f"{repo.folder / name / 'config.pbtxt'}:6:1: EXECUTION_ENV_PATH" in reasons[name]
+        assert reasons[name].endswith(f" ({repo.folder / name / 'config.pbtxt'}:6:1)")
     assert reasons["none"] == (
-        f"Internal: {repo.folder}/none/config.pbtxt:6:1: Failed to get the canonical path for {repo.folder}/none/none. — "
+        f"Internal: Failed to get the canonical path for {repo.folder}/none/none. — "
         "EXECUTION_ENV_PATH of model 'none': there is nothing; wanted is the folder of a virtual environment or of an unpacked "
-        "conda-pack, with a bin/python, or an archive of one (.tar.gz)"
+        "conda-pack, with a bin/python, or an archive of one (.tar.gz) "
+        f"({repo.folder}/none/config.pbtxt:6:1)"
     )
 
 

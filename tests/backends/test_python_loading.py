@@ -118,7 +118,7 @@ return tell(requests, [
     repo.add("broken", "raise ValueError('no use')")
     nope, broken, config, files, listed, path, content, outside, version = run(repo, helpers)
     assert nope.startswith(FRAME.format("load model", "failed to load 'nope', failed to poll from model repository"))
-    assert "no model 'nope' in the model repositories" in nope
+    assert "model not found in any model repository" in nope
     start = "load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: ValueError: no use\n\nAt:\n"
     assert broken.startswith(FRAME.format("load model", start))
     assert config.startswith(FRAME.format("load model", "")) and "JSON" in config

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel import ConfigErrors, ServingError
-from kernel.config import read_config
+from kernel.config import read_config, words_first
 from kernel.errors import Code
 from kernel.places import SourcePlace, place_of
 
@@ -76,6 +76,18 @@ def test_text_from_a_process(tmp_path: Path) -> None:
     text = f"ValueError: no\n\nAt:\n{frames}"
     assert place_of(ServingError(Code.INTERNAL, text), tmp_path) == SourcePlace(f"{tmp_path}/model.py", 2, None, "b")
     assert str(place_of(ServingError(Code.INTERNAL, text), tmp_path)) == f"{tmp_path}/model.py:2"
+
+
+def test_what_scripts_search_comes_first(tmp_path: Path) -> None:
+    """The reference's words, then ours, then the place; people get the place first."""
+    (tmp_path / "config.pbtxt").write_text('backend: "x"\nmax_batch_size: -1\nname: "other"\n')
+    with pytest.raises(ConfigErrors) as caught:
+        read_config(tmp_path, backends=["x"], model_name="m")
+    file = tmp_path / "config.pbtxt"
+    size = "'max_batch_size' must be non-negative value for other — got -1"
+    assert words_first(caught.value).splitlines()[0] == f"{size} ({file}:2:17)"
+    assert caught.value.message.splitlines()[0] == f"{file}:2:17: {size}"
+    assert words_first(ServingError(Code.INTERNAL, "as it is")) == "as it is"
 
 
 def test_a_file_that_has_gone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import tempfile
 from collections.abc import Mapping
@@ -167,6 +168,18 @@ def test_every_instance_is_warmed_up_side_by_side_and_all_of_it_counts(tmp_path:
             assert len(backend.executions("m")) == 6
 
     run(main())
+
+
+def test_the_verbose_log_tells_each_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kernel")
+
+    async def main() -> None:
+        one, _ = kernel(tmp_path, {"m": BATCHED + sample()})
+        async with one:
+            pass
+
+    run(main())
+    assert "model 'm' instance m_0_0 is running warmup sample 's'" in caplog.messages
 
 
 def test_it_goes_past_the_queue_its_limits_and_the_order(tmp_path: Path) -> None:
@@ -387,7 +400,7 @@ def test_the_others_are_over_before_the_load_has_failed(tmp_path: Path) -> None:
             "[request id: <id_unknown>] warmup setting expects input 'X' to have input_data_type set",
         ),
         (BATCHED + sample(ZERO.replace("data_type: TYPE_FP32", "")), "input 'X' for model 'm' has no data_type"),
-        (BATCHED + sample(FILE), "failed to open text file for read {folder}/m/warmup/f: No such file or directory;\n"),
+        (BATCHED + sample(FILE), "failed to open text file for read {folder}/m/warmup/f: No such file or directory ("),
     ],
 )
 def test_what_can_be_no_sample(tmp_path: Path, config: str, words: str) -> None:

@@ -35,7 +35,7 @@ def test_a_script() -> None:
             models.infer("add_sub", X)
         models.load("add_sub")
         assert models.infer("add_sub", X)["SUM"].tolist() == [11, 22]
-        with pytest.raises(ServingError, match="no model 'add_subb' in the model repositories; did you mean 'add_sub'"):
+        with pytest.raises(ServingError, match="model not found in any model repository; did you mean 'add_sub'"):
             models.load("add_subb")
         with pytest.raises(ServingError, match="unexpected inference input 'C'"):
             list(models.stream("add_sub", {"A": [1], "C": [1]}))

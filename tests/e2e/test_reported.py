@@ -978,7 +978,7 @@ def test_bc64_mistakes_in_a_config(repo: Repo, text: str, place: str, words: lis
             row = (await client.index())["typo"]
             assert row["state"] == "UNAVAILABLE"
             for said in (answer.error, row["reason"]):
-                assert f"{file}:{place}: " in said, said
+                assert f"({file}:{place})" in said, said
                 assert all(word in said for word in words), said
         assert not await client.ready("typo")
         file.write_text(base())

@@ -117,7 +117,7 @@ def test_unreadable_config_ends_the_start(models: Path) -> None:
     result = run("serve", models, *FREE_PORTS)
     assert result.returncode == 1
     assert "error: creating server: Internal - failed to load all models" in result.stderr
-    assert f"{models}/echo/config.pbtxt:2:1: " in result.stderr
+    assert f"{models}/echo/config.pbtxt:2:1)" in result.stderr
     assert "did you mean 'max_batch_size'?" in result.stderr
 
 

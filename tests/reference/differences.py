@@ -113,8 +113,8 @@ def refused(name: str, datatype: str) -> Difference:
 
 
 WITH_PLACE = Difference(
-    "the reference keeps the reason to its log; ours tells it behind the reference's words, with the place",
-    message=r"{reference}: .*:\d+:\d+: .+",
+    "the reference keeps the reason to its log; ours tells it behind the reference's words, with the place at the end",
+    message=r"{reference}: .+ \(\S+:\d+:\d+\)",
 )
 WITH_REASON = Difference(
     "the reference keeps the reason to its log; ours tells it behind the reference's words",
@@ -123,14 +123,14 @@ WITH_REASON = Difference(
 
 
 #: A place in a configuration.
-PLACE = r"\S*/config\.pbtxt:\d+:\d+: "
+PLACE = r" \(\S*/config\.pbtxt:\d+:\d+\)"
 
 
 def placed(detail: str, before: str = "version 1 is at UNAVAILABLE state: Invalid argument: ") -> Difference:
-    """A load failure that the reference tells: ours adds file, line and column in front of the detail, and what to do."""
+    """A load failure that the reference tells: ours adds what to do, then file, line and column."""
     return Difference(
         "the reason of a failed load comes with file, line and column, and with what would do",
-        message=rf"load failed for model '\w+': {before}{PLACE}{re.escape(detail)}.*\n",
+        message=rf"load failed for model '\w+': {before}{re.escape(detail)}.*{PLACE};?\n",
     )
 
 
@@ -215,21 +215,21 @@ INDEX = Difference(
     "the index tells the reason of every failure, with its place; a class without execute is one, and so is a version policy "
     "that nothing fits, which the reference leaves out; the frames of the import system are left out",
     lines={
-        **failed("bad_backend", PLACE + BACKEND, known=f"Invalid argument: {BACKEND}"),
-        **failed("bad_batching", PLACE + "dynamic batching preferred size must be <= max batch size"),
-        **failed("bad_config", PLACE + "failed to read text proto from .*'dim'.*'dims'"),
-        **failed("bad_group", PLACE + GROUP, known=f"Invalid argument: {GROUP}"),
-        **failed("bad_input", PLACE + INPUT, known=f"Invalid argument: {INPUT}"),
-        **failed("bad_name", PLACE + "unexpected directory name 'bad_name' for model 'other'"),
-        **failed("ensemble_no_model", PLACE + ".* not available or ambiguous: nope", version=True),
-        **failed("ensemble_shape", PLACE + "in ensemble ensemble_shape, ensemble tensor X", version=True),
-        **failed("ensemble_tensor", PLACE + "in ensemble ensemble_tensor, ensemble tensor X", version=True),
-        **failed("ensemble_type", PLACE + "in ensemble ensemble_type, ensemble tensor X", version=True),
-        **failed("ensemble_unused", PLACE + "ensemble output 'Y'"),
-        **failed("ensemble_version", PLACE + ".* whose required version 7 is not loaded", version=True),
+        **failed("bad_backend", BACKEND, known=f"Invalid argument: {BACKEND}"),
+        **failed("bad_batching", "dynamic batching preferred size must be <= max batch size"),
+        **failed("bad_config", "failed to read text proto from .*'dim'.*'dims'"),
+        **failed("bad_group", GROUP, known=f"Invalid argument: {GROUP}"),
+        **failed("bad_input", INPUT, known=f"Invalid argument: {INPUT}"),
+        **failed("bad_name", "unexpected directory name 'bad_name' for model 'other'"),
+        **failed("ensemble_no_model", ".* not available or ambiguous: nope", version=True),
+        **failed("ensemble_shape", "in ensemble ensemble_shape, ensemble tensor X", version=True),
+        **failed("ensemble_tensor", "in ensemble ensemble_tensor, ensemble tensor X", version=True),
+        **failed("ensemble_type", "in ensemble ensemble_type, ensemble tensor X", version=True),
+        **failed("ensemble_unused", "ensemble output 'Y'"),
+        **failed("ensemble_version", ".* whose required version 7 is not loaded", version=True),
         r"~\[no_module:1\]\.reason = .*_find_and_load.*": r'~\[no_module:1\]\.reason = .*model\.py\(3\): <module>\\n"'
         '\n[no_version].name = "no_version"\n[no_version].state = "UNAVAILABLE"\n'
-        rf'~\[no_version\]\.reason = "Invalid argument: {PLACE}{POLICY}.*"',
+        rf'~\[no_version\]\.reason = "Invalid argument: {POLICY}.*"',
         '[no_execute:1].state = "READY"': '[no_execute:1].state = "UNAVAILABLE"\n'
         r'~\[no_execute:1\]\.reason = "Internal: Python model .* does not implement `execute` method\."',
     },

@@ -151,12 +151,12 @@ def cases(names: list[str], unload: bool) -> list[Case]:
 WARMED = cases([name for name in MODELS if name not in LIMITED], True)
 LIMITING = cases(list(LIMITED), False)
 
-PLACED = "a mistake in a config has its place in front, and the way out behind it"
+PLACED = "a mistake in a config has its place behind it, and the way out"
 
 
 def placed(code: str, words: str) -> str:
     """Return the pattern of why a load failed, with a place in the config."""
-    return rf"load failed for model '\w+': version 1 is at UNAVAILABLE state: {code}: \S+config\.pbtxt:\d+:\d+: {words};\n"
+    return rf"load failed for model '\w+': version 1 is at UNAVAILABLE state: {code}: {words} \(\S+config\.pbtxt:\d+:\d+\);\n"
 
 
 DIFFERENCES = {
