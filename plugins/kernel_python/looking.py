@@ -234,10 +234,7 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
             yield node
         elif isinstance(node, ast.ClassDef):
             yield from _certain(node.body)
-        elif isinstance(node, ast.With):
-            if not any("suppress" in ast.unparse(item.context_expr) for item in node.items):
-                yield from _certain(node.body)
-        elif isinstance(node, ast.Try):
+        elif isinstance(node, ast.Try):  # but no `with`: its manager may swallow the error, as `suppress` does
             if not any(_excuses(handler) for handler in node.handlers):
                 yield from _certain(node.body)
             yield from _certain(node.finalbody)

@@ -83,6 +83,7 @@ def test_what_can_not_load(model: Path, code: str, place: str, words: str) -> No
         "try:\n    import no_such_module\nexcept (KeyError, ModuleNotFoundError):\n    pass\n" + CLASS,
         "try:\n    import no_such_module\nexcept:\n    pass\n" + CLASS,
         "import contextlib\nwith contextlib.suppress(ImportError):\n    import no_such_module\n" + CLASS,
+        "import os\nwith os.optional():\n    import no_such_module\n" + CLASS,
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import no_such_module\n" + CLASS,
         "import os\nif os.environ.get('GPU'):\n    import no_such_module\n" + CLASS,
         "def later():\n    import no_such_module\n" + CLASS,
