@@ -6,6 +6,7 @@ decides where their `execute` runs. Failures are told in the reference's words (
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import json
 import logging
@@ -116,6 +117,13 @@ class PythonBackend:
             return config if made is None else completed(config, made)
         refuse()
         self._imported.drop(version_folder)
+        context = contextvars.Context()
+        return context.run(self._completed, config, model_folder, version_folder, file, context)
+
+    def _completed(
+        self, config: ModelConfig, model_folder: Path, version_folder: Path, file: Path, context: contextvars.Context
+    ) -> ModelConfig:
+        """Import the model and have it fill in the config; both are kept for its first instance, `context` with them."""
         owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
         modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
         token = EXECUTION.set(owner.idle)
@@ -132,7 +140,7 @@ class PythonBackend:
             raise problem from error
         finally:
             EXECUTION.reset(token)
-        self._imported.keep(version_folder, config, owner, module)
+        self._imported.keep(version_folder, config, owner, module, context)
         return config
 
     # -- instances -----------------------------------------------------------------------------------------------------

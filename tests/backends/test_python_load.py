@@ -263,6 +263,29 @@ def test_a_file_is_imported_once_in_the_life_of_an_instance(
     repo.run(main, control_mode="explicit", load_models=["a"])
 
 
+@pytest.mark.parametrize("completes", [True, False])
+def test_what_an_import_sets_for_its_thread_holds_for_the_instance(repo: Any, helpers: Any, completes: bool) -> None:
+    """And for no other model, though both were imported on one thread to complete their configs."""
+    code = """
+import decimal
+decimal.getcontext().prec = {}
+class TritonPythonModel:
+    def execute(self, requests):
+        y = np.array([decimal.getcontext().prec], np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]) for _ in requests]
+"""
+    for prec in (40, 50):
+        extra = COMPLETES if completes else ""
+        repo.add(f"m{prec}", code.format(prec) + extra, parameters={"placement": "thread"})
+    repo.add("other", code.replace("decimal.getcontext().prec = {}", "") + (COMPLETES if completes else ""),
+             parameters={"placement": "thread"})  # fmt: skip
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.ask(kernel, name) for name in ("m40", "m50", "other")]
+
+    assert repo.run(main, load_threads=1) == [[40.0], [50.0], [28.0]]
+
+
 def test_what_was_imported_for_a_load_that_failed_is_forgotten(repo: Any) -> None:
     """The file completes the config, which has a mistake that is found later."""
     code = """
