@@ -17,7 +17,7 @@ from kernel.overrides import OverrideFolder
 from kernel.places import SourcePlace, place_of
 from kernel.repository import ModelFolder
 
-__all__ = ["Listing", "LoadFailed", "LoadPlan", "NotRead", "Origin", "Problem", "Sighting"]
+__all__ = ["Listing", "LoadFailed", "LoadPlan", "NotRead", "Origin", "Problem", "Sighting", "behind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +128,14 @@ class NotRead(ServingError):
         self.problem = f"{error.code.value}: {told}"
         self.why = told
         self.place = place_of(error, folder) if folder is not None else None
+
+
+def behind(error: ServingError) -> dict[str, str] | None:
+    """Return what the log shows below a failed load, as a record's extra: the line of the model's file, and what led to it.
+
+    Indented, so that nothing an exception says can pass for a line of the log.
+    """
+    place: SourcePlace | None = getattr(error, "place", None)
+    lines = [str(place), *(f"    {line}" for line in place.source.splitlines())] if place is not None and place.source else []
+    lines += getattr(error, "causes", ())
+    return {"table": "\n".join(f"    {line}" for line in lines)} if lines else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, ServingError
-from kernel.plans import Sighting
+from kernel.plans import Sighting, behind
 from kernel.repository import not_unique
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Poller(Follower):
         if failure.message != error.message:
             failure.message = error.message
             serving = f"version {versions} goes on serving" if versions else "nothing serves"
-            log.error("model '%s' is not loaded, %s: %s", name, serving, error.message)
+            log.error("model '%s' is not loaded, %s: %s", name, serving, error.message, extra=behind(error))
 
 
 def _listed(files: tuple[str, ...]) -> str:

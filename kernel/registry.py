@@ -21,7 +21,7 @@ from kernel.interfaces import Backend
 from kernel.loading import Loader
 from kernel.model import Model
 from kernel.overrides import check_model_name, remove_left_behind
-from kernel.plans import LoadPlan
+from kernel.plans import LoadPlan, behind
 from kernel.reading import Reader, Wish, Work
 from kernel.repository import FileRepository
 from kernel.rollout import Rollout
@@ -108,7 +108,7 @@ class Registry:
         failures = await self.bring_up({name: Wish() for name in sorted(names)})
         for name, error in failures.items():
             self.catalog.entry(name)
-            log.error("model '%s' failed to load: %s", name, error.message)
+            log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
         if failures and self._exit_on_error:
             reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
             reasons += "".join(f"\n  {words}" for words in await self.loader.in_thread(self.loader.mistaken))
@@ -164,7 +164,7 @@ class Registry:
                 continue
             serving = self._versions(one)
             goes_on = f"version {serving} goes on serving" if serving else "nothing serves"
-            log.error("model '%s' is not loaded, %s: %s", one, goes_on, failures[one].message)
+            log.error("model '%s' is not loaded, %s: %s", one, goes_on, failures[one].message, extra=behind(failures[one]))
         for error in failures.values():
             raise error
 

@@ -35,7 +35,7 @@ SHARE = 0.1  # of the time that looking may take
 class Reload:
     """What came of a change. `versions`: those that serve now, old or new. `problem` and `place`: why it failed, where.
 
-    `gone`: its folder is not there any more.
+    `causes`: lines on what is behind that. `gone`: its folder is not there any more.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Reload:
     place: SourcePlace | None = None
     seconds: float = 0.0
     gone: bool = False
+    causes: tuple[str, ...] = ()
 
 
 class Watcher(Follower):
@@ -71,7 +72,8 @@ class Watcher(Follower):
         """Look until cancelled. What has failed already is reported first."""
         for name, entry in self.registry.catalog.entries.items():
             if entry.error is not None:
-                self._told(Reload(name, (), self._versions(name), entry.error.message, entry.error.place))
+                error = entry.error
+                self._told(Reload(name, (), self._versions(name), error.message, error.place, causes=error.causes))
         await super().run()
 
     async def look(self) -> None:
@@ -145,7 +147,8 @@ class Watcher(Follower):
             self.own.loaded(name, began_ns)
             error = failures.get(name)
             problem = "" if error is None else getattr(error, "why", error.message)
-            self._told(Reload(name, files, self._versions(name), problem, getattr(error, "place", None), seconds))
+            place, causes = getattr(error, "place", None), getattr(error, "causes", ())
+            self._told(Reload(name, files, self._versions(name), problem, place, seconds, causes=causes))
 
     def _versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(self.registry.catalog.copies(name)))
@@ -168,8 +171,8 @@ def log_reload(reload: Reload) -> None:
         log.info("model '%s' is reloaded (%s): %s serves, after %.2f s", reload.name, what, serving, reload.seconds)
         return
     where = f"{reload.place}: " if reload.place is not None else ""
-    source = reload.place.source if reload.place is not None else ""
-    indented = "\n".join(f"    {line}" for line in source.splitlines())
+    lines = [*(reload.place.source.splitlines() if reload.place is not None else ()), *reload.causes]
+    indented = "\n".join(f"    {line}" for line in lines)
     log.error(
         "model '%s' is not loaded (%s), %s serves: %s%s",
         reload.name,

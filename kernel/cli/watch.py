@@ -42,7 +42,8 @@ class Console:
         if place is not None:
             lines.append(f"  {place}")
             lines += [f"      {line}" for line in place.source.splitlines()]
-        return lines + [f"  {line}" for line in reload.problem.strip().splitlines() if line.strip()]
+        told = [line for line in reload.problem.strip().splitlines() if line.strip()]
+        return lines + [f"  {line}" for line in (*told, *reload.causes)]
 
 
 def _listed(files: tuple[str, ...]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import weakref
 from pathlib import Path
 
 import pytest
 
-from kernel import Failure, Kernel, ModelError, ServingError
+from kernel import Failure, Kernel, ModelError, Reload, ServingError
+from kernel.cli.watch import Console
 
 CONFIG = """
 backend: "python"
@@ -47,7 +49,7 @@ def write(folder: Path, placement: str, model: str = MODEL) -> Path:
 
 
 @pytest.mark.parametrize("placement", ["loop", "thread", "process"])
-def test_the_whole_chain(placement: str, tmp_path: Path) -> None:
+def test_the_whole_chain(placement: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     version = write(tmp_path, placement)
 
     async def main() -> tuple[ServingError, Failure]:
@@ -57,6 +59,12 @@ def test_the_whole_chain(placement: str, tmp_path: Path) -> None:
             return caught.value, kernel.failures()["m"]
 
     error, failure = asyncio.run(main())
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    lines = record.table.splitlines()  # type: ignore[attr-defined]  # below the line of the log
+    assert lines[0].startswith(f"    {version}/model.py:7")
+    assert lines[1] == '                    raise RuntimeError("no weights today") from error'
+    assert lines[-5:] == [f"    {line}" for line in failure.causes]
+
     # What clients are told is the reference's: the model's exception alone, and where.
     words = f"Internal: RuntimeError: no weights today\n\nAt:\n  {version}/model.py(7): initialize\n"
     assert error.message == f"load failed for model 'm': version 1 is at UNAVAILABLE state: {words};\n"
@@ -145,3 +153,32 @@ def test_a_failed_load_keeps_nothing_of_the_model(tmp_path: Path) -> None:
         asyncio.run(main())
     finally:
         del builtins.kernel_test_made  # type: ignore[attr-defined]
+
+
+def test_while_watching(tmp_path: Path) -> None:
+    """The console shows the line, with a mark, and all that is behind it."""
+    version = write(tmp_path, "thread")
+    console = io.StringIO()
+
+    async def main() -> None:
+        async with Kernel(tmp_path, exit_on_error=False) as kernel:
+            told: asyncio.Queue[Reload] = asyncio.Queue()
+            kernel.watch(told.put_nowait)
+            reload = await told.get()
+            Console(console)(reload)
+            assert reload.causes == kernel.failures()["m"].causes
+
+    asyncio.run(main())
+    assert console.getvalue().splitlines()[1:] == [
+        f"  {version}/model.py:7:13",
+        '                  raise RuntimeError("no weights today") from error',
+        "                  ^",
+        "  Internal: RuntimeError: no weights today",
+        "  At:",
+        f"    {version}/model.py(7): initialize",
+        "  caused by KeyError: 'w'",
+        f"    {version}/weights.py:5 in find",
+        f"    {version}/model.py:5 in initialize",
+        "  caused by ValueError: invalid literal for int() with base 10: 'w'",
+        f"    {version}/weights.py:3 in find",
+    ]
