@@ -11,6 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import grpc
@@ -22,6 +24,7 @@ from . import servers, triton
 from .cases_contract import CONTRACT, DIFFERENCES, FLAGS, PLACED
 from .comparing import compare
 from .conftest import MODELS, Answers, Pair, Pairs, ask
+from .messages_grpc import request, typed
 from .wire import Case, exchange
 
 pytestmark = pytest.mark.reference
@@ -232,3 +235,93 @@ def test_a_flag_that_can_not_be(flags: list[str], reference_installed: None, tmp
     )
     assert (ours.returncode, theirs.returncode) == (1, 1)
     assert lines[-1] in ours.stderr
+
+
+# --- a server without its repository
+
+
+def test_an_absent_repository(reference_installed: None, tmp_path: Path) -> None:
+    """Without exit-on-error both run, and say what they are."""
+    flags = ("--exit-on-error=false",)
+    pair = [
+        start(tmp_path / "nowhere", tmp_path / f"{start.__name__}.log", flags) for start in (servers.reference, servers.ours)
+    ]
+    try:
+        for server in pair:
+            wait_open(server)
+        told = [[server.get(path) for path in ("/v2/health/live", "/v2/health/ready", "/v2")] for server in pair]
+        assert told[1] == told[0]
+    finally:
+        for server in pair:
+            server.stop()
+
+
+def wait_open(server: servers.Server) -> None:
+    """Return once the server answers anything."""
+    limit = time.monotonic() + servers.START_LIMIT_S
+    while time.monotonic() < limit and server.process.poll() is None:
+        with contextlib.suppress(OSError):
+            server.get("/v2/health/live")
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{server.name} doesn't answer:\n{server.tail()}")
+
+
+# --- the rate limiter
+
+SLEEPER = """
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.01 * len(requests))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+
+class Asking:
+    """A client that has eight requests for its model in flight until somebody has sent eighty, and then sends one more."""
+
+    def __init__(self, stub: service_pb2_grpc.GRPCInferenceServiceStub, model: str, over: threading.Event) -> None:
+        self.sent = 0
+        self._answered = threading.Semaphore(8)
+        self._over = over
+        self._ask = lambda: stub.ModelInfer.future(request(model, [typed("X", "FP32", [1], [1])]), timeout=60)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asked = []
+        while not self._over.is_set():
+            self._answered.acquire()
+            asked.append(self._ask())
+            asked[-1].add_done_callback(lambda _: self._answered.release())
+            self.sent += 1
+            if self.sent == 80:
+                self._over.set()
+        for each in asked:
+            each.result()
+
+
+def test_shares_of_what_is_scarce(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two models that need the same resource, with priorities 1 and 2, execute 2 to 1, whichever is asked first."""
+    repository = tmp_path_factory.mktemp("scarce")
+    for priority, name in enumerate("ab", 1):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.py").write_text(SLEEPER)
+        limits = f'rate_limiter {{ resources [ {{ name: "R" count: 4 }} ] priority: {priority} }}'
+        config = f"{PLAIN}{IO}instance_group [ {{ kind: KIND_CPU count: 1 {limits} }} ]\n"
+        (repository / name / "config.pbtxt").write_text(config)
+    pair = pairs.start("scarce", repository, "--rate-limit=execution_count", "--rate-limit-resource=R:4")
+    for server in pair:
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            over = threading.Event()
+            first, second = (Asking(stub, name, over) for name in "ab")
+            for asking in (first, second):
+                asking.thread.join()
+        least = 1.8 if server.name == "ours" else 1.5  # the reference's clients may be late on a machine short of time
+        assert first.sent == 80 and least < first.sent / second.sent <= 2.3, f"{server.name}: {first.sent} to {second.sent}"
