@@ -317,9 +317,10 @@ def tell():
         net, own, function, inner, array = pickle.loads(data)
         told[protocol] = [net == Net([1]), type(own) is Own and own.x, function is double, inner is Net.Inner, array.tolist()]
         assert b"kernel_model" not in data, data
-    with open(os.path.join(folder, "own.pkl"), "wb") as file:
+    own_file = os.path.join(folder, f"own{id(Net)}.pkl")  # of this instance
+    with open(own_file, "wb") as file:
         pickle.dump(Net([5]), file)
-    with open(os.path.join(folder, "own.pkl"), "rb") as file:
+    with open(own_file, "rb") as file:
         told["file"] = pickle.load(file).weights
     with open(os.path.join(folder, "trained.pkl"), "rb") as file:
         told["trained"] = pickle.Unpickler(file).load().weights
@@ -351,7 +352,8 @@ def test_own_classes_are_found_by_their_names(repo: Any, helpers: Any, tmp_path:
             "2": every, "4": every, "5": every, "file": [5], "trained": [7], "copies": [True, 4],
             "hints": ["list[int]", "typing.ClassVar[int]"], "located": [True, True, True, True, None, None],
         }  # fmt: skip
-    read = "import pickle; print(pickle.load(open('own.pkl', 'rb')).weights)"  # what a model has written, others can read
+    # What a model has written, others can read.
+    read = "import glob, pickle; print(pickle.load(open(glob.glob('own*.pkl')[0], 'rb')).weights)"
     done = subprocess.run(
         [sys.executable, "-c", read], cwd=repo.folder / "a" / "1", check=True, capture_output=True, text=True
     )
