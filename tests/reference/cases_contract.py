@@ -16,7 +16,7 @@ from .differences import SAME_WORDS, Difference
 from .wire import Case
 from .wire_grpc import Call
 
-__all__ = ["CONTRACT", "DIFFERENCES", "EXPERIMENTS", "FLAGS", "PLACED"]
+__all__ = ["CONTRACT", "DIFFERENCES", "EXPERIMENTS", "FLAGS", "NAMESPACED", "PLACED"]
 
 FLAGS = ("--model-control-mode=explicit", "--load-model=*", "--grpc-header-forward-pattern=x-.*")
 
@@ -198,6 +198,19 @@ def every() -> Iterator[Case | Call]:
 CONTRACT = unique(every())
 
 
+def namespaced() -> Iterator[Case]:
+    """Two repositories with a model `m` in each, one of its own, and an ensemble over `m`."""
+    yield Case("namespaces: ready", path="/v2/health/ready")
+    for model in ("m", "one", "two", "chain_one", "chain_two"):
+        yield Case(f"namespaces: {model} is ready", path=f"/v2/models/{model}/ready")
+        yield Case(f"namespaces: metadata of {model}", path=f"/v2/models/{model}")
+        yield infer(f"namespaces: infer {model}", model, [X])
+    yield Case("namespaces: statistics of m", path="/v2/models/m/stats")
+
+
+NAMESPACED = list(namespaced())
+
+
 def data(told: str) -> str:
     """Return the line that shows what an experiment told."""
     return f"outputs[0].data = {json.dumps([json.dumps(told)])}"
@@ -226,7 +239,9 @@ ELSEWHERE = Difference(
 CALLED = (
     "error: Model nowhere - Error when running inference: Failed for execute the inference request. Model 'nowhere' is not ready."
 )
+AMBIGUOUS = Difference("the models of that name are told", message=r"{reference} They are /\S+::m and /\S+::m")
 DIFFERENCES: Mapping[str, Difference] = {
+    **{f"namespaces: {what} m": AMBIGUOUS for what in ("metadata of", "infer")},
     **{f"load of the name {name}": ABSENT for name in ("...", "model..1")},
     "load of a good and a broken version": ELSEWHERE,
     "load of a good and a broken version upon two good ones": ELSEWHERE,

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from . import servers, triton
-from .cases_contract import CONTRACT, DIFFERENCES, FLAGS, PLACED
+from .cases_contract import CONTRACT, DIFFERENCES, FLAGS, NAMESPACED, PLACED
 from .comparing import compare
 from .conftest import MODELS, Answers, Pair, Pairs, ask
 from .messages_grpc import request, typed
@@ -55,7 +55,37 @@ def test_case(name: str, answers: Answers) -> None:
 
 
 def test_differences_name_cases() -> None:
-    assert set(DIFFERENCES) <= {case.name for case in CONTRACT}
+    assert set(DIFFERENCES) <= {case.name for case in [*CONTRACT, *NAMESPACED]}
+
+
+@pytest.fixture(scope="module")
+def namespaced_answers(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """Two repositories; what the models of the second answer is ten more."""
+    folders = []
+    for number, name in enumerate(("one", "two")):
+        folder = tmp_path_factory.mktemp(name)
+        for model in ("m", name):
+            shutil.copytree(MODELS / "contract" / "echo", folder / model)
+            file = folder / model / "1" / "model.py"
+            file.write_text(file.read_text().replace("as_numpy()", f"as_numpy() + {10 * number}"))
+        (folder / f"chain_{name}" / "1").mkdir(parents=True)
+        (folder / f"chain_{name}" / "config.pbtxt").write_text(ensemble("Y", ["m X=X -> Y=Y"]))
+        folders.append(folder)
+    pair = pairs.start("namespaced", folders[0], f"--model-repository={folders[1]}", "--model-namespacing=true")
+    for server in pair:
+        servers_ready(server)
+    return ask(pair, NAMESPACED)
+
+
+def servers_ready(server: servers.Server) -> None:
+    limit = time.monotonic() + servers.START_LIMIT_S
+    while server.get("/v2/health/ready") != 200 and time.monotonic() < limit:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", [case.name for case in NAMESPACED])
+def test_namespaces(name: str, namespaced_answers: Answers) -> None:
+    compare(name, namespaced_answers[name], DIFFERENCES)
 
 
 # --- IPv6
