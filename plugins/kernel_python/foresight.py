@@ -17,7 +17,7 @@ __all__ = ["may_wait"]
 #: `exec(…)`, or the iterator of a decoupled call, or the load of a model; or `execute` could return a coroutine to be awaited.
 _WAITS = re.compile(rb"\b(exec|decoupled|load_model|async\s+def|await)\b")
 _FILES = 500
-_OURS = ("kernel_python", "kernel_model_", "triton_python_backend_utils")
+_OURS = ("kernel_python", "kernel_model_", "triton_python_backend_utils", "c_python_backend_utils")
 
 _others: tuple[int, bool] = (0, False)
 

@@ -733,6 +733,10 @@ def test_foresight_is_careful_where_a_library_knows_pb_utils(tmp_path: Path, imp
     assert may_wait([tmp_path])
     del imported["a_library"]
     assert not may_wait([tmp_path])
+    import c_python_backend_utils  # knows it, and is ours
+
+    imported["c_python_backend_utils"] = c_python_backend_utils
+    assert not may_wait([tmp_path])
 
 
 def test_a_wrong_guess_costs_one_request_and_says_why(repo: Any, helpers: Any, imported: dict[str, Any]) -> None:

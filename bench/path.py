@@ -1,0 +1,437 @@
+"""Count what the interpreter does for one request: files and frames passed, and instructions, by whose code it is.
+
+    python bench/path.py [--only ROUTE ...] [--check | --write]
+
+Serves small models on an asyncio loop of this process, asks over real sockets, and traces every instruction of our own code; what
+the standard library does is left out. The least of several tries counts, so the figures are the same on a busy machine. They
+depend on the Python version. `--check` compares them with path.json and exits with 1 where a route has grown by more than 3 %;
+`--write` puts them there. The columns: the front end (kernel_http, kernel_grpc), the core (kernel), and kernel_python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import numpy as np
+
+from kernel import Kernel
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = Path(__file__).with_suffix(".json")
+TRIES = 25
+WARM_UP = 110  # requests, before a model is counted: answers are looked at more closely at the beginning
+BURST = 8
+GROWTH = 0.03
+
+#: Part of the code -> its folders. The order counts: the first that fits.
+PARTS = {
+    "frontend": ("plugins/kernel_http/", "plugins/kernel_grpc/"),
+    "core": ("kernel/",),
+    "python": ("plugins/kernel_python/", "plugins/triton_python_backend_utils.py"),
+}
+
+# -- counting --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Count:
+    """Instructions by part, frames entered, files they are in."""
+
+    instructions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    frames: int = 0
+    files: set[str] = field(default_factory=set)
+
+    def row(self, requests: int = 1) -> dict[str, int]:
+        """Return the figures for one of so many requests."""
+        parts = {part: round(count / requests) for part, count in self.instructions.items()}
+        return {**parts, "frames": round(self.frames / requests), "files": len(self.files)}
+
+
+class Counter:
+    """Traces all threads that start after it was made, and the one that made it; counts while told to."""
+
+    def __init__(self) -> None:
+        self._count: Count | None = None
+        self._parts: dict[str, str | None] = {}
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+
+    def close(self) -> None:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+    def start(self) -> Count:
+        self._count = Count()
+        return self._count
+
+    def stop(self) -> None:
+        self._count = None
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        file = frame.f_code.co_filename
+        try:
+            part = self._parts[file]
+        except KeyError:
+            part = self._parts[file] = part_of(file)
+        if part is None:
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        count = self._count
+        if count is not None:
+            count.frames += 1
+            count.files.add(file)
+
+        def passed(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode" and (count := self._count) is not None:
+                count.instructions[part] += 1
+            return passed
+
+        return passed
+
+
+def part_of(file: str) -> str | None:
+    for part, places in PARTS.items():
+        if file.startswith(tuple(f"{ROOT}/{place}" for place in places)):
+            return part
+    return None
+
+
+# -- models ----------------------------------------------------------------------------------------------------------------
+
+HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+ECHO = """\
+    {define} execute(self, requests):
+        out = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+        return out
+"""
+CALL = """\
+    {define} execute(self, requests):
+        out = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X")
+            call = pb_utils.InferenceRequest(model_name="{callee}", requested_output_names=["Y"], inputs=[x])
+            out.append(pb_utils.InferenceResponse({call}.output_tensors()))
+        return out
+"""
+CONFIG = """\
+backend: "python"
+max_batch_size: 8
+input {{ name: "X" data_type: TYPE_FP32 dims: [ 4 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }}
+parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}
+{more}
+"""
+
+#: name -> placement, model, rest of the config
+MODELS = {
+    "loop": ("loop", ECHO.format(define="def"), ""),
+    "thread": ("thread", ECHO.format(define="def"), ""),
+    "batching": ("thread", ECHO.format(define="def"), "dynamic_batching { }"),
+    "exec_loop": ("loop", CALL.format(define="def", callee="loop", call="call.exec()"), ""),
+    "exec_thread": ("thread", CALL.format(define="def", callee="thread", call="call.exec()"), ""),
+    "async_exec": ("loop", CALL.format(define="async def", callee="loop", call="(await call.async_exec())"), ""),
+    "loaded": ("thread", ECHO.format(define="def"), ""),
+}
+
+
+def write_models(folder: Path) -> None:
+    for name, (placement, code, more) in MODELS.items():
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(HEAD + code)
+        (folder / name / "config.pbtxt").write_text(CONFIG.format(placement=placement, more=more))
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------------
+
+ROW = np.arange(4, dtype=np.float32).tobytes()
+
+
+def http_request(model: str, blanks: int = 0) -> bytes:
+    """Return the request that run.py sends; `blanks` make another of it that means the same."""
+    inputs = [{"name": "X", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": len(ROW)}}]
+    body = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode() + b" " * blanks
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: bench\r\nInference-Header-Content-Length: {len(body)}\r\n"
+        f"Content-Length: {len(body) + len(ROW)}\r\n\r\n"
+    )
+    return head.encode() + body + ROW
+
+
+class Http:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, data: bytes, answers: int = 1) -> None:
+        self._writer.write(data)
+        for _ in range(answers):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+            if not head.startswith(b"http/1.1 200"):
+                raise RuntimeError(head.decode())
+            length = int(head.partition(b"\r\ncontent-length:")[2].split(b"\r\n")[0])
+            await self._reader.readexactly(length)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Grpc:
+    """One connection, whose calls are unary."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self._h2.initiate_connection()
+
+    async def ask(self, message: bytes) -> None:
+        stream = self._h2.get_next_available_stream_id()
+        fields = {":method": "POST", ":scheme": "http", ":authority": "bench", "te": "trailers"}
+        fields |= {":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc"}
+        self._h2.send_headers(stream, sorted(fields.items()))
+        self._h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
+        self._writer.write(self._h2.data_to_send())
+        while True:
+            for event in self._h2.receive_data(await self._reader.read(65536)):
+                if isinstance(event, h2.events.TrailersReceived) and dict(event.headers).get("grpc-status") != "0":
+                    raise RuntimeError(str(event.headers))
+                if isinstance(event, h2.events.StreamEnded):
+                    return
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def grpc_request(model: str) -> bytes:
+    """Return a ModelInferRequest, written by hand so that no schema is needed here."""
+
+    def field_of(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    tensor = field_of(1, b"X") + field_of(2, b"FP32") + field_of(3, bytes([1, 4]))
+    return field_of(1, model.encode()) + field_of(5, tensor) + field_of(7, ROW)
+
+
+# -- routes ----------------------------------------------------------------------------------------------------------------
+
+
+#: Makes ready for a try, whose number it gets, and returns what is counted.
+Attempt = Callable[[int], Awaitable[Callable[[], Awaitable[None]]]]
+
+
+class Bench:
+    """A kernel with its front ends, and how to ask them."""
+
+    def __init__(self, kernel: Kernel, counter: Counter) -> None:
+        self.kernel = kernel
+        self.counter = counter
+        self.http = self.grpc = 0
+
+    async def start(self) -> list[Any]:
+        parser = argparse.ArgumentParser()
+        self.kernel.plugins.add_options(parser)
+        local = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--http-port=0", "--grpc-port=0"]
+        options = parser.parse_args([*local, "--allow-metrics=false"])
+        frontends = list(self.kernel.plugins.frontends(self.kernel, options))
+        for frontend in frontends:
+            await frontend.start()
+            scheme, port = frontend.address.partition(":")[0], int(frontend.address.rpartition(":")[2])
+            setattr(self, scheme, port)
+        return frontends
+
+    async def open_http(self) -> Http:
+        return Http(*await asyncio.open_connection("127.0.0.1", self.http))
+
+    async def open_grpc(self) -> Grpc:
+        return Grpc(*await asyncio.open_connection("127.0.0.1", self.grpc))
+
+    async def least(self, attempt: Attempt, requests: int = 1) -> dict[str, int]:
+        """Return the least of several counts."""
+        rows = []
+        for number in range(TRIES):
+            work = await attempt(number)
+            await settled()
+            count = self.counter.start()
+            await work()
+            await settled()
+            self.counter.stop()
+            rows.append(count.row(requests))
+        return min(rows, key=lambda row: sum(row[part] for part in PARTS))
+
+    async def repeated(self, data: bytes, answers: int = 1) -> dict[str, int]:
+        client = await self.open_http()
+        for _ in range(WARM_UP):
+            await client.ask(data, answers)
+
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            return lambda: client.ask(data, answers)
+
+        row = await self.least(attempt, answers)
+        client.close()
+        return row
+
+    async def http_new(self) -> dict[str, int]:
+        """The head is known, what it says of the inputs is not."""
+        client = await self.open_http()
+        for _ in range(WARM_UP):
+            await client.ask(http_request("loop"))
+
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            return lambda: client.ask(http_request("loop", number + 1))
+
+        row = await self.least(attempt)
+        client.close()
+        return row
+
+    async def http_first(self) -> dict[str, int]:
+        """The first request of a connection, whose head nobody has seen."""
+
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            client = await self.open_http()
+            data = http_request("loop").replace(b"Host: bench", f"Host: b{number:04}".encode())
+            return lambda: client.ask(data)
+
+        return await self.least(attempt)
+
+    async def grpc_repeated(self) -> dict[str, int]:
+        client = await self.open_grpc()
+        for _ in range(WARM_UP):
+            await client.ask(grpc_request("loop"))
+
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            return lambda: client.ask(grpc_request("loop"))
+
+        row = await self.least(attempt)
+        client.close()
+        return row
+
+    async def grpc_first(self) -> dict[str, int]:
+        """The first call of a connection."""
+
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            client = await self.open_grpc()
+            return lambda: client.ask(grpc_request("loop"))
+
+        return await self.least(attempt)
+
+    async def load(self) -> dict[str, int]:
+        async def attempt(number: int) -> Callable[[], Awaitable[None]]:
+            self.kernel.unload("loaded")
+            return lambda: self.kernel.load("loaded")
+
+        return await self.least(attempt)
+
+
+#: Route -> how it is asked.
+ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
+    "HTTP, loop, repeated": lambda bench: bench.repeated(http_request("loop")),
+    "HTTP, loop, new": Bench.http_new,
+    "HTTP, loop, first": Bench.http_first,
+    "HTTP, thread": lambda bench: bench.repeated(http_request("thread")),
+    "HTTP, thread, batching, one of 8": lambda bench: bench.repeated(http_request("batching") * BURST, BURST),
+    "HTTP, exec on the loop": lambda bench: bench.repeated(http_request("exec_loop")),
+    "HTTP, exec, thread to thread": lambda bench: bench.repeated(http_request("exec_thread")),
+    "HTTP, async_exec on the loop": lambda bench: bench.repeated(http_request("async_exec")),
+    "gRPC, loop, repeated": Bench.grpc_repeated,
+    "gRPC, loop, first": Bench.grpc_first,
+    "load of a model": Bench.load,
+}
+
+
+async def settled() -> None:
+    """Let what was put off happen: the ends of turns, what threads still do."""
+    for _ in range(5):
+        await asyncio.sleep(0.0005)
+
+
+async def measure(routes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the figures of the routes."""
+    folder = Path(tempfile.mkdtemp(prefix="kernel-path-"))
+    counter = Counter()
+    try:
+        write_models(folder)
+        async with Kernel(folder, control_mode="explicit", load_models=["*"]) as kernel:
+            bench = Bench(kernel, counter)
+            frontends = await bench.start()
+            found = {route: await ROUTES[route](bench) for route in routes}
+            for frontend in frontends:
+                await frontend.stop()
+            return found
+    finally:
+        counter.close()
+        shutil.rmtree(folder)
+
+
+# -- telling ---------------------------------------------------------------------------------------------------------------
+
+COLUMNS = (*PARTS, "frames", "files")
+
+
+def table(found: dict[str, dict[str, int]]) -> str:
+    rows = [("route", "front end", *COLUMNS[1:]), *((route, *(str(row[key]) for key in COLUMNS)) for route, row in found.items())]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "| --- " + "| ---: " * len(COLUMNS) + "|")
+    return "\n".join(lines)
+
+
+def version() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def grown(found: dict[str, dict[str, int]], known: dict[str, dict[str, int]]) -> list[str]:
+    """Return a line for each route that takes more instructions than it did."""
+    lines = []
+    for route, row in found.items():
+        before = known.get(route)
+        for part in PARTS if before is not None else ():
+            if row[part] > before[part] * (1 + GROWTH) + 1:
+                lines.append(f"{route}: {part} takes {row[part]} instructions, where it took {before[part]}")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=ROUTES, metavar="ROUTE")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true")
+    what.add_argument("--write", action="store_true")
+    options = parser.parse_args(argv)
+    found = asyncio.run(measure(options.only or list(ROUTES)))
+    print(table(found))
+    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    if options.write:
+        known.setdefault(version(), {}).update(found)
+        FIGURES.write_text(json.dumps(known, indent=1) + "\n")
+    if options.check:
+        if version() not in known:
+            print(f"there are no figures for Python {version()}")
+            return 0
+        lines = grown(found, known[version()])
+        if lines:
+            print("\n".join(lines))
+            print("Make it cheaper, or, where it is worth that, run `python bench/path.py --write` and say why in the commit.")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
