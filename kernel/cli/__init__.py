@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ start here:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    _open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = (words[0], words[1:]) if words else ("", [])
     if command in ("-h", "--help", "help"):
@@ -60,6 +62,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # what comes now is the end of the process
         Ending(status).start()
     return status
+
+
+def _open_streams() -> None:
+    """Have all three standard streams: where one was closed (`>&-`), the next file or socket would get its number.
+
+    It would be written to, and handed to the processes of models as theirs.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            os.set_inheritable(opened, True)
+            setattr(sys, name, open(opened, "w" if number else "r"))
 
 
 def _mistake(command: str) -> str:

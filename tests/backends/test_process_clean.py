@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernel import Kernel
+from kernel import Kernel, ServingError
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
@@ -155,6 +155,41 @@ def test_a_child_begins_with_the_environment_and_folder_of_now(
     assert repo.run(main, control_mode="explicit") == ["new", None, str(tmp_path)]
 
 
+def test_an_environment_may_change_by_more_than_a_packet_holds(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        body = "return tell(requests, len(os.environ.get('LONG_0', '')))"
+        repo.add(name, HEAD + model(body), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        await kernel.load("b")  # the fork server begins
+        for number in range(10):
+            monkeypatch.setenv(f"LONG_{number}", "x" * 100_000)
+        await kernel.load("a")
+        return await ask(kernel, helpers)
+
+    assert repo.run(main, control_mode="explicit") == 100_000
+
+
+def test_a_child_begins_where_the_folder_of_now_has_been_removed(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        repo.add(name, HEAD + model("return tell(requests, os.getpid())"), io=TEXT, parameters=PROCESS, head="")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    async def main(kernel: Kernel) -> Any:
+        await kernel.load("b")
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        await kernel.load("a")
+        return await ask(kernel, helpers)
+
+    assert repo.run(main, control_mode="explicit") > 0
+
+
 @pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
 def test_the_end_of_the_fork_server_ends_its_children_and_they_come_back(
     repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture
@@ -174,3 +209,35 @@ def test_the_end_of_the_fork_server_ends_its_children_and_they_come_back(
     assert second[0] != first[0]
     assert second[1] != first[1]
     assert "ended with the fork server that it came from; it is started again now" in caplog.text
+
+
+@pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
+def test_a_fork_server_that_does_not_answer_is_replaced(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kernel_python.process.fork_server.ANSWER_SECONDS", 0.1)
+    for name in ("a", "b"):
+        repo.add(name, HEAD + model("return tell(requests, [os.getpid(), os.getppid()])"), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        await kernel.load("a")
+        first = await ask(kernel, helpers)
+        os.kill(first[1], signal.SIGSTOP)
+        with pytest.raises(ServingError) as refused:
+            await kernel.load("b")
+        assert "Process 0 has not begun within 3 s (--backend-config=python,stub-timeout-seconds)" in str(refused.value)
+        await kernel.load("b")
+        second = await ask(kernel, helpers)
+        assert first[1] != second[1]
+        # Nor does it say that a child has ended.
+        os.kill(second[1], signal.SIGSTOP)
+        os.kill(second[0], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while isinstance(third := await helpers.ask(kernel, "a"), str):  # what is told by the one that has ended
+                pass
+        return first, second, json.loads(third[0])
+
+    settings = {"python": {"stub-timeout-seconds": "3"}}
+    first, second, third = repo.run(main, control_mode="explicit", backend_config=settings)
+    assert third[1] not in (first[1], second[1])
+    assert f"the fork server, process {first[1]}, does not answer: it is ended, and with it the 1 processes" in caplog.text

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from .serving import ECHO, Server, serving, wait_until, write_model
+from .serving import ECHO, FREE_PORTS, Server, command, serving, wait_until, write_model
 
 PROCESS = 'parameters { key: "placement" value { string_value: "process" } }'
 
@@ -160,3 +162,23 @@ def test_a_load_that_fails_in_the_child_fails_the_start(repository: Path, tmp_pa
     assert server.wait() == 1
     assert "Stub process 'a_0' is not healthy. Process" in server.text()
     assert "exited with code 3" in server.text()
+
+
+def test_standard_streams_that_are_closed_at_the_start_are_nowhere(repository: Path, tmp_path: Path) -> None:
+    """Else the next files and sockets would get their numbers, and the processes of models these as their output."""
+    model = write_model(repository, "mortal", MORTAL, more=PROCESS)
+    log = tmp_path / "server.log"
+    words = shlex.join(command("serve", *FREE_PORTS, f"--log-file={log}", repository))
+    process = subprocess.Popen(["sh", "-c", f"exec {words} <&- >&- 2>&-"])
+    try:
+        wait_until(lambda: process.poll() is not None or (log.exists() and "Started HTTPService" in log.read_text()), 30)
+        assert process.poll() is None, log.read_text()
+        for pid in (process.pid, pid_of(model)):
+            streams = [os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)]
+            assert streams[:2] == [os.devnull] * 2
+            assert streams[2] == os.devnull or (pid != process.pid and streams[2].startswith("pipe:"))
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import logging
 import marshal
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 
 from kernel_python.process.spawn import Exited, Given, Interpreter, Process, boot
 
 __all__ = ["ForkServer", "can_fork"]
 
+log = logging.getLogger("kernel_python")
+
+#: How long the fork server may take to say what has become of a child that was killed; seconds.
+ANSWER_SECONDS = 10.0
 #: Longest message of the fork server's to us, in bytes.
 LONGEST = 4096
 
@@ -32,11 +40,17 @@ def can_fork() -> bool:
 
 
 class _Forked(Process):
-    """A child of the fork server. `handle`: a descriptor of the process; -1 as long as it is not known."""
+    """A child of the fork server. `handle`: a descriptor of the process; -1 as long as it is not known.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stderr: int, exited: Exited) -> None:
+    `unheard()` is called when nothing is heard of it that the fork server has to tell.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stderr: int, exited: Exited, unheard: Callable[[], None]
+    ) -> None:
         super().__init__(loop, stderr, exited)
         self.handle = -1
+        self._unheard = unheard
         self._code: int | None = None
         self._why = ""  # the process has ended, or never began, for a reason of the fork server's
         self._to_kill = False
@@ -45,13 +59,27 @@ class _Forked(Process):
         return self._code
 
     def kill(self) -> None:
-        self._to_kill = True
-        if self.handle >= 0:
-            with contextlib.suppress(ProcessLookupError):
+        first, self._to_kill = not self._to_kill, True
+        with contextlib.suppress(ProcessLookupError):
+            if self.handle >= 0:
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            elif self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+        if first:
+            self._loop.call_later(ANSWER_SECONDS, self._expect)
+
+    def _expect(self) -> None:
+        """By now the fork server should have told of the end, unless the system has not come to it."""
+        if self._code is not None:
+            return
+        poll = select.poll()
+        if self.handle >= 0:
+            poll.register(self.handle, select.POLLIN)
+        if self.handle < 0 or poll.poll(0):
+            self._unheard()
 
     def begun(self, pid: int, handle: int) -> None:
-        """The process is there."""
+        """The process is there. `handle`: -1 where we may not have another descriptor."""
         self.pid, self.handle = pid, handle
         if self._to_kill:
             self.kill()
@@ -83,20 +111,28 @@ class ForkServer:
         self._numbers = itertools.count(1)
         self._coming: dict[int, _Forked] = {}  # by the number of the request for it
         self._running: dict[int, _Forked] = {}  # by its process's id
-        self._unsent: deque[tuple[bytes, Given]] = deque()  # what the socket had no room for
+        self._unsent: deque[tuple[int, bytes, Given]] = deque()  # by number: what the socket had no room for
         self._environment: dict[str, str] = {}  # what its children inherit
 
     def start(self, loop: asyncio.AbstractEventLoop, given: Given, stderr: int, exited: Exited) -> Process:
         """See Launcher."""
         if self._control is None:
             self._begin(loop)
-        child = _Forked(loop, stderr, exited)
         number = next(self._numbers)
-        self._coming[number] = child
-        self._unsent.append((marshal.dumps((number, os.getcwd(), self._changes())), given))
+        message = marshal.dumps((number, _folder()))
+        child = self._coming[number] = _Forked(loop, stderr, exited, self._unheard)
+        self._unsent.append((number, message, given))
         if len(self._unsent) == 1:
             self._send()
         return child
+
+    def changes(self) -> dict[str, str | None]:
+        """See Launcher: what has changed in our environment since the fork server began."""
+        before, now = self._environment, dict(os.environ)
+        if before == now:
+            return {}
+        changes: dict[str, str | None] = {key: value for key, value in now.items() if before.get(key) != value}
+        return changes | dict.fromkeys(before.keys() - now.keys())
 
     def close(self) -> None:
         """End it, with all children that are left. It may start once more."""
@@ -110,7 +146,7 @@ class ForkServer:
         process.kill()
         process.wait()
         while self._unsent:
-            self._unsent.popleft()[1].close()
+            self._unsent.popleft()[2].close()
         gone = [*self._coming.values(), *self._running.values()]
         self._coming.clear()
         self._running.clear()
@@ -133,28 +169,32 @@ class ForkServer:
         self._loop, self._control = loop, ours
         loop.add_reader(ours.fileno(), self._read)
 
-    def _changes(self) -> dict[str, str | None]:
-        """Return what has changed in our environment since the fork server began; None: a variable is gone."""
-        before, now = self._environment, dict(os.environ)
-        if before == now:
-            return {}
-        changes: dict[str, str | None] = {key: value for key, value in now.items() if before.get(key) != value}
-        return changes | dict.fromkeys(before.keys() - now.keys())
+    def _unheard(self) -> None:
+        """It does not say what it has to: it was stopped, or hangs. Whoever needs a child would wait for ever."""
+        if self._process is not None:
+            log.error(
+                "the fork server, process %d, does not answer: it is ended, and with it the %d processes that came from it",
+                self._process.pid,
+                len(self._running),
+            )
+            self.close()
 
     def _send(self) -> None:
         """Ask for the children that have not been asked for."""
         control, unsent = self._control, self._unsent
         assert control is not None
         while unsent:
-            message, given = unsent[0]
+            number, message, given = unsent[0]
             descriptors = [given.socket, given.inbound, given.outbound, given.tickets, given.stderr, *_stdout()]
             try:
                 socket.send_fds(control, [message], descriptors)
             except BlockingIOError:
                 self._loop.add_writer(control.fileno(), self._send)
                 return
-            except OSError:  # it has ended, which the reader sees
-                return
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.ECONNRESET):  # it has ended, which the reader sees
+                    return
+                self._loop.call_soon(self._failed, number, error)
             unsent.popleft()
             given.close()
         self._loop.remove_writer(control.fileno())
@@ -173,11 +213,24 @@ class ForkServer:
         kind, number, value = marshal.loads(data)
         if kind == "begun":
             child = self._running[value] = self._coming.pop(number)
-            child.begun(value, descriptors[0])
+            child.begun(value, descriptors[0] if descriptors else -1)
         elif kind == "ended":
             self._running.pop(number).ended(value)
         else:
-            self._coming.pop(number).ended(1, f"can't be forked: {value}")
+            self._failed(number, value)
+
+    def _failed(self, number: int, why: object) -> None:
+        child = self._coming.pop(number, None)
+        if child is not None:
+            child.ended(1, f"can't be forked: {why}")
+
+
+def _folder() -> str:
+    """Return the folder that we are in, "" where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _stdout() -> list[int]:

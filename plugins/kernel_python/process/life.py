@@ -64,7 +64,7 @@ class Life:
         self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
         self._verbose = _model_log.isEnabledFor(logging.DEBUG)
         level = logging.DEBUG if self._verbose else logging.INFO
-        more = {"level": level, "mapped": ends.loans.size}
+        more = {"level": level, "mapped": ends.loans.size, "environment": launcher.changes()}
         self._send((wire.SETUP, wire.GREETING, {**setup, **more}))
         self._patience = setup["patience"]
         self._waiting = kernel.loop.call_later(self._patience, self._too_slow)

@@ -75,6 +75,9 @@ class Launcher(Protocol):
     def start(self, loop: asyncio.AbstractEventLoop, given: Given, stderr: int, exited: Exited) -> Process:
         """Start a child that gets `given`, and closes that here. On the loop's thread. Raises OSError."""
 
+    def changes(self) -> dict[str, str | None]:
+        """Return what a child that has just been started must change in its environment; None: a variable is to go."""
+
 
 @dataclass(frozen=True)
 class Ends:
@@ -223,6 +226,10 @@ class Interpreter:
         given.close()
         return _Started(loop, process, stderr, exited)
 
+    def changes(self) -> dict[str, str | None]:
+        """See Launcher: it was started with all of it."""
+        return {}
+
 
 def boot(
     command: tuple[str, ...],
@@ -249,14 +256,14 @@ def spawn(loop: asyncio.AbstractEventLoop, launcher: Launcher, exited: Exited) -
     ours, theirs = socket.socketpair()
     try:
         opened.append(theirs.detach())
-        opened += [create(), create()]
+        opened.append(create())
+        opened.append(create())
         opened += os.pipe()
         opened += os.pipe()
         end, inbound, outbound, reading, writing, stderr, their_stderr = opened
         os.set_blocking(reading, False)
         opened.append(os.dup(reading))
-        memory_in, memory_out = os.dup(inbound), os.dup(outbound)
-        opened += [memory_in, memory_out]
+        memory_in, memory_out = mapped(os.dup(inbound)), mapped(os.dup(outbound))
         given = Given(end, inbound, outbound, opened[7], their_stderr)
         process = launcher.start(loop, given, stderr, exited)
     except BaseException:
@@ -264,6 +271,5 @@ def spawn(loop: asyncio.AbstractEventLoop, launcher: Launcher, exited: Exited) -
         for descriptor in opened:
             os.close(descriptor)
         raise
-    memory = mapped(memory_out)
-    ends = Ends(ours, (reading, writing), Pool(mapped(memory_in)), Loans(memory), Notes(memory))
+    ends = Ends(ours, (reading, writing), Pool(memory_in), Loans(memory_out), Notes(memory_out))
     return process, ends

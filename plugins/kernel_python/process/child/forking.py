@@ -18,7 +18,7 @@ import sys
 
 __all__ = ["Given", "next_child"]
 
-LONGEST = 1 << 20
+LONGEST = 1 << 16
 #: The descriptors of one child: socket, memory in, memory out, tickets.
 Given = tuple[int, int, int, int]
 
@@ -47,7 +47,7 @@ def next_child(control: socket.socket) -> Given:
             data, descriptors, _, _ = socket.recv_fds(control, LONGEST, 8, socket.MSG_CMSG_CLOEXEC)
             if not data:
                 os._exit(0)
-            number, folder, changes = marshal.loads(data)
+            number, folder = marshal.loads(data)
             try:
                 child = os.fork()
             except OSError as error:
@@ -58,7 +58,7 @@ def next_child(control: socket.socket) -> Given:
                 os.close(wake)
                 os.close(waking)
                 control.close()
-                return _own(descriptors, folder, changes)
+                return _own(descriptors, folder)
             if child > 0:
                 handle = os.pidfd_open(child)  # it is not reaped before this, so this is no other process
                 _say(control, ("begun", number, child), handle)
@@ -67,8 +67,8 @@ def next_child(control: socket.socket) -> Given:
                 os.close(one)
 
 
-def _own(descriptors: list[int], folder: str, changes: dict[str, str | None]) -> Given:
-    """Make this fork a process of its own: standard streams, environment, folder, signals, random numbers."""
+def _own(descriptors: list[int], folder: str) -> Given:
+    """Make this fork a process of its own: standard streams, folder, signals, random numbers."""
     end, inbound, outbound, tickets, stderr, *stdout = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(stderr, 2)
@@ -76,12 +76,7 @@ def _own(descriptors: list[int], folder: str, changes: dict[str, str | None]) ->
     for one in stdout:
         os.dup2(one, 1)
         os.close(one)
-    for key, value in changes.items():
-        if value is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = value
-    with contextlib.suppress(OSError):  # it was there a moment ago, or is nobody's business
+    with contextlib.suppress(OSError):  # it has been removed, and we stay where we are
         os.chdir(folder)
     random.seed()
     numpy_random = sys.modules.get("numpy.random")

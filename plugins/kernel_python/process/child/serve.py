@@ -74,6 +74,11 @@ class Child:
         setup = self._setup
         assert setup is not None
         channel.send((wire.BEGUN,))
+        for key, value in setup["environment"].items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
         self._pool.limit(setup["mapped"])
         self._log = Forwarding(channel, setup["level"])
         os.register_at_fork(after_in_child=self._forked)
