@@ -131,7 +131,7 @@ def test_watch_a_syntax_error_and_its_repair(tmp_path: Path) -> None:
     with serving(tmp_path, repository, "--watch") as server, traffic(server, "m") as seen:
         lines = text.count("\n")
         model.write_text(f"{text}\n    def broken(:\n        pass\n")
-        wait_until(lambda: "NOT LOADED" in server.text(), 1.0)
+        wait_until(lambda: "NOT LOADED" in server.text())
         assert said(server) == 2 and server.request("GET", "/v2/health/ready")[0] == 200
         (model.parent / "helper.py").write_text("NUMBER = 10\n")
         time.sleep(1)
@@ -141,11 +141,11 @@ def test_watch_a_syntax_error_and_its_repair(tmp_path: Path) -> None:
         assert "      def broken(:\n" in shown
         assert shown.count("NOT LOADED") == 2, "once a change"
         model.write_text(text)
-        wait_until(lambda: "version 1 is served again" in server.text(), 1.0)
+        wait_until(lambda: "version 1 is served again" in server.text())
         assert said(server) == 11
         (repository / "other" / "1" / "helper.py").write_text("import no_such_module\n")
         (repository / "other" / "1" / "model.py").write_text("import helper\n")
-        wait_until(lambda: "ModuleNotFoundError: No module named 'no_such_module'" in server.text(), 1.0)
+        wait_until(lambda: "ModuleNotFoundError: No module named 'no_such_module'" in server.text())
         assert f"{repository / 'other' / '1' / 'helper.py'}:1:1\n" in server.text()
         assert said(server, "other") == 6
     assert seen.failures == [] and set(seen.values["m"]) == {2, 11}
@@ -157,11 +157,11 @@ def test_watch_waits_for_a_model_that_is_broken_at_the_start(tmp_path: Path) -> 
     text = model.read_text()
     model.write_text("import nothing_of_the_kind\n")
     with serving(tmp_path, repository, "--watch", "--model-control-mode=poll") as server:
-        wait_until(lambda: "m: at the start: NOT LOADED, nothing is served until it is mended" in server.text(), 2.0)
+        wait_until(lambda: "m: at the start: NOT LOADED, nothing is served until it is mended" in server.text())
         assert f"  {model}:1:1\n      import nothing_of_the_kind\n" in server.text()
         assert server.request("GET", "/v2/health/ready")[0] == 400
         model.write_text(text)
-        wait_until(lambda: "m: 1/model.py changed: version 1 is served again" in server.text(), 1.5)
+        wait_until(lambda: "m: 1/model.py changed: version 1 is served again" in server.text())
         assert said(server) == 2 and server.request("GET", "/v2/health/ready")[0] == 200
 
 
@@ -176,12 +176,12 @@ def test_poll(tmp_path: Path) -> None:
         write(copy, "new", 5)
         (copy / "new").rename(repository / "new")
         (repository / "m" / "1" / "helper.py").write_text("NUMBER = 20\n")
-        wait_until(lambda: states(server) == {"m": "READY", "new": "READY"}, 3.0)
-        wait_until(lambda: said(server, "m") == 21, 3.0)
+        wait_until(lambda: states(server) == {"m": "READY", "new": "READY"})
+        wait_until(lambda: said(server, "m") == 21)
         assert said(server, "new") == 6
         shutil.rmtree(repository / "new")
-        wait_until(lambda: states(server) == {"m": "READY"}, 3.0)
-        wait_until(lambda: server.infer("new", 1.0)[0] == 404, 3.0)
+        wait_until(lambda: states(server) == {"m": "READY"})
+        wait_until(lambda: server.infer("new", 1.0)[0] == 404)
         wait_until(lambda: len(seen.values["m"]) > 50)
     assert seen.failures == [] and set(seen.values["m"]) == {2, 21}
 

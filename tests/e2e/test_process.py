@@ -90,7 +90,7 @@ def test_kill_9_of_the_server_leaves_nothing(repository: Path, tmp_path: Path) -
             assert all(map(alive, pids))
             server.signal(signal.SIGKILL)
             server.process.wait()
-            wait_until(lambda: not any(map(alive, pids)), 2.0)
+            wait_until(lambda: not any(map(alive, pids)))
     assert shared_memory() == before
 
 
@@ -153,7 +153,7 @@ def test_a_server_that_cannot_wait_ends_its_children(repository: Path, tmp_path:
         wait_until(lambda: (model / "1" / "started").exists())
         server.signal()
         server.wait()
-    wait_until(lambda: not alive(pid_of(model)), 2.0)
+    wait_until(lambda: not alive(pid_of(model)))
 
 
 def test_a_load_that_fails_in_the_child_fails_the_start(repository: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_request_in_flight_is_answered(tmp_path: Path, pool: ThreadPoolExecutor)
     with serving(tmp_path, tmp_path / "models") as server:
         answer = sleeping(server, pool, folder, 1.5)
         server.signal()
-        wait_until(lambda: refused(server), 1.0)
+        wait_until(lambda: refused(server))
         assert not answer.done(), "it took longer than the model to close the port"
         status, body = answer.result(10)
         assert (status, body["outputs"][0]["data"]) == (200, [1.5])
@@ -156,7 +156,7 @@ def test_second_signal(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
         server.signal()
         began = time.monotonic()
         assert server.wait() == 1
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
         assert answer.exception(10) is not None or answer.result()[0] != 200
 
 
@@ -285,7 +285,7 @@ def test_the_process_ends_whatever_models_have_left(tmp_path: Path, values: tupl
         began = time.monotonic()
         server.signal()
         assert server.wait() == 0
-        assert time.monotonic() - began < (8 if left else 2)
+        assert time.monotonic() - began < (8 if left else 5)
         if 2 in values:
             pid = int((folder / "1/pid").read_text())
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
