@@ -36,6 +36,7 @@ class Instance:
         "decoupled",
         "drivers",
         "executor",
+        "has_waited",
         "idle",
         "iterative",
         "kept",
@@ -67,6 +68,7 @@ class Instance:
         self.zero_copy = False
         self.lends = False
         self.on_loop = False
+        self.has_waited = False  # on the loop, for a thread that needed it
         self.drivers: list[Any] | None = None
         self.outputs: frozenset[str] = frozenset()
         self.strict = bool(getattr(kernel, "strict_outputs", False))  # what the config lacks is the core's to refuse

@@ -38,7 +38,7 @@ Step = Callable[[Callable[[], None]], None]
 _POOL_SIZE = 64
 HELD_SECONDS = 1.0  # for how long nothing may come back from the loop before we look who holds it
 _HELD = (
-    "This call of a thread needs the event loop, which model '{0}' has been holding in {1}({2}) for over {3:.0f} s, as it would "
+    "This call of a thread needs the event loop, which model '{0}' has been holding in {1}({2}) for over {3:g} s, as it would "
     "if it waited there for this very call: a model on the loop must not wait for threads of its own. Call `exec()` in "
     '`execute` itself, or keep the model off the loop: parameters {{ key: "placement" value {{ string_value: "thread" }} }}'
 )
@@ -82,14 +82,17 @@ def wait_as_helper(instance: Instance, step: Step) -> None:
     kernel = instance.kernel
     woken = threading.Event()
     kernel.call_soon(step, woken.set)
-    while not woken.wait(HELD_SECONDS):
+    # Whoever has done it once does it again: the next time all others wait for a tenth of that.
+    seconds = HELD_SECONDS / 10 if instance.has_waited else HELD_SECONDS
+    while not woken.wait(seconds):
         turned = threading.Event()
         kernel.call_soon(turned.set)
-        if turned.wait(HELD_SECONDS) or woken.is_set():
+        if turned.wait(seconds) or woken.is_set():
             continue
         holder = _who_holds(instance)
         if holder is not None:
-            raise TritonModelException(_HELD.format(*holder, HELD_SECONDS))
+            instance.has_waited = True
+            raise TritonModelException(_HELD.format(*holder, seconds))
 
 
 def _who_holds(instance: Instance) -> tuple[str, str, int] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .cases import infer, tensor
+from .cases import infer, post, tensor
 from .comparing import compare
 from .conftest import Answers, Pairs, ask
 from .differences import Difference
@@ -150,6 +150,20 @@ RETURNS = {
     """,
 }
 
+#: Decoupled, by a coroutine that a plain `execute` returns.
+STREAMS = """
+class TritonPythonModel:
+    def execute(self, requests): return self.work(requests)
+    async def work(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for i in range(number_of([request])):
+                await asyncio.sleep(0)
+                text = json.dumps(show(await make("inner", [i]).async_exec()))
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([text], dtype=object))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 INNER = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -203,6 +217,9 @@ for _place in PLACEMENTS:
     CASES += [question(f"{name}, {_place}", f"sync_{_place}", number) for number, name in enumerate(_sync)]
     MODELS[f"async_{_place}"] = async_model(), _place
     CASES += [question(f"{name}, {_place}", f"async_{_place}", number) for number, name in enumerate(ASYNC)]
+    MODELS[f"streams_{_place}"] = STREAMS, _place
+    _stream = f"/v2/models/streams_{_place}/generate_stream"
+    CASES += [post(f"a decoupled coroutine, {count} responses, {_place}", _stream, {"X": [count]}) for count in (3, 0)]
     for _how, _code in RETURNS.items():
         MODELS[f"{_how}_{_place}"] = textwrap.dedent(_code), _place
         CASES.append(question(f"returns: {_how}, {_place}", f"{_how}_{_place}"))
@@ -219,7 +236,7 @@ def write(folder: Path) -> None:
             'backend: "python" max_batch_size: 0 instance_group { kind: KIND_CPU count: 1 }\n'
             f'input {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }} output {{ {output} dims: [ -1 ] }}\n'
             f'parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}\n'
-            f"model_transaction_policy {{ decoupled: {str(name == 'gen').lower()} }}\n"
+            f"model_transaction_policy {{ decoupled: {str(name == 'gen' or name.startswith('streams')).lower()} }}\n"
         )
 
 
