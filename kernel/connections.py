@@ -123,6 +123,10 @@ class ListeningFrontend:
         self._make = make
         self._scheme = scheme
 
+    async def reserve(self) -> None:
+        """Take the place, at which nobody is listened to yet. Raises OSError as `start` does."""
+        await self._listener.reserve(self._kernel.loop)
+
     async def start(self) -> None:
         """Listen. Raises OSError, in the reference's words when the place is taken."""
         await self._listener.start(self._kernel.loop, self._make)

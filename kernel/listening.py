@@ -14,8 +14,8 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kernel.addresses import Address, read_address
@@ -76,21 +76,37 @@ class Listener:
         self._reuse_port = reuse_port
         self._tls = tls
         self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []  # bound, and not listened at yet
         self._inode: tuple[int, int] | None = None  # of our socket's file
         self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
 
+    async def reserve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bind, and don't listen yet: who comes is refused, and nobody else gets the place. Raises OSError as `start` does."""
+        place = self.place
+        with self._in_words():
+            if place.path:
+                self._sockets = [self._bound(place.path)]
+            else:
+                self._sockets = _bound_together(await _targets(place, loop), place.port, self._reuse_port)
+                place.port = self._sockets[0].getsockname()[1]
+            self._names = [sock.getsockname() for sock in self._sockets]
+            guard(self)
+
     async def start(self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Listen. Raises OSError, in the reference's words when the place is taken."""
-        place = self.place
-        try:
-            if place.path:
-                sockets = [self._bound(place.path)]
-            else:
-                sockets = _bound_together(await _targets(place, loop), place.port, self._reuse_port)
-                place.port = sockets[0].getsockname()[1]
+        if not self._sockets:
+            await self.reserve(loop)
+        sockets, self._sockets = self._sockets, []
+        with self._in_words():
             await self._listen(loop, factory, sockets)
             self._names = [sock.getsockname() for server in self._servers for sock in server.sockets]
-            guard(self)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Put what goes wrong into the reference's words."""
+        place = self.place
+        try:
+            yield
         except UnicodeError as error:  # a host that no name server could be asked for
             raise self._failure(f"can't listen on '{place}': {error}") from error
         except OSError as error:
@@ -130,6 +146,9 @@ class Listener:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            sock.close()
         inode, self._inode = self._inode, None
         with suppress(OSError):
             if inode is not None and inode == _inode(self.place.path):

@@ -22,6 +22,7 @@ from kernel.model import Model
 from kernel.overrides import OverrideFolder
 from kernel.places import place_of
 from kernel.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
+from kernel.progress import Progress, Step
 from kernel.repository import (
     FileRepository,
     ModelFolder,
@@ -61,6 +62,7 @@ class Loader:
         found = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
         self.repositories = Repositories(found, namespacing=namespacing)
         self._retries = retries
+        self._progress = Progress(lambda: kernel.loop, lambda: kernel.clock())
         self._backends = backends
         self._auto_complete = auto_complete
         self._config_name = config_name
@@ -188,22 +190,26 @@ class Loader:
 
         A warm-up is outside of the limit: it may wait for other models that are still to be made.
         """
-        for left in range(self._retries, 0, -1):
-            made = await self._made(plan, number, limit)
-            if isinstance(made, Model):
-                return made
-            log.warning(
-                "model '%s' version %d failed to load and is tried again, %d times at most: %s",
-                plan.config.name, number, left, made.reason,
-            )  # fmt: skip
-        return await self._made(plan, number, limit)
+        with self._progress.loading(plan.config.name, number, plan.folder.path) as step:
+            for left in range(self._retries, -1, -1):
+                made = await self._made(plan, number, limit, step)
+                if isinstance(made, Model):
+                    self._progress.loaded(step)
+                    break
+                if left:
+                    log.warning(
+                        "model '%s' version %d failed to load and is tried again, %d times at most: %s",
+                        plan.config.name, number, left, made.reason,
+                    )  # fmt: skip
+        return made
 
-    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore) -> Model | Problem:
+    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore, step: Step) -> Model | Problem:
         config = plan.config
         try:
             async with limit:
-                model = await self._started(plan, config, number)
+                model = await self._started(plan, config, number, step)
             self.warming.add(model)
+            step.stage = "is warmed up"
             try:
                 await model.warm_up()
             except BaseException:
@@ -220,9 +226,10 @@ class Loader:
             return Problem(number, words, place_of(error, folder), cause_lines(error, folder), error)
         return model
 
-    async def _started(self, plan: LoadPlan, config: ModelConfig, number: int) -> Model:
+    async def _started(self, plan: LoadPlan, config: ModelConfig, number: int, step: Step) -> Model:
         backend = self.backend(config)
         if self._auto_complete:
+            step.stage = "completes its config"
             config = await self.in_thread(
                 backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
             )
@@ -230,6 +237,7 @@ class Loader:
         require_complete(config)
         backend.validate(config, plan.folder.path, (number,))
         model = Model(self._kernel, config, number, plan.folder.path)
+        step.stage = "makes its instances"
         await model.start(backend)
         return model
 

@@ -5,7 +5,7 @@ Records and errors only; loading.py makes them, rollout.py acts on them, others 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from kernel.overrides import OverrideFolder
 from kernel.places import SourcePlace, place_of
 from kernel.repository import ModelFolder
 
-__all__ = ["Listing", "LoadFailed", "LoadPlan", "NotRead", "Origin", "Problem", "Sighting", "behind"]
+__all__ = ["Listing", "LoadFailed", "LoadPlan", "NotRead", "Origin", "Problem", "Sighting", "StartFailed", "behind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +139,15 @@ def behind(error: ServingError) -> dict[str, str] | None:
     lines = [str(place), *(f"    {line}" for line in place.source.splitlines())] if place is not None and place.source else []
     lines += getattr(error, "causes", ())
     return {"table": "\n".join(f"    {line}" for line in lines)} if lines else None
+
+
+class StartFailed(ServingError):
+    """Models that were to be loaded at the start did not come up. `brief`: without the reasons, where they have been told."""
+
+    def __init__(self, failures: Mapping[str, ServingError], hints: Sequence[str]) -> None:
+        words = "failed to load all models"
+        reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
+        told = "".join(f"\n  {hint}" for hint in hints)
+        super().__init__(Code.INTERNAL, f"{words}{reasons}{told}")
+        names = " and ".join(f"'{name}'" for name in failures)
+        self.brief = f"{words}\n  {names} did not load, and the others were stopped; the reasons are above{told}"

@@ -21,7 +21,7 @@ from kernel.interfaces import Backend
 from kernel.loading import Loader
 from kernel.model import Model
 from kernel.overrides import check_model_name, remove_left_behind
-from kernel.plans import LoadPlan, behind
+from kernel.plans import LoadPlan, StartFailed, behind
 from kernel.reading import Reader, Wish, Work
 from kernel.repository import FileRepository
 from kernel.rollout import Rollout
@@ -110,9 +110,8 @@ class Registry:
             self.catalog.entry(name)
             log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
         if failures and self._exit_on_error:
-            reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
-            reasons += "".join(f"\n  {words}" for words in await self.loader.in_thread(self.loader.mistaken))
-            raise ServingError(Code.INTERNAL, f"failed to load all models{reasons}") from next(iter(failures.values()))
+            hints = await self.loader.in_thread(self.loader.mistaken)
+            raise StartFailed(failures, hints) from next(iter(failures.values()))
 
     def retire(self) -> None:
         """Nothing begins to serve any more; what serves goes on."""
@@ -156,7 +155,9 @@ class Registry:
         if self._rollout.stopping:
             raise _exiting()
         check_model_name(name)
-        names = [name] if wish.files else await self.loader.in_thread(self.loader.repositories.meant_by, name)
+        names = [name]
+        if self.loader.repositories.namespacing and not wish.files:  # elsewhere the claim is made before anybody else's turn
+            names = await self.loader.in_thread(self.loader.repositories.meant_by, name)
         failures = await self.bring_up(dict.fromkeys(names, wish), within)
         for one in names:
             if one not in failures:

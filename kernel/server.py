@@ -196,8 +196,24 @@ class Kernel:
         Raises ServingError when a repository is missing or, with `exit_on_error`, when a model fails to load; nothing is
         left running then.
         """
+        self.open()
+        loop = self.loop
+        try:
+            self.tracer.start()
+            await self._registry.start()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self.live = self.accepting = self.broken is None
+        if self._poll_seconds and self.live:
+            self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
+
+    def open(self) -> None:
+        """Take the running loop, on which front ends can be made from now on. `start` does so, too."""
         if self._stopped:
             raise ServingError(Code.UNAVAILABLE, "this Kernel has been stopped and can't start again; make a new one")
+        if hasattr(self, "mailbox"):
+            return
         loop = self.loop = asyncio.get_running_loop()
         # uvloop's own clock has milliseconds and stands still within a turn; ours is the one it is made from.
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
@@ -208,15 +224,6 @@ class Kernel:
         self.turn = Turn(loop)
         self.loop_thread = get_ident()
         guard(self)
-        try:
-            self.tracer.start()
-            await self._registry.start()
-        except BaseException:
-            await self.stop(0.0)
-            raise
-        self.live = self.accepting = self.broken is None
-        if self._poll_seconds and self.live:
-            self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
 
     @property
     def broken(self) -> ServingError | None:

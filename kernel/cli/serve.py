@@ -32,9 +32,11 @@ from kernel.cli.table import table
 from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
 from kernel.connections import ListeningFrontend
+from kernel.entries import UNLOADED, ModelIndex
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Frontend
 from kernel.logs import ProcessLog, set_up
+from kernel.plans import StartFailed
 from kernel.plugins import Plugins
 from kernel.server import Kernel
 from kernel.settings import LogSettings
@@ -222,10 +224,16 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
 
     limit = options.exit_timeout_secs + HELD_SECONDS
     Signals(loop, signalled, functools.partial(leave, 1), limit).start(signal.SIGTERM, signal.SIGINT)
+    frontends: list[Frontend] = []
     try:
         kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
+        kernel.open()
+        frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:
         return _not_created(error)
+    if not await _reserve(frontends):  # before models load, which may take minutes
+        await kernel.stop(0.0)
+        return 1
     Watchdog(kernel).start()
     loading = asyncio.ensure_future(kernel.start())
     stopping = asyncio.ensure_future(stop.wait())
@@ -238,8 +246,11 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     stopping.cancel()
     try:
         await loading
+    except StartFailed as error:
+        _log_models(kernel, stopped=True)
+        seen = options.log_error and not options.log_file
+        return _not_created(ServingError(error.code, error.brief) if seen else error)
     except ServingError as error:
-        _log_models(kernel)
         return _not_created(error)
     except Exception as error:
         log.exception("unexpected error while loading")
@@ -250,11 +261,6 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     elif options.watch:
         await kernel.stop(0.0)
         return _not_created(kernel.broken)
-    try:
-        frontends = kernel.plugins.frontends(kernel, options)
-    except ServingError as error:
-        await kernel.stop(0.0)
-        return _not_created(error)
     if not await _start(frontends):
         await kernel.stop(0.0)
         return 1
@@ -294,19 +300,34 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
     )
 
 
+async def _reserve(frontends: Sequence[Frontend]) -> bool:
+    """Take the ports, which nobody can connect to yet. Tell why not where one can't be had."""
+    for frontend in frontends:
+        if isinstance(frontend, ListeningFrontend):
+            try:
+                await frontend.reserve()
+            except OSError as error:
+                return await _not_started(frontend, error, frontends)
+    return True
+
+
+async def _not_started(frontend: Frontend, error: OSError, others: Sequence[Frontend]) -> bool:
+    if error.strerror is None:  # the front end has put it into words
+        log.error("%s", error)
+    else:
+        log.error("failed to start %s service at %s: Unavailable - %s", *_service(frontend), error.strerror)
+    for other in others:
+        await other.stop()
+    return False
+
+
 async def _start(frontends: Sequence[Frontend]) -> bool:
     """Open the ports. Tell why not and close them again where one can't be had."""
     for k, frontend in enumerate(frontends):
         try:
             await frontend.start()
         except OSError as error:
-            if error.strerror is None:  # the front end has put it into words
-                log.error("%s", error)
-            else:
-                log.error("failed to start %s service at %s: Unavailable - %s", *_service(frontend), error.strerror)
-            for started in frontends[:k]:
-                await started.stop()
-            return False
+            return await _not_started(frontend, error, frontends[:k])
         protocol, place = _service(frontend)
         log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), place)
     if not frontends:
@@ -387,11 +408,16 @@ def _not_created(error: ServingError) -> int:
     return 1
 
 
-def _log_models(kernel: Kernel) -> None:
-    rows = [
-        (line.name, line.version or "-", f"{line.state}: {line.reason}" if line.reason else line.state)
-        for line in kernel.index()
-        if line.state
-    ]
+def _log_models(kernel: Kernel, *, stopped: bool = False) -> None:
+    """Tell what became of the models. `stopped`: none is served, since some have failed; why they have was told."""
+
+    def status(line: ModelIndex) -> str:
+        if not line.reason:
+            return line.state
+        if stopped and line.reason == UNLOADED:
+            return "stopped: it had loaded, others have not"
+        return f"{line.state}: {line.reason.splitlines()[0] if stopped else line.reason}"
+
+    rows = [(line.name, line.version or "-", status(line)) for line in kernel.index() if line.state]
     if rows:
         log.info("models:", extra={"table": table(("Model", "Version", "Status"), rows)})

@@ -107,7 +107,7 @@ def test_at_the_start(tmp_path: Path) -> None:
     while error is not None:
         names.append(type(error).__name__)
         error = error.__cause__
-    assert names == ["ServingError", "LoadFailed", "RuntimeError", "KeyError"]
+    assert names == ["StartFailed", "LoadFailed", "RuntimeError", "KeyError"]
 
 
 @pytest.mark.parametrize(

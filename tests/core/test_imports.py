@@ -24,7 +24,7 @@ ROWS = (
     "scheduler answering batchers sequence_scheduler limited warming cached claims strict turn inflight instance statistics "
     "custom_metrics readiness mailbox bell forking conduct "
     "worker remote handover telling thread trace_file",
-    "registry arrivals catalog entries loading overrides plans polling reading repository rollout watching model",
+    "registry arrivals catalog entries loading overrides plans polling progress reading repository rollout watching model",
     "server settings tracer metadata listening connections hookspecs plugins logs local watchdog __init__",
     "cli testing __main__",
 )

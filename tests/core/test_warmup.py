@@ -182,6 +182,24 @@ def test_the_verbose_log_tells_each_sample(tmp_path: Path, caplog: pytest.LogCap
     assert "model 'm' instance m_0_0 is running warmup sample 's'" in caplog.messages
 
 
+def test_loading_speaks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """When it begins, when it is over, and every ten seconds what it is at."""
+    caplog.set_level(logging.INFO, "kernel")
+
+    async def main() -> None:
+        one, _ = kernel(tmp_path, {"m": BATCHED + sample()}, {"m": sleeping(25)})
+        async with one:
+            await asyncio.sleep(60)
+
+    run(main())
+    assert caplog.messages == [
+        "loading: m:1",
+        "still loading: m:1 for 10 s (is warmed up)",
+        "still loading: m:1 for 20 s (is warmed up)",
+        "loaded m:1 in 25.0 s",
+    ]
+
+
 def test_it_goes_past_the_queue_its_limits_and_the_order(tmp_path: Path) -> None:
     async def main() -> None:
         batching = (
@@ -456,9 +474,9 @@ def slow_to_come(backend: TestBackend, **seconds: float) -> None:
             loader = kernel._registry.loader
             started = loader._started
 
-            async def late(plan: Any, config: Any, number: int) -> Any:
+            async def late(plan: Any, config: Any, number: int, step: Any) -> Any:
                 await asyncio.sleep(seconds.get(config.name, 0.0))
-                return await started(plan, config, number)
+                return await started(plan, config, number, step)
 
             loader._started = late  # type: ignore[method-assign]
 

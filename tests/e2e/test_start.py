@@ -62,8 +62,12 @@ def test_failed_model_ends_the_start(models: Path) -> None:
     result = run("serve", models, *FREE_PORTS)
     assert result.returncode == 1
     assert "error: creating server: Internal - failed to load all models" in result.stderr.splitlines()
-    assert "ValueError: no weights today" in result.stderr
     assert re.search(r"^\| broken \| 1 +\| UNAVAILABLE: Internal: .*no weights today", result.stderr, re.M)
+    assert re.search(r"^\| echo   \| 1 +\| stopped: it had loaded, others have not +\|$", result.stderr, re.M)
+    assert result.stderr.count("ValueError: no weights today") == 2, "once as such, and in the table"
+    assert "  'broken' did not load, and the others were stopped; the reasons are above" in result.stderr.splitlines()
+    place = rf'^    {models}/broken/1/model\.py:\d+:\d+\n +raise ValueError\("no weights today"\)\n +\^$'
+    assert re.search(place, result.stderr, re.M)
     assert "Started HTTPService" not in result.stderr
 
 
@@ -178,6 +182,18 @@ def test_port_in_use(models: Path) -> None:
         result = run("serve", models, *FREE_PORTS, "--http-port", port)
     assert result.returncode == 1
     assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use " in result.stderr
+
+
+def test_a_port_in_use_is_noticed_before_models_load(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models", "slow", SLOW_TO_LOAD)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("serve", tmp_path / "models", *FREE_PORTS, f"--metrics-port={place.partition(':')[2]}")
+    assert result.returncode == 1
+    assert f"failed to start Metrics service: Unavailable - Socket '{place}' already in use " in result.stderr
+    assert "loading: " not in result.stderr and not (folder / "1/loading").exists()
 
 
 def has_ipv6() -> bool:

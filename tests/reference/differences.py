@@ -114,7 +114,7 @@ def refused(name: str, datatype: str) -> Difference:
 
 WITH_PLACE = Difference(
     "the reference keeps the reason to its log; ours tells it behind the reference's words, with the place at the end",
-    message=r"{reference}: .+ \(\S+:\d+:\d+\)",
+    message=r"{reference}: .+ \(.+:\d+:\d+\)",
 )
 WITH_REASON = Difference(
     "the reference keeps the reason to its log; ours tells it behind the reference's words",
