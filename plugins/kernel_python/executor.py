@@ -282,9 +282,7 @@ class SyncExecutor(ModelExecutor):
                 self._end_driving = waiting.drive_tasks(instance)
             try:
                 result = waiting.await_in_place(instance, coroutine)
-            except RuntimeError as error:
-                if coroutine.cr_frame is None:  # type: ignore[attr-defined]  # it has begun: this is its own
-                    raise
+            except waiting.CantWait as error:
                 coroutine.close()
                 instance.waits()
                 raise TritonModelException(_TOO_LATE.format(instance.model_name)) from error

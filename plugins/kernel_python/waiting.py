@@ -23,6 +23,7 @@ from kernel_python.faults import TritonModelException
 from kernel_python.questions import AT_ONCE, answer
 
 __all__ = [
+    "CantWait",
     "GreenletExit",
     "ask",
     "await_in_place",
@@ -158,6 +159,10 @@ def _tell(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(done)
     except RuntimeError:
         pass  # the loop is closed: nobody waits any more
+
+
+class CantWait(Exception):
+    """This execution is called without a greenlet that could be left."""
 
 
 class Driver(greenlet):
@@ -308,7 +313,7 @@ def drive_tasks(instance: Instance) -> Callable[[], None]:
 def await_in_place(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return what comes of a coroutine that a plain `execute` on the loop has returned; other work goes on meanwhile.
 
-    Raises RuntimeError where that execution may not wait; the coroutine is not begun then.
+    Raises CantWait where that execution may not wait; the coroutine is not begun then.
     """
     task: asyncio.Task[Outcome] | None = None
 
@@ -319,6 +324,8 @@ def await_in_place(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> A
 
     try:
         instance.kernel.wait_for(step)
+    except RuntimeError as error:
+        raise CantWait from error
     finally:
         if task is not None:
             task.cancel()  # if it has not ended, the execution was given up

@@ -9,13 +9,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["GreenletExit", "ask", "await_in_place", "drive", "drive_tasks", "future_for", "on_loop", "wait_for"]
+__all__ = ["CantWait", "GreenletExit", "ask", "await_in_place", "drive", "drive_tasks", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 
 
 class GreenletExit(BaseException):
     """Never raised here."""
+
+
+class CantWait(Exception):
+    """No `execute` runs on a loop of the kernel's here."""
 
 
 def on_loop(kernel: Any) -> bool:
@@ -76,5 +80,5 @@ def drive_tasks(instance: Any) -> Callable[[], None]:
 
 
 def await_in_place(instance: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """No `execute` runs on a loop of the kernel's here."""
-    raise RuntimeError("this is no loop of the kernel's")
+    """Not called here."""
+    raise CantWait
