@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 
 import uvloop
@@ -15,6 +17,7 @@ from kernel import Kernel
 
 
 async def main(repository: str) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 3)  # as apps have one
     async with Kernel(repository) as kernel:
         parser = argparse.ArgumentParser()
         kernel.plugins.add_options(parser)
@@ -23,7 +26,7 @@ async def main(repository: str) -> None:
         for frontend in frontends:
             await frontend.start()
         print(*(frontend.address for frontend in frontends), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        await asyncio.to_thread(os.read, 0, 1)  # no lock of `sys.stdin` is held, which a forked child would wait for
         for frontend in frontends:
             await frontend.drain()
             await frontend.stop()

@@ -183,11 +183,11 @@ def wait_until(condition: Callable[[], object], limit: float = 10.0) -> None:
 
 
 @contextmanager
-def embedded(loop: str) -> Iterator[str]:
-    """Run app.py, which embeds the kernel on the loop of that name and serves REPOSITORY; give its HTTP address."""
+def embedded(loop: str, repository: Path = REPOSITORY) -> Iterator[str]:
+    """Run app.py, which embeds the kernel on the loop of that name and serves the repository; give its HTTP address."""
     app = Path(__file__).with_name("app.py")
     process = subprocess.Popen(
-        [sys.executable, app, loop, REPOSITORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, app, loop, repository], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .serving import ECHO, Server, serving, wait_until, write_model
+from .serving import ECHO, Server, embedded, serving, wait_until, write_model
 
 #: `{call}` is made in a forked child that leaves what comes of it in the file `said`, and goes on until it is told to end.
 #: X[0] = 1 starts it, 2 terminates it; Y is its exit code then.
@@ -74,18 +76,23 @@ HELPER = """\
 PLACEMENT = 'parameters {{ key: "placement" value {{ string_value: "{}" }} }}'
 
 
+def write(repository: Path, placement: str, definition: str, call: str) -> Path:
+    """Write `echo`, and a model that forks its helper; return the file in which the helper says what it is."""
+    write_model(repository, "echo", ECHO, more=PLACEMENT.format("loop"))
+    body = HELPER.format(definition=definition, call=call)
+    return write_model(repository, "forks", body, more=PLACEMENT.format(placement)) / "1/said"
+
+
 @contextmanager
 def started(folder: Path, placement: str, definition: str, call: str = "self.call()") -> Iterator[tuple[Server, dict[str, Any]]]:
-    """Serve `echo` and a model that has forked its helper; give the server and what the helper has said of itself."""
-    write_model(folder / "models", "echo", ECHO, more=PLACEMENT.format("loop"))
-    body = HELPER.format(definition=definition, call=call)
-    forks = write_model(folder / "models", "forks", body, more=PLACEMENT.format(placement))
+    """Serve these, with the helper forked; give the server and what the helper has said of itself."""
+    file = write(folder / "models", placement, definition, call)
     said: dict[str, Any] = {}
     with serving(folder, folder / "models") as server:
         try:
             assert server.infer("forks", 1.0)[0] == 200, server.text()
-            wait_until((forks / "1/said").exists)
-            said.update(json.loads((forks / "1/said").read_text()))
+            wait_until(file.exists)
+            said.update(json.loads(file.read_text()))
             yield server, said
         finally:
             if said:
@@ -126,21 +133,65 @@ def test_a_forked_helper_has_nothing_of_the_server(tmp_path: Path, placement: st
         assert server.wait() == 0
 
 
-@pytest.mark.parametrize(("placement", "definition"), [("thread", "def"), ("loop", "async def"), ("thread", "async def")])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_helper_has_nothing_of_an_app_that_embeds_the_kernel(tmp_path: Path, loop: str) -> None:
+    """Not even the socket by which its loop hears of signals."""
+    file = write(tmp_path / "models", "thread", "def", "self.call()")
+    with embedded(loop, tmp_path / "models") as address:  # which would end with 3
+        infer = partial(ask, address, "forks")
+        assert infer(1.0) == 1.0
+        wait_until(file.exists)
+        said = json.loads(file.read_text())
+        try:
+            assert not [name for name in said["sockets"] if f", {address.rpartition(':')[2]})" in name], said
+            assert (said["signals"], said["wakeup"]) == ([signal.SIG_DFL] * 2, -1)
+            assert "can't call models" in said["called"]
+            assert infer(2.0) == -signal.SIGTERM
+            assert ask(address, "echo", 5.0) == 5.0
+        finally:
+            kill(said["pid"])
+
+
+def ask(address: str, model: str, value: float) -> float:
+    """Send one request; return Y[0]."""
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+        return float(json.loads(connection.getresponse().read())["outputs"][0]["data"][0])
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("placement", "definition"),
+    [
+        ("thread", "def"),
+        ("loop", "async def"),
+        ("thread", "async def"),
+        ("process", "def"),
+        ("process", "async def"),
+    ],
+)
 def test_a_child_that_comes_back_from_execute_ends(tmp_path: Path, placement: str, definition: str) -> None:
     """`os.fork()` without an end: the child must not serve."""
     with started(tmp_path, placement, definition, "None") as (server, _):
+        assert server.infer("forks", 2.0)[0] == 200
+        before = descendants(server.process.pid)
         for _ in range(3):
             assert server.infer("forks", 4.0)[0] == 200
-        assert server.infer("forks", 2.0)[0] == 200
         assert server.infer("echo", 5.0)[0] == 200
-        children = f"/proc/{server.process.pid}/task"
+        wait_until(lambda: descendants(server.process.pid) == before)
 
-        def none_left() -> bool:
-            found = " ".join(file.read_text() for file in Path(children).glob("*/children")).split()
-            return not any(alive(int(pid)) for pid in found)
 
-        wait_until(none_left)
+def descendants(pid: int) -> set[int]:
+    """Return the processes that a process has started, and those that these have, as far as they live."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            if alive(child):
+                found |= {child} | descendants(child)
+    return found
 
 
 def test_an_orphan_keeps_no_port(tmp_path: Path) -> None:

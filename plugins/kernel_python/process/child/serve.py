@@ -119,6 +119,8 @@ class Child:
         self._channel.sever(null, _refuse)
         os.close(null)
         self._log.stay()
+        if self._loop is not None:
+            self._loop.call_soon(os._exit, 1)  # one that comes back out of `execute` would wait here for ever
 
     def _fail(self, code: str, text: str, chain: Any = ()) -> None:
         self._channel.send((wire.FAILED, code, text, list(chain)))
