@@ -28,7 +28,6 @@ from kernel import (
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.completion import completed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
-from kernel_python.faults import describe
 from kernel_python.foresight import may_wait
 from kernel_python.imported import Imported
 from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
@@ -207,4 +206,4 @@ def _model_file(config: ModelConfig, version_folder: Path) -> Path:
 
 
 def _load_error(modules: PrivateModules, error: BaseException) -> ServingError:
-    return ServingError(Code.INTERNAL, describe(error, modules.main, modules.shown))
+    return ServingError(Code.INTERNAL, modules.describe(error))

@@ -226,7 +226,7 @@ class ModelExecutor:
         """Return the error of a batch whose `execute` raised."""
         instance = self.instance
         modules = instance.modules
-        text = describe(error, modules.main, modules.shown) if modules is not None else describe(error)
+        text = describe(error) if modules is None else modules.describe(error)
         ids = log_ids([request._core for request in requests])
         # An execution that nobody waits for any more often ends like this: what it has called was cancelled with it.
         level = logging.DEBUG if all(request._core.is_cancelled for request in requests) else logging.ERROR

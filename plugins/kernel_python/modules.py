@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_python.faults import public_names
+from kernel_python.faults import describe, public_names
 from kernel_python.views import ModelPath, views_of
 
 __all__ = ["SERVED_BY_US", "PrivateModules", "exists"]
@@ -33,6 +33,11 @@ log = logging.getLogger("kernel_python")
 PREFIX = "kernel_model_"
 #: Never taken from a model's folder: people leave stand-ins for these beside their models, to edit or test them alone.
 SERVED_BY_US = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
+
+_HIDDEN = (
+    "\n'{0}' is a module of the model's own, which libraries don't find by its name in the server; in a process of its own they "
+    'do: parameters {{ key: "placement" value {{ string_value: "process" }} }}\n'
+)
 
 _serials = itertools.count(1)
 _lock = threading.Lock()
@@ -242,6 +247,13 @@ class PrivateModules:
             getattr(self.owner, "model_name", ""), top, spec.origin, place,
         )  # fmt: skip
         return True
+
+    def describe(self, error: BaseException) -> str:
+        """Return what is told of an exception of the model's, see faults.py; and why, where that is our names' doing."""
+        text = describe(error, self.main, self.shown)
+        name = error.name if isinstance(error, ModuleNotFoundError) and error.name else "."
+        spec = None if "." in name else _find(f"{self.package}.{name}", self._folders)
+        return text if spec is None or spec.loader is None else text + _HIDDEN.format(name)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 

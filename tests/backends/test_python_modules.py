@@ -360,6 +360,31 @@ def test_own_classes_are_found_by_their_names(repo: Any, helpers: Any, tmp_path:
     assert done.stdout == "[5]\n"
 
 
+def test_a_library_that_looks_for_a_models_own_module_is_explained(repo: Any, helpers: Any) -> None:
+    """It can't know for whom it looks; in a process of its own it finds it."""
+    code = """
+import os
+def say():
+    path = os.path.join(pb_utils.get_model_dir(), "trained.npy")
+    return str(np.load(path, allow_pickle=True)[0].weights)
+"""
+    for name, placement in (("a", "thread"), ("b", "process")):
+        path = repo.add(name, code + SAY, io=f"{IN} {STRINGS}", files={"1/net.py": NET}, parameters={"placement": placement})
+        train = "import numpy, net; numpy.save('trained.npy', numpy.array([net.Net([7])], object))"
+        subprocess.run([sys.executable, "-c", train], cwd=path.parent, check=True)
+
+    async def main(kernel: Kernel) -> list[Any]:
+        return [await helpers.ask(kernel, name) for name in ("a", "b")]
+
+    refused, found = repo.run(main)
+    assert "message: ModuleNotFoundError: No module named 'net'\n\nAt:\n" in refused
+    assert refused.endswith(
+        "\n'net' is a module of the model's own, which libraries don't find by its name in the server; in a process of its own "
+        'they do: parameters { key: "placement" value { string_value: "process" } }\n'
+    )
+    assert found == ["[7]"]
+
+
 PATHS = {
     "append": "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'src'))\n",
     "insert": "import sys, os.path as p\nsys.path.insert(0, p.join(p.dirname(__file__), 'src'))\n",
