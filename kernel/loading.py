@@ -42,6 +42,8 @@ __all__ = ["Loader"]
 
 log = logging.getLogger("kernel")
 
+NO_CONFIG = "there is no config.pbtxt: inputs and outputs are what its auto_complete_config says, the rest is by default"
+
 
 class Loader:
     """Looks at, reads and makes the models of one kernel's repositories."""
@@ -77,6 +79,11 @@ class Loader:
     def mistaken(self) -> list[str]:
         """Return what to say about repositories that hardly are some."""
         return [words for repository in self.repositories.all if (words := repository.mistaken())]
+
+    def strays(self) -> list[str]:
+        """Return what to say about folders that are no models, in repositories that can be read."""
+        found = [(repository, strays) for repository in self.repositories.all if (strays := repository.strays())]
+        return [f"ignored in '{repository.given}', as it is no model: {', '.join(strays)}" for repository, strays in found]
 
     def names(self) -> set[str]:
         """Return the names of all models in the repositories. Raises ServingError where one can't be read."""
@@ -176,7 +183,8 @@ class Loader:
             if errors.stage == "A" or not folder.versions:
                 raise NotRead(name, errors, folder.path) from errors
             raise LoadFailed(name, [Problem.of(max(folder.versions), errors, folder.path)]) from errors
-        warnings = (*folder.warnings, *read.warnings, *missing_versions(read, folder.versions))
+        untold = (NO_CONFIG,) if read.source.kind == "none" and read.backend == "python" else ()
+        warnings = (*untold, *folder.warnings, *read.warnings, *missing_versions(read, folder.versions))
         try:
             versions = select_versions(read, folder.versions)
         except ConfigError as error:

@@ -89,6 +89,21 @@ class ProcessLog:
             if name.startswith("kernel"):
                 logging.Logger.setLevel(logging.getLogger(name), logging.DEBUG if options.verbose else logging.INFO)
 
+    def reopen(self) -> None:
+        """Go on in a new file of the same name, where the old one was moved away. Keeps the old one where that fails."""
+        handler = self._handler
+        if not isinstance(handler, logging.FileHandler):
+            return
+        handler.acquire()
+        try:
+            old, handler.stream = handler.stream, handler._open()
+            if old is not None:
+                old.close()
+        except OSError as error:
+            logging.getLogger("kernel").error("the log file can't be opened anew, the old one goes on: %s", error)
+        finally:
+            handler.release()
+
     def protect(self) -> None:
         """Log what the server says whatever is done to `logging` from now on. Again: for loggers that have come since."""
         _OwnLogger.home = self._handler

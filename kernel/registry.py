@@ -95,6 +95,8 @@ class Registry:
             self.broken = missing
             self.catalog.broken = True
             return
+        for words in await self.loader.in_thread(self.loader.strays):
+            log.info("%s", words)
         if self._explicit:
             await self.loader.in_thread(remove_left_behind)
             names = {one for name in self._load_models for one in self.loader.repositories.meant_by(name)}

@@ -7,6 +7,7 @@ business of `kernel/config.py` and the backends; what is loaded, of the registry
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,13 @@ __all__ = [
 #: Folders beside the version folders that hold other things.
 _OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
 
+#: Folders that systems and archives leave beside models.
+_STRAYS = frozenset({"lost+found", "__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information"})
+
 _MAX_VERSION = 2**63 - 1
+
+#: Where the reference can fetch models from. A Path has one slash fewer.
+_REMOTE = re.compile(r"(s3|gs|as|http|https|hdfs):/")
 
 #: What stands between a namespace and a name, as in the reference's own identifiers.
 _OF = "::"
@@ -90,9 +97,14 @@ class FileRepository:
         found = {}
         for name in names:
             folder = self.find(name)
-            if folder is not None:
+            if folder is not None and not _is_stray(folder):
                 found[name] = folder
         return found
+
+    def strays(self) -> list[str]:
+        """Return the folders that are no models, though they are where models are: what systems and archives leave behind."""
+        folders = [folder for name in sorted(_STRAYS) if (folder := self.find(name)) is not None]
+        return [folder.name for folder in folders if _is_stray(folder)]
 
     def mistaken(self) -> str:
         """Return what to say where the repository is one model's folder, which is easily named in its place; else nothing."""
@@ -180,12 +192,19 @@ def bare_name(name: str) -> str:
     return name.rpartition(_OF)[2]
 
 
+def _is_stray(folder: ModelFolder) -> bool:
+    return folder.name in _STRAYS and not folder.versions and not (folder.path / "config.pbtxt").is_file()
+
+
 def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__pycache__"
 
 
 def _no_repository(path: Path, error: OSError) -> ServingError:
     words = f"failed to stat file {path}"
+    remote = _REMOTE.match(str(path))
+    if remote is not None and isinstance(error, FileNotFoundError):
+        words += f": folders are served, nothing is fetched from {remote[1]}://; copy the models into a folder, or mount it"
     reason = "it is not a folder" if isinstance(error, NotADirectoryError) else error.strerror
     return ServingError(Code.INTERNAL, f"{words}: {reason}" if not isinstance(error, FileNotFoundError) else words)
 

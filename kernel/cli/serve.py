@@ -105,7 +105,8 @@ examples:
 
 The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
 then on, closes the ports half a second later, tells its clients to go elsewhere and serves them until
-nothing is in flight, for --exit-timeout-secs at most; a second signal ends it at once.
+nothing is in flight, for --exit-timeout-secs at most; a second signal ends it at once. SIGHUP opens
+the log file anew.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 
@@ -224,6 +225,8 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
 
     limit = options.exit_timeout_secs + HELD_SECONDS
     Signals(loop, signalled, functools.partial(leave, 1), limit).start(signal.SIGTERM, signal.SIGINT)
+    if options.log_file:
+        loop.add_signal_handler(signal.SIGHUP, process_log.reopen)  # sent by who has moved the file away
     frontends: list[Frontend] = []
     try:
         kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))

@@ -6,6 +6,7 @@ Each rule notes what it finds and goes on, so that one look finds everything (sp
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
@@ -161,11 +162,20 @@ def _check_backend(report: Report) -> None:
     report.fail("B", ("backend",), words, f"installed are {listed(installed)}{did_you_mean(backend, installed)}")
 
 
+#: What the server reads of a python model's parameters. The others are the model's own, and near names may be meant so.
+_KNOWN = frozenset({"placement", "zero_copy", "max_concurrency", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
+
+
 def _check_parameters(report: Report) -> None:
     """The parameters by which this server places python models; the reference has none of them, hence no words."""
     if report.message.backend != "python":
         return
     parameters = {key: value.string_value for key, value in report.message.parameters.items()}
+    for key in parameters.keys() - _KNOWN:
+        for near in difflib.get_close_matches(key.lower(), {known.lower(): known for known in _KNOWN}, n=1, cutoff=0.85):
+            name = next(known for known in _KNOWN if known.lower() == near)
+            if name not in parameters:
+                report.warn(("parameters", Key(key)), f"the server does not read the parameter '{key}'; did you mean '{name}'?")
     for key, allowed in (("placement", _PLACEMENTS), ("zero_copy", _BOOLEANS)):
         if key in parameters and parameters[key].lower() not in allowed:
             _bad_parameter(

@@ -21,6 +21,9 @@ __all__ = ["Session", "SharedSessions", "model_file", "open_session"]
 
 log = logging.getLogger("kernel_onnx")
 
+#: How a file begins that stands for one that Git LFS has not fetched.
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
 DEFAULT_FILENAME = "model.onnx"
 
 
@@ -64,6 +67,9 @@ def open_session(
     Raises ServingError that names the file and the cause.
     """
     file = model_file(config, folders[1])
+    if _is_pointer(file):
+        words = f"failed to load {file} for model '{config.name}': it is a pointer of Git LFS and not the model itself"
+        raise ServingError(Code.INTERNAL, f"{words}; 'git lfs pull' fetches that")
     runtime = load(config.name)
     wanted = providers(config, kind, device_id)
     require(config, wanted, runtime.get_available_providers(), instance)
@@ -85,6 +91,15 @@ def open_session(
             f"loaded, are those that onnxruntime {runtime.__version__} needs installed (CUDA, cuDNN)?",
         )
     return Session(runtime, inner, file, read_signature(inner, file))
+
+
+def _is_pointer(file: Path) -> bool:
+    """Whether a file stands for one that Git LFS has not fetched."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False  # onnxruntime has the last word
 
 
 def _options(runtime: Any, settings: RunSettings, model_folder: Path, to_look: bool) -> Any:

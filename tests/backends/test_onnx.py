@@ -414,6 +414,12 @@ def test_weights_may_lie_in_files_beside_the_model(repo: OnnxRepo) -> None:
     repo.run(main)
 
 
+def test_what_git_lfs_has_not_fetched_is_named(repo: OnnxRepo) -> None:
+    file = repo.add("m", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    words = "it is a pointer of Git LFS and not the model itself; 'git lfs pull' fetches that"
+    assert f"failed to load {file} for model 'm': {words}" in repo.load_error("m")
+
+
 def test_a_missing_file_of_weights_is_named(repo: OnnxRepo) -> None:
     external(repo.folder / "m" / "1")
     (repo.folder / "m" / "1" / "weights.bin").unlink()

@@ -193,6 +193,31 @@ def test_trees_are_made_by_many_threads_at_a_time() -> None:
 # -- auto_complete_config ----------------------------------------------------------------------------------------------
 
 
+def test_a_model_without_a_config_is_told_of(repo: Any, caplog: pytest.LogCaptureFixture) -> None:
+    file = repo.add(
+        "m",
+        """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
+                config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
+                return config
+
+            def execute(self, requests):
+                return [None for request in requests]
+        """,
+    )
+    (file.parents[1] / "config.pbtxt").unlink()
+
+    async def main(kernel: Kernel) -> None:
+        assert kernel.versions("m") == [1]
+
+    repo.run(main)
+    words = "inputs and outputs are what its auto_complete_config says, the rest is by default"
+    assert f"model 'm': there is no config.pbtxt: {words}" in caplog.messages
+
+
 def test_a_model_completes_its_config(repo: Any, helpers: Any) -> None:
     code = (
         helpers.ECHO

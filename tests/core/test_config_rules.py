@@ -142,6 +142,15 @@ RULES = [
 ]  # fmt: skip
 
 
+def test_a_parameter_that_nobody_reads_and_that_is_nearly_one(tmp_path):
+    text = "backend: 'python' parameters { key: 'placment' value { string_value: 'loop' } }"
+    (warning,) = read(tmp_path, text + " parameters { key: 'place' value { string_value: 'x' } }").warnings
+    assert warning.endswith(": the server does not read the parameter 'placment'; did you mean 'placement'?")
+    assert "config.pbtxt:1:" in warning
+    both = text + " parameters { key: 'placement' value { string_value: 'loop' } }"
+    assert read(tmp_path, both).warnings == (), "who says both means both"
+
+
 @pytest.mark.parametrize(("stage", "text", "says"), RULES, ids=[case[2][:60] for case in RULES])
 def test_rules(tmp_path, stage, text, says):
     (one,) = mistakes(

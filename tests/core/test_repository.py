@@ -243,6 +243,22 @@ def test_a_model_is_no_repository(tmp_path):
     assert model.mistaken() == f"'{tmp_path}/m' holds a config.pbtxt, so it is a model itself; its repository is '{tmp_path}'"
 
 
+def test_what_systems_and_archives_leave_is_no_model(tmp_path):
+    for name in ("lost+found", "__MACOSX/a", "@eaDir/1", "m/1"):
+        (tmp_path / name).mkdir(parents=True)
+    repository = FileRepository(tmp_path)
+    assert sorted(repository.scan()) == ["@eaDir", "m"], "what has a version may well be a model"
+    assert repository.strays() == ["__MACOSX", "lost+found"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "hdfs"])
+def test_folders_are_served(scheme):
+    with pytest.raises(ServingError) as caught:
+        FileRepository(f"{scheme}://bucket/models").scan()
+    words = f": folders are served, nothing is fetched from {scheme}://; copy the models into a folder, or mount it"
+    assert str(caught.value) == f"failed to stat file {scheme}:/bucket/models{words}"
+
+
 def test_what_a_killed_process_has_left_is_removed(tmp_path, monkeypatch):
     """And nothing that is in use, in this process or in another, nor what is somebody else's."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

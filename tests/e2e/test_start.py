@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import socket
 import urllib.request
 from pathlib import Path
@@ -48,6 +49,28 @@ def test_log_format_and_file(models: Path, tmp_path: Path) -> None:
     assert result.returncode == 1
     assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ \w+\.py:\d+\] "failed to start HTTP service', log.read_text(), re.M)
     assert result.stderr == ""
+
+
+def test_the_log_file_is_opened_anew(models: Path, tmp_path: Path) -> None:
+    """At SIGHUP, as who rotates logs wants it. Folders that are no models are told in one line."""
+    (models / "lost+found").mkdir()
+    (models / "__MACOSX").mkdir()
+    log, old = tmp_path / "kernel.log", tmp_path / "kernel.log.1"
+    arguments = [models, f"--log-file={log}"]
+    server = Server(tmp_path / "console", arguments)
+    try:
+        wait_until(lambda: log.exists() and "Started Metrics Service" in log.read_text(), 30.0)
+        log.rename(old)
+        server.signal(signal.SIGHUP)
+        wait_until(log.exists)
+        server.signal()
+        assert server.wait() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert "SIGTERM: stopping" in log.read_text() and "SIGTERM" not in old.read_text()
+    assert f"ignored in '{models}', as it is no model: __MACOSX, lost+found" in old.read_text()
+    assert server.text() == ""
 
 
 @pytest.mark.parametrize("flag", ["--log-info=false", "--log-info=0", "--log-info=FALSE"])
