@@ -54,7 +54,7 @@ class ServingError(Exception):
 
 
 #: A frame of model code: file, line, function, and bytes of the line before the place, None where that is not known.
-Frame = tuple[str, int, str, int | None]
+Frame = tuple[str, int, str, "int | None"]
 
 
 class ModelError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import json
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kernel
+import kernel_python
 from kernel import Kernel
 
 TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
@@ -286,3 +289,71 @@ def test_the_folder_of_unpacked_archives_is_ours(
     assert f"{unpacked} is not a folder of this user alone" in repo.load_error("a")
 
 
+
+
+# -- older Pythons ---------------------------------------------------------------------------------------------------------
+
+PLUGINS = Path(kernel_python.__file__).parents[1]
+#: What a child begins with; the rest is imported from there.
+FIRST = ["kernel_python/process/child/start.py", "kernel_python/process/child/serve.py", "triton_python_backend_utils.py",
+         "kernel_python/process/child/bls.py", "kernel_python/process/child/waiting.py"]  # fmt: skip
+#: What stands in the place of these there.
+REPLACED = {"kernel_python.bls", "kernel_python.waiting", "kernel_python"}
+
+
+def in_children() -> list[Path]:
+    """Return the files that run in children."""
+    core = ast.parse((PLUGINS / "kernel_python/process/child/core.py").read_text())
+    (names,) = [node.value for node in core.body if isinstance(node, ast.Assign) and node.targets[0].id == "_NAMES"]  # type: ignore[attr-defined]
+    found = [Path(kernel.__file__).parent / f"{name}.py" for name in ast.literal_eval(names)]
+    pending = [PLUGINS / name for name in FIRST]
+    while pending:
+        path = pending.pop()
+        if path in found or not path.is_file():
+            continue
+        found.append(path)
+        for node in ast.parse(path.read_text()).body:
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            modules += [f"{modules[0]}.{name.name}" for name in node.names] if isinstance(node, ast.ImportFrom) else []
+            pending += [PLUGINS / f"{name.replace('.', '/')}.py" for name in modules if name not in REPLACED]
+    return found
+
+
+class _Newer(ast.NodeVisitor):
+    """Finds what Python 3.9 can't do when it runs a module: types joined by `|` outside of annotations."""
+
+    def __init__(self) -> None:
+        self.lines: list[int] = []
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_arg(self, node: ast.arg) -> None:
+        pass
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for one in [*node.decorator_list, *node.args.defaults, *node.body]:
+            self.visit(one)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        sides = [one for one in (node.left, node.right) if isinstance(one, ast.Constant) and one.value is None]
+        if isinstance(node.op, ast.BitOr) and sides:
+            self.lines.append(node.lineno)
+        self.generic_visit(node)
+
+
+def test_what_runs_in_children_is_for_python_3_9() -> None:
+    """Their Python may be older than the server's; where none is installed to try it, this sees the usual mistakes."""
+    files = in_children()
+    assert {"errors.py", "executor.py", "background.py", "pool.py", "channel.py"} <= {path.name for path in files}
+    wrong = []
+    for path in files:
+        tree = ast.parse(path.read_text(), feature_version=(3, 9))  # `match`, `except*` and the like
+        newer = _Newer()
+        newer.visit(tree)
+        wrong += [f"{path}:{line}" for line in newer.lines]
+    assert not wrong, "`X | None` is evaluated: put it in quotes"
