@@ -63,9 +63,6 @@ class Warming:
         requests = [sample.request(self._scheduler.name, outcome.respond) for _ in range(sample.batch_size)]
         for request in requests:
             prepare(request, sample)
-        log.debug(
-            "model '%s' instance %s is running warmup sample '%s'", self._scheduler.name, instance.name, sample.name
-        )
         self._scheduler.warm_up(instance, Batch(requests, sum(request.batch_size for request in requests)))
         await over
         if self._given_up and not outcome.errors:
@@ -107,7 +104,11 @@ async def _warm_up(
             if sample.batch_size > largest:
                 words = f"batch size {sample.batch_size} for '{instance.name}', max allowed is {largest}"
                 raise failure(sample, [words] * sample.batch_size)
-            for _ in range(sample.count):
+            for iteration in range(1, sample.count + 1):
+                log.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    scheduler.name, instance.name, sample.name, iteration,
+                )  # fmt: skip
                 if errors := await warming.execute(instance, sample, prepare):
                     raise failure(sample, errors)
     finally:

@@ -174,12 +174,13 @@ def test_the_verbose_log_tells_each_sample(tmp_path: Path, caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG, "kernel")
 
     async def main() -> None:
-        one, _ = kernel(tmp_path, {"m": BATCHED + sample()})
+        one, _ = kernel(tmp_path, {"m": BATCHED + sample(count=2)})
         async with one:
             pass
 
     run(main())
-    assert "model 'm' instance m_0_0 is running warmup sample 's'" in caplog.messages
+    words = "model 'm' instance m_0_0 is running warmup sample 's' for iteration {}"
+    assert [line for line in caplog.messages if "warmup" in line] == [words.format(1), words.format(2)]
 
 
 def test_loading_speaks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
