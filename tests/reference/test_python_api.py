@@ -67,6 +67,11 @@ SYNC = {
             said(lambda: next(it))])(make("gen", [4.0]).exec(decoupled=True))]""",
     "an iterator by next": """(lambda it: [[show(next(it)) for _ in range(4)], said(lambda: next(it)), [show(r) for r in it],
         show(next(iter(it)))])(make("gen", [3.0]).exec(decoupled=True))""",
+    "a loop after the last was taken": """(lambda it: [[show(next(it)) for _ in range(4)], [show(r) for r in it]])(
+        make("gen", [3.0]).exec(decoupled=True))""",
+    "a loop after the only one was taken": """(lambda it: [show(next(it)), [show(r) for r in it]])(
+        make("inner").exec(decoupled=True))""",
+    "a response with an error": """[show(r) for r in make("nope").exec(decoupled=True)][0][:76]""",
     "pickles of pb_utils": """[said(lambda: repr(pickle.loads(pickle.dumps(pb_utils.TritonModelException("x", 3))))),
         repr(copy.copy(pb_utils.TritonModelException("y"))), pb_utils.TritonModelException.__module__]""",
     "own classes by name": """[repr(pickle.loads(pickle.dumps(Own(3)))), pickle.dumps(Own(3)).hex(), repr(copy.deepcopy(Own(4))),
