@@ -56,7 +56,7 @@ class MetricFamily:
         if not texts or not isinstance(kind, MetricKind) or rest or unknown:
             given = [one for one in (name, description, kind, *rest) if one is not _MISSING]
             raise incompatible("__init__", _SIGNATURE, given, unknown)
-        instance = self._instance = calling_instance("MetricFamily")
+        instance = self._instance = calling_instance("MetricFamily", anybody=True)
         try:
             self._family = instance.kernel.custom_metrics.family(_text(name), _text(description), int(kind))
         except ServingError as error:

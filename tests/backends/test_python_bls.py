@@ -517,20 +517,23 @@ def test_calls_by_a_library_on_a_thread_of_its_own(repo: Any, helpers: Any, tmp_
         "    while asked.get():\n"
         "        x = pb_utils.Tensor('X', np.ones(1, np.float32))\n"
         "        call = pb_utils.InferenceRequest(model_name='inner', inputs=[x], requested_output_names=[])\n"
-        "        told.put((call.exec(), pb_utils.is_model_ready('inner')))\n"
+        "        family = pb_utils.MetricFamily('by_a_library', 'of a thread', pb_utils.MetricFamily.COUNTER)\n"
+        "        count = family.Metric()\n"
+        "        count.increment(2)\n"
+        "        told.put((call.exec(), pb_utils.is_model_ready('inner'), count.value()))\n"
         "threading.Thread(target=work, daemon=True).start()\n"
         "def call():\n    asked.put(True)\n    return told.get(timeout=20)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     repo.add("inner", ADD_ONE)
     body = """
-response, ready = library_for_test.call()
-return tell(requests, [show(response), ready])
+response, ready, count = library_for_test.call()
+return tell(requests, [show(response), ready, count])
 """
     code = caller(body, rest="\n    def finalize(self):\n        library_for_test.asked.put(False)\n")
     repo.add("outer", "import library_for_test\n" + code, io=TEXT)
     try:
-        assert repo.run(lambda kernel: ask(kernel, helpers)) == [[[2.0]], True]
+        assert repo.run(lambda kernel: ask(kernel, helpers)) == [[[2.0]], True, 2.0]
     finally:
         sys.modules.pop("library_for_test", None)
 
