@@ -80,6 +80,9 @@ def _check_reshape(report: Report, who: str, io: Any, at: Path) -> None:
     if wrong or not dims or any(dim < 1 and dim != -1 for dim in dims):
         return
     got = f"got dims {dims} and reshape {shape}"
+    if (-1 in dims) != (-1 in shape):  # for the reference one of them has no size, so they differ in it
+        report.fail("B", where, f"{who} has different size for dims and reshape{suffix}", got)
+        return
     if dims.count(-1) != shape.count(-1):
         report.fail(
             "B", where, f"{who} has different number of variable-size dimensions for dims and reshape{suffix}", got

@@ -71,6 +71,8 @@ RULES = [
     ("B", "backend: 'python' input { name: 'X' data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 2, 3 ] } }",
      "model input 'X' has different size for dims and reshape for m — got dims [4] and reshape [2, 3]: 4 and 6 elements"),
     ("B", "backend: 'python' input { name: 'X' data_type: TYPE_FP32 dims: [ 2, -1, 3 ] reshape { shape: [ 3, -1, 2 ] } }", "model input 'X' has different size for dims and reshape for m"),
+    ("B", "backend: 'python' input { name: 'X' data_type: TYPE_FP32 dims: [ -1, 2 ] reshape { shape: [ 2 ] } }",
+     "model input 'X' has different size for dims and reshape for m — got dims [-1, 2] and reshape [2]"),
     ("B", "backend: 'python' output { name: 'X' data_type: TYPE_FP32 dims: [ -1 ] reshape { shape: [ -1, -1 ] } }",
      "model output 'X' has different number of variable-size dimensions for dims and reshape for m"),
     ("B", "backend: 'python' input { name: 'X' data_type: TYPE_FP32 dims: [ 1 ] format: FORMAT_NHWC }", "model input NHWC/NCHW require 3 dims for m"),
