@@ -77,7 +77,7 @@ class Plan:
         self.at = {step.index: step for step in steps}
         self.outputs = outputs
         self.writers = writers
-        self.sources = tuple(writers[name][0].index for name in outputs)
+        self.sources = tuple(writers[name][0].index for name in outputs if name in writers)  # others are passed on
         self.waiting: tuple[int, ...] = ()
         self.feed = Feed(())
         self.dims: tuple[tuple[int, ...], ...] = ()

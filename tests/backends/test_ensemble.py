@@ -184,6 +184,18 @@ def test_steps_in_any_order_of_the_config(tmp_path: Path) -> None:
     serve(tmp_path, models, {"a": adding(1), "b": adding(10), "c": adding(100)}, main)
 
 
+def test_an_input_that_is_an_output_is_passed_on(tmp_path: Path) -> None:
+    """As the reference does; it was a KeyError at load."""
+
+    async def main(client: Client, backend: TestBackend) -> None:
+        client.send("e", "r", [1])
+        ((_, response, final),) = client.answers["r"]
+        assert response is not None and final and response.error is None
+        assert (response["X"].tolist(), response["Y"].tolist()) == ([1], [2])
+
+    serve(tmp_path, {"e": ensemble("X", "XY", "a X=X -> Y=Y"), "a": model()}, {"a": adding(1)}, main)
+
+
 def test_independent_steps_run_at_the_same_time(tmp_path: Path) -> None:
     async def main(client: Client, backend: TestBackend) -> None:
         client.send("e", "r", [1])
