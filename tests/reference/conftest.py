@@ -43,6 +43,10 @@ Told = TypeVar("Told")
 
 MODELS = Path(__file__).parent / "models"
 SETTLE_LIMIT_S = 20.0
+
+#: What comes from a server that dies, and from one that means it: closed without an answer, UNAVAILABLE.
+CUT_OFF = (("HTTP/1.1", 0), ("gRPC", 14))
+LAST_BREATH_S = 0.1
 #: All that is asked over gRPC of the servers that loaded models/plain.
 GRPC_PLAIN = [
     *cases_grpc.ADMIN,
@@ -232,7 +236,9 @@ class Line:
             if case.settle:
                 settle(self.server)
         except OSError as error:
-            return Answer(NO_ANSWER, f"no answer: {error!r}")
+            result = Answer(NO_ANSWER, f"no answer: {error!r}")
+        if result.status == NO_ANSWER or (result.version, result.status) in CUT_OFF:
+            self.server.dies_within(LAST_BREATH_S)
         return result
 
 
@@ -242,6 +248,7 @@ def alive(server: servers.Server, story: Callable[[], Told]) -> Told:
         try:
             result = story()
         except Exception:
+            server.dies_within(LAST_BREATH_S)
             if not server.has_died():
                 raise
         else:

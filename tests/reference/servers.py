@@ -135,6 +135,12 @@ class Server:
         """Whether it has ended, or has said that it is about to."""
         return self.process.poll() is not None or self._tells_a_fault()
 
+    def dies_within(self, seconds: float) -> None:
+        """Give it so long to end, if it is about to: a connection is closed before the process has gone."""
+        if self.mortal:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+
     def may_restart(self) -> bool:
         return self.mortal and self.restarts < RESTARTS
 

@@ -29,7 +29,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path != "/v2/health/live":
             asked += 1
         if self.path == "/die" and life < int(sys.argv[2]):
-            print("Signal (11) received.", flush=True)
+            if life % 2:  # otherwise it goes without a word
+                print("Signal (11) received.", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         body = str(asked).encode()
         self.send_response(200)
@@ -85,7 +86,7 @@ def test_ours_is_not_started_again(dying: Start) -> None:
     server = dying(1, mortal=False)
     with Line(server) as line:
         line.ask(Case("", path="/die"))
-        assert line.ask(Case("", path="/a")).status == NO_ANSWER
+        assert line.ask(Case("", path="/a")).status in (NO_ANSWER, 0)
     assert server.restarts == 0
 
 
