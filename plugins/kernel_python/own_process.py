@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing.process
 import os
 import signal
 from collections.abc import Callable
@@ -40,6 +41,12 @@ def _reads_command_line(parser: Any, args: Any = None, *more: Any, **named: Any)
     return args is None
 
 
+def _starts_afresh(process: Any, *args: Any, **named: Any) -> bool:
+    """Whether it would look in vain for the model's functions, whose modules are private: a pool would start it without end."""
+    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    return method in ("spawn", "forkserver")
+
+
 #: where it is, its name, and whether arguments are about this process
 _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (signal, "signal", _always),
@@ -55,6 +62,7 @@ _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (os, "kill", _kills_us),
     (os, "killpg", _kills_our_group),
     (argparse.ArgumentParser, "parse_known_args", _reads_command_line),
+    (multiprocessing.process.BaseProcess, "start", _starts_afresh),
 )
 
 _wrapped: list[tuple[Any, str, Any]] = []  # with the function itself
@@ -80,8 +88,12 @@ def _refusing(owner: str, name: str, function: Callable[..., Any], applies: Call
     @functools.wraps(function)
     def checked(*args: Any, **named: Any) -> Any:
         if applies(*args, **named) and (site := calling_site()) is not None:
+            model = site[0].model_name
+            problem = f"{owner}.{name}() is about the whole process, which model '{model}' shares with the server"
+            if applies is _starts_afresh:
+                problem = f"processes started by 'spawn' or 'forkserver' do not find the code of model '{model}' in the server's"
             raise _Refused(
-                f"{owner}.{name}() is about the whole process, which model '{site[0].model_name}' shares with the server; "
+                f"{problem}; "
                 'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
             )
         return function(*args, **named)

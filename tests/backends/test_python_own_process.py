@@ -60,6 +60,39 @@ def test_refused(repo: Any, helpers: Any, name: str) -> None:
     assert (os.getcwd(), signal.getsignal(signal.SIGTERM)) == before
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_that_would_not_find_the_model_are_refused(repo: Any, helpers: Any, method: str) -> None:
+    """A pool would start its workers without end, each of which dies of a module that it does not find."""
+    code = f"import multiprocessing; multiprocessing.get_context('{method}').Pool(1).map(TritonPythonModel, [1])"
+    repo.add("m", CODE.format(definition="def", code=code), parameters={"placement": "thread"})
+
+    async def main(kernel: Kernel) -> None:
+        assert (
+            "processes started by 'spawn' or 'forkserver' do not find the code of model 'm' in the server's; "
+            'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
+        ) in await helpers.ask(kernel, "m")
+
+    repo.run(main)
+
+
+def test_an_interrupt_from_the_keyboard_leaves_forked_workers_alone(repo: Any, helpers: Any) -> None:
+    """It is sent to all of them, and the server, which it is meant for, waits for what they compute."""
+    code = """
+        import multiprocessing, time
+        worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(0.2,))
+        worker.start()
+        os.kill(worker.pid, signal.SIGINT)
+        worker.join()
+        value = float(worker.exitcode)"""
+    for placement in ("thread", "process"):
+        repo.add(placement, CODE.format(definition="def", code=code), parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> None:
+        assert [await helpers.ask(kernel, name) for name in ("thread", "process")] == [[0.0], [0.0]]
+
+    repo.run(main)
+
+
 def test_a_load_that_is_refused_says_so(repo: Any) -> None:
     code = CODE.format(definition="def", code="pass").replace(
         "class TritonPythonModel:\n", "class TritonPythonModel:\n    def initialize(self, args):\n        os.chdir('/')\n\n"

@@ -26,7 +26,8 @@ def leave_signals_to_the_server() -> None:
     """Do nothing at SIGINT and SIGTERM: terminals and service managers send them to all of us, and the server says what follows.
 
     By a handler that does nothing, since an ignored signal would be ignored in the programs that a model starts, too. What a
-    model forks has the default handlers again.
+    model forks can be terminated again; the terminal's SIGINT still does nothing there, as in the reference, or the drain would
+    wait for workers that it has ended.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
@@ -41,9 +42,8 @@ def leave_signals_to_the_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def forget() -> None:
-        for number in numbers:
-            if signal.getsignal(number) is _nothing:
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) is _nothing:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
