@@ -5,6 +5,7 @@ Knows how to start the reference and ours; nothing about what is asked of them.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import os
@@ -15,6 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +51,50 @@ def deaths_since() -> int:
     count = RESTARTED.count("reference")
     RESTARTED.clear()
     return count
+
+
+#: Reads "+ pid" and "- pid"; when nobody writes any more, ends the process groups that are left.
+REAPER = """
+import os, signal, sys
+left = set()
+for line in sys.stdin:
+    sign, pid = line.split()
+    (left.add if sign == "+" else left.discard)(int(pid))
+for pid in left:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+class Reaper:
+    """A process that ends the servers of this one, should it be killed before it has ended them itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def note(self, sign: str, pid: int) -> None:
+        """Say that a server has been started ("+"), or has gone ("-")."""
+        with self._lock:
+            if self._process is None:
+                command = [sys.executable, "-c", REAPER]
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{sign} {pid}\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Tell it nothing any more, and wait for its end."""
+        with self._lock:
+            if self._process is not None:
+                self._process.communicate()
+                self._process = None
+
+
+reaper = Reaper()
+atexit.register(reaper.close)
 
 
 class Memory:
@@ -113,6 +159,7 @@ class Server:
                 env=self._environment,
                 start_new_session=True,
             )
+        reaper.note("+", self.process.pid)
 
     def wait_live(self) -> None:
         """Return once the server answers. Raises RuntimeError with its log when it ends or takes too long."""
@@ -200,6 +247,7 @@ class Server:
         except ProcessLookupError:
             pass
         self.process.wait()
+        reaper.note("-", self.process.pid)
 
 
 def free_ports(count: int) -> list[int]:

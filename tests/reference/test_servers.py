@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,6 +107,26 @@ def test_a_mistake_of_the_story_is_no_death(dying: Start) -> None:
     with pytest.raises(ZeroDivisionError):
         alive(server, lambda: 1 // 0)
     assert server.restarts == 0
+
+
+def test_servers_end_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
+    run = """
+import os, pathlib, signal, sys
+sys.path.insert(0, sys.argv[1])
+from reference.servers import Server
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+server = Server("sleeps", lambda *ports: sleep, pathlib.Path("log"))
+print(server.process.pid, server.memory.key, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", run, str(Path(__file__).parents[1])]
+    pid, key = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.split()
+    for path in Path("/dev/shm").glob(f"{key[1:]}*"):
+        path.unlink()
+    limit = time.monotonic() + 10
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():  # nothing: a zombie
+        assert time.monotonic() < limit, "it goes on"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
