@@ -129,6 +129,20 @@ def test_unload_during_shutdown_waits_no_longer_and_finalizes_once(tmp_path: Pat
     run(main())
 
 
+def test_a_retiring_kernel_serves_and_loads_nothing_new(tmp_path: Path) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE, "n": BASE})
+        async with kernel_of(tmp_path, TestBackend({}), "m") as kernel:
+            assert kernel.is_ready()
+            kernel.retire()
+            assert not kernel.is_ready() and kernel.live and kernel.is_model_ready("m")
+            assert (await kernel.infer("m", X))["Y"].tolist() == [1.0]
+            with pytest.raises(ServingError, match=r"^Server exiting$"):
+                await kernel.load("n")
+
+    run(main())
+
+
 def test_stop_before_start_does_nothing(tmp_path: Path) -> None:
     run(Kernel(write_repository(tmp_path, {"m": BASE}), plugins=[TestBackend({})]).stop())
 
