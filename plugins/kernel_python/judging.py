@@ -84,6 +84,8 @@ class Judge:
             changed = _dotted(chain[:-1])
             if not changed.endswith(("(…)", "()", "[]")):
                 return f"changes {changed if chain[-1] == '[]' else name}", f", {_SHARED_BY_ALL}"
+        if _changes_in_place(chain):
+            return f"changes {_dotted(chain[:-2])}", f", {_SHARED_BY_ALL}"
         if mention.use is VALUE and name in _MODULES:
             return f"hands on {name}", ", so that it can't be seen what is done with it"
         return None
@@ -139,6 +141,23 @@ def _forbidden(chain: Chain) -> tuple[str, str] | None:
             return f"uses {name}", f", {_UNKNOWN}"
         before = name
     return None
+
+
+#: Methods of lists, sets and dictionaries; in numpy the first two are functions, too.
+_CHANGING = frozenset("append insert clear discard extend popitem setdefault update".split())
+
+
+def _changes_in_place(chain: Chain) -> bool:
+    """Return whether it calls a method that changes a collection which belongs to a module: `urllib.parse.uses_netloc.append(…)`.
+
+    What a call has given is somebody's own, and a method of a class is called for an object of the caller's.
+    """
+    *base, method, call = chain if len(chain) > 3 else ("", "", "")
+    if method not in _CHANGING or call not in ("()", "(…)") or base[0] in ("", "builtins"):
+        return False
+    if base[0] == "numpy" and method in ("append", "insert"):
+        return False
+    return not base[-1][:1].isupper() and not any(part[:1] in "([" for part in base)
 
 
 #: Who has one of these may do with it what isn't safe.

@@ -118,16 +118,18 @@ _UNSAFE: dict[str, str] = {
         site sys.meta_path sys.modules sys.path sys.path_hooks sys.path_importer_cache zipimport
         """,
     "changes the server's log": """
-        logging.Logger.manager logging.Logger.root logging.addLevelName logging.captureWarnings
-        logging.config logging.disable logging.lastResort logging.raiseExceptions logging.root logging.setLogRecordFactory
-        logging.setLoggerClass logging.shutdown
+        asyncio.log logging.Logger.manager logging.Logger.root logging.addLevelName logging.captureWarnings
+        logging.config logging.disable logging.lastResort logging.raiseExceptions logging.root
+        logging.setLogRecordFactory logging.setLoggerClass logging.shutdown
         """,
     "changes where all models print to": "contextlib.redirect_stderr contextlib.redirect_stdout",
     "is there once for all models": """
-        calendar.LocaleHTMLCalendar calendar.LocaleTextCalendar calendar.different_locale calendar.setfirstweekday
-        csv.field_size_limit decimal.DefaultContext numpy.printoptions numpy.set_numeric_ops numpy.set_printoptions
-        numpy.set_string_function numpy.setbufsize numpy.seterr numpy.seterrcall numpy.testing socket.setdefaulttimeout
-        unittest urllib.request.install_opener warnings.catch_warnings warnings.filters warnings.filterwarnings
+        attr.set_run_validators attr.validators.set_disabled attrs.validators.set_disabled
+        calendar.LocaleHTMLCalendar calendar.LocaleTextCalendar calendar.different_locale
+        calendar.setfirstweekday csv.field_size_limit decimal.DefaultContext numpy.ma.masked_print_option
+        numpy.printoptions numpy.set_numeric_ops numpy.set_printoptions numpy.set_string_function
+        numpy.setbufsize numpy.seterr numpy.seterrcall numpy.testing socket.setdefaulttimeout unittest
+        urllib.request.install_opener warnings.catch_warnings warnings.filters warnings.filterwarnings
         warnings.resetwarnings warnings.showwarning warnings.simplefilter zoneinfo.reset_tzpath
         """,
     "is another one on each thread, and a model may run on several": """
@@ -144,8 +146,9 @@ _UNSAFE: dict[str, str] = {
         shutil.unregister_unpack_format xml.dom.registerDOMImplementation xml.etree.ElementTree.register_namespace
         """,
     _LOOP: f"""
-        asyncio.all_tasks asyncio.events asyncio.get_child_watcher asyncio.get_event_loop_policy asyncio.set_child_watcher
-        asyncio.set_event_loop asyncio.set_event_loop_policy
+        asyncio.all_tasks asyncio.constants asyncio.events asyncio.get_child_watcher
+        asyncio.get_event_loop_policy asyncio.set_child_watcher asyncio.set_event_loop
+        asyncio.set_event_loop_policy
         {" ".join(f"{loop}.{name}" for loop in _LOOPS for name in ("close", "run_forever", "set_debug", "stop"))}
         """,
     _RUNS: """

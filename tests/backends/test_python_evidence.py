@@ -96,6 +96,22 @@ SHARED = {
     "a field that is taken back": "import codecs\ndef f(self):\n    self.g = codecs.encode\n    del self.g",
     "its own variables": "vars(self)['x'] = 1",
     "walrus": "if (x := f()): x.y = 3",
+    "collections of its own": """
+        import collections
+        import hashlib
+        import numpy as np
+        NAMES = []
+        NAMES.append("a")
+        class Counts(collections.OrderedDict):
+            def more(self, other):
+                collections.OrderedDict.update(self, other)
+                dict.update(self, other)
+        def all_of(parts, a):
+            digest = hashlib.sha256()
+            digest.update(parts)
+            collections.defaultdict(list).setdefault(1, []).append(2)
+            return np.append(a, 1), np.ma.append(a, a), np.insert(a, 0, 1)
+        """,
 }
 
 
@@ -163,6 +179,12 @@ KEPT_APART = {
     "import numpy as np\nnp.float = float": "changes numpy.float :2, which all models share",
     "import json\nsetattr(json, 'loads', f)": "changes json.loads :2, which all models share",
     "from json import JSONEncoder\nJSONEncoder.default = f": "changes json.JSONEncoder.default :2, which all models share",
+    "import urllib.parse\nurllib.parse.uses_netloc.append('s3')": "changes urllib.parse.uses_netloc :2, which all models share",
+    "from html.entities import name2codepoint as n\nn.update(x=1)": (
+        "changes html.entities.name2codepoint :2, which all models share"
+    ),
+    "import mimetypes as m\nm.types_map.clear()": "changes mimetypes.types_map :2, which all models share",
+    "import attr\nattr.set_run_validators(False)": "uses attr.set_run_validators :2, which is there once for all models",
     "import ssl\nssl._create_default_https_context = f": (
         "uses ssl._create_default_https_context :2, not known to be safe to share"
     ),
