@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -86,6 +87,44 @@ def test_programs_of_a_model_get_the_default_signal_handlers(repo: Any, helpers:
     code = "import signal; print([signal.getsignal(n) == d for n, d in ((15, signal.SIG_DFL), (2, signal.default_int_handler))])"
     body = f"return tell(requests, subprocess.run([sys.executable, '-c', {code!r}], capture_output=True, text=True).stdout)"
     assert answer(repo, helpers, body) == "[True, True]\n"
+
+
+def test_what_is_sent_to_all_processes_of_the_server_ends_no_model(repo: Any, helpers: Any) -> None:
+    """A service manager's SIGHUP to all, for one, has the server open its log anew."""
+    code = "import signal; print([signal.getsignal(n) == signal.SIG_DFL for n in (1, 15)])"
+    body = f"""
+    mine = [signal.getsignal(number).__name__ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    program = subprocess.run([sys.executable, '-c', {code!r}], capture_output=True, text=True).stdout
+    return tell(requests, [os.getpid(), os.getppid(), mine, program])
+    """
+    repo.add("a", HEAD + model(body), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        first = await ask(kernel, helpers)
+        for pid in first[:2] if can_fork() else first[:1]:
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                os.kill(pid, number)
+        return first, await ask(kernel, helpers)
+
+    first, second = repo.run(main)
+    assert first == second
+    assert first[2:] == [["_nothing"] * 3, "[True, True]\n"]
+
+
+@pytest.mark.parametrize("name", ["os.pidfd_open", "signal.pidfd_send_signal"])
+def test_children_are_started_afresh_where_the_system_lacks_what_a_fork_server_needs(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(name, refuse)
+    repo.add("a", HEAD + model("return tell(requests, os.getppid())"), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        return await ask(kernel, helpers)
+
+    assert repo.run(main) == os.getpid()
 
 
 def test_a_forked_worker_can_be_terminated_and_has_no_end_of_the_server(repo: Any, helpers: Any) -> None:

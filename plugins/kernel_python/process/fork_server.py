@@ -35,8 +35,23 @@ LONGEST = 4096
 
 
 def can_fork() -> bool:
-    """Whether this system has what a fork server needs: signals by descriptor of the process, messages with their bounds."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
+    """Whether this system has what a fork server needs: signals by descriptor of the process, messages with their bounds.
+
+    Asked of the system itself: a Python that knows these calls may run where they are not there (before Linux 5.3), or refused.
+    """
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return False
+    try:
+        handle = os.pidfd_open(os.getpid())
+    except OSError:
+        return False
+    try:
+        signal.pidfd_send_signal(handle, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 class _Forked(Process):

@@ -27,6 +27,8 @@ def next_child(control: socket.socket) -> Given:
     """Fork a child for each request, until there is no more server. Returns in each child, once it is a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what `nohup` has ignored is to stay so
+        signal.signal(signal.SIGHUP, _nothing)
     wake, waking = os.pipe()
     os.set_blocking(waking, False)
     os.set_blocking(wake, False)
@@ -104,4 +106,4 @@ def _say(control: socket.socket, message: tuple[object, ...], *descriptors: int)
 
 
 def _nothing(*_: object) -> None:
-    """What SIGCHLD does; that it has come is written to the wake-up descriptor."""
+    """What SIGCHLD and SIGHUP do; that one has come is written to the wake-up descriptor."""

@@ -23,13 +23,15 @@ def die_with(parent: int) -> None:
 
 
 def leave_signals_to_the_server() -> None:
-    """Do nothing at SIGINT and SIGTERM: terminals and service managers send them to all of us, and the server says what follows.
+    """Do nothing at SIGINT, SIGTERM and SIGHUP: terminals and service managers send them to all, the server says what follows.
 
     By a handler that does nothing, since an ignored signal would be ignored in the programs that a model starts, too. What a
     model forks can be terminated again; the terminal's SIGINT still does nothing there, as in the reference, or the drain would
     wait for workers that it has ended.
     """
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not `nohup`, which is for programs of the model, too
+        numbers.append(signal.SIGHUP)
     for number in numbers:
         signal.signal(number, _nothing)
     masks: dict[int, set[int]] = {}  # by thread: what it had blocked before it forked
@@ -42,8 +44,9 @@ def leave_signals_to_the_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def forget() -> None:
-        if signal.getsignal(signal.SIGTERM) is _nothing:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is _nothing:
+                signal.signal(number, signal.SIG_DFL)
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
