@@ -74,20 +74,15 @@ def _in_child() -> None:
 
 
 def _restore_signals() -> None:
-    """Have signals do what they do in a fresh process, but for SIGINT, which a terminal sends to all and is the server's to heed.
+    """Have signals do what they do in a fresh process.
 
-    It does nothing in a child, or a drain would wait for workers that it has ended. A loop hears of signals by bytes in a socket,
-    which the child shares with the server: what terminates the child would stop that.
+    A loop hears of them by bytes in a socket, which the child shares with the server: what terminates the child would stop that.
     """
     with contextlib.suppress(ValueError):  # not the main interpreter
         _set_wakeup_fd(-1)
         for number in SIGNALS:
             if callable(signal.getsignal(number)):
-                _set_signal(number, _nothing if number == signal.SIGINT else signal.SIG_DFL)
-
-
-def _nothing(*_: object) -> None:
-    """What SIGINT does in a child: not ignored, or the programs that it starts would ignore it, too."""
+                _set_signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def put_away(*descriptors: int) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
+from kernel.forking import guard
+
 __all__ = ["PATIENCE", "Signals"]
 
 log = logging.getLogger("kernel.serve")
@@ -54,6 +56,15 @@ class Signals:
         """Handle these from now on."""
         for number in numbers:
             self._arm(number)
+        guard(self)
+
+    def forked(self) -> None:
+        """A terminal sends SIGINT to the children of models as well, and it is the server's to heed.
+
+        Else a drain would wait for what workers were computing that have ended. It is not ignored, or the programs that a child
+        starts would ignore it, too.
+        """
+        _set_signal(signal.SIGINT, _nothing)
 
     def _arm(self, number: int) -> None:
         _set_signal(number, self._handle)
@@ -97,6 +108,10 @@ class Signals:
     @staticmethod
     def _say(words: str) -> None:
         log.error("%s", words)
+
+
+def _nothing(*_: object) -> None:
+    """What SIGINT does in a child."""
 
 
 def _once(number: int) -> None:

@@ -42,6 +42,7 @@ HELPER = """\
             "signals": [int(signal.getsignal(one)) for one in (signal.SIGTERM, signal.SIGHUP)],
             "wakeup": signal.set_wakeup_fd(-1),
             "called": {call},
+            "interrupt": getattr(signal.getsignal(signal.SIGINT), "__name__", ""),
         }}
         (Path(__file__).parent / "new").write_text(json.dumps(said))
         (Path(__file__).parent / "new").rename(Path(__file__).parent / "said")
@@ -118,6 +119,7 @@ def test_a_forked_helper_has_nothing_of_the_server(tmp_path: Path, placement: st
     with started(tmp_path, placement, definition) as (server, said):
         assert not [name for name in said["sockets"] if f", {server.port})" in name], said
         assert said["signals"] == [signal.SIG_DFL] * 2
+        assert said["interrupt"] == "_nothing"  # a terminal sends it to all, and means the server
         assert said["wakeup"] == -1
         assert said["called"] == (
             "Model echo - Error when running inference: this process was forked by the code of a model: it is not the server "
@@ -145,6 +147,7 @@ def test_a_helper_has_nothing_of_an_app_that_embeds_the_kernel(tmp_path: Path, l
         try:
             assert not [name for name in said["sockets"] if f", {address.rpartition(':')[2]})" in name], said
             assert (said["signals"], said["wakeup"]) == ([signal.SIG_DFL] * 2, -1)
+            assert said["interrupt"] != "_nothing"  # the app's children are not ours
             assert "can't call models" in said["called"]
             assert infer(2.0) == -signal.SIGTERM
             assert ask(address, "echo", 5.0) == 5.0
