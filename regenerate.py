@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent
 
 #: What there is to make. A schema imports others by their bare names.
 SCHEMAS = (
-    "kernel/model_config.proto",
+    "kernel/config/model_config.proto",
     "plugins/kernel_grpc/grpc_service.proto",
     "plugins/kernel_grpc/health.proto",
     "plugins/kernel_grpc/reflection.proto",

@@ -5,20 +5,20 @@ The public names. Plugins and apps import from here and nowhere deeper; importin
 
 from __future__ import annotations
 
-from kernel import frontend_options
-from kernel.batch import RESCHEDULED, Batch
-from kernel.cache import LocalCache, StoredResponse, StoredTensor
-from kernel.cached import CacheFigures
-from kernel.classification import classify
 from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelConfig, TensorSpec, with_changes
-from kernel.connections import Connections, ListeningFrontend, peer_name
-from kernel.contents import size_mismatch, stand_in, strings_of, unpacked
-from kernel.custom_metrics import CustomMetrics, FamilySnapshot, Metric, MetricFamily, MetricKind, SeriesSnapshot
-from kernel.entries import Failure
 from kernel.errors import Code, ModelError, Reason, ServingError
+from kernel.frontends import options as frontend_options
+from kernel.frontends.classification import classify
+from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
+from kernel.frontends.contents import size_mismatch, stand_in, strings_of, unpacked
+from kernel.frontends.listening import Listener, Place
+from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
+from kernel.frontends.restriction import CATEGORIES, parse_restrictions
+from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
+from kernel.frontends.tls import server_context
 from kernel.hookspecs import hookimpl
-from kernel.inflight import InflightRequest
-from kernel.instance import SKIPPED
+from kernel.instances.instance import SKIPPED
+from kernel.instances.remote import RemoteInstance
 from kernel.interfaces import (
     Backend,
     Batcher,
@@ -34,23 +34,30 @@ from kernel.interfaces import (
     RemoteExecutor,
     Result,
 )
-from kernel.listening import Listener, Place
 from kernel.local import Local
-from kernel.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
-from kernel.model import Model, ModelState
-from kernel.registry import ModelIndex
-from kernel.remote import RemoteInstance
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids, nobody
-from kernel.restriction import CATEGORIES, parse_restrictions
+from kernel.models.cache_stage import CacheFigures
+from kernel.models.model import Model, ModelState
+from kernel.observability.custom_metrics import (
+    CustomMetrics,
+    FamilySnapshot,
+    Metric,
+    MetricFamily,
+    MetricKind,
+    SeriesSnapshot,
+)
+from kernel.observability.settings import LOG_FORMATS, LogSettings, TraceOptions, TraceSettings
+from kernel.observability.statistics import Duration, ModelStatistics, StatisticsCounter
+from kernel.observability.trace import Trace, TraceSink
+from kernel.registry.entries import Failure
+from kernel.registry.registry import ModelIndex
+from kernel.registry.watching import Reload
+from kernel.requests.batch import RESCHEDULED, Batch
+from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids, nobody
+from kernel.rules.response_cache import LocalCache, StoredResponse, StoredTensor
+from kernel.scheduling.inflight import InflightRequest
 from kernel.server import Kernel
-from kernel.settings import LOG_FORMATS, LogSettings, TraceOptions, TraceSettings
-from kernel.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
-from kernel.statistics import Duration, ModelStatistics, StatisticsCounter
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
-from kernel.tls import server_context
-from kernel.trace import Trace, TraceSink
 from kernel.watchdog import Watchdog
-from kernel.watching import Reload
 
 __version__ = "0.1.0"
 

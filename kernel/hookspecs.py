@@ -15,9 +15,9 @@ from kernel.interfaces import Backend, Batcher, Cache, Frontend
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
+    from kernel.observability.settings import TraceOptions
+    from kernel.observability.trace import TraceSink
     from kernel.server import Kernel
-    from kernel.settings import TraceOptions
-    from kernel.trace import TraceSink
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 

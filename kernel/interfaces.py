@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from kernel.batch import Batch
-    from kernel.cache import StoredResponse
     from kernel.config import ModelConfig
-    from kernel.remote import RemoteInstance
-    from kernel.request import InferenceRequest, InferenceResponse
+    from kernel.instances.remote import RemoteInstance
+    from kernel.requests.batch import Batch
+    from kernel.requests.request import InferenceRequest, InferenceResponse
+    from kernel.rules.response_cache import StoredResponse
     from kernel.server import Kernel
 
 __all__ = [

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, cast
 
 import pluggy
 
-from kernel.cache import LocalCache
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
 from kernel.interfaces import Backend, Batcher, Cache, Frontend
+from kernel.rules.response_cache import LocalCache
 from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, SINK, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
+    from kernel.observability.settings import TraceOptions
+    from kernel.observability.trace import TraceSink
     from kernel.server import Kernel
-    from kernel.settings import TraceOptions
-    from kernel.trace import TraceSink
 
 __all__ = ["Plugins"]
 

@@ -20,37 +20,37 @@ from typing import Any, NoReturn
 import numpy as np
 from greenlet import getcurrent
 
-from kernel.batch import Batch
-from kernel.cached import ResponseCache
-from kernel.conduct import Conduct
 from kernel.config import TensorSpec
-from kernel.custom_metrics import CustomMetrics
-from kernel.entries import Failure
 from kernel.errors import Code, ServingError
-from kernel.forking import FORKED, guard, put_away_loop
-from kernel.gpus import usable_gpus
-from kernel.handover import BlockedCall
-from kernel.inflight import InflightRequest, inflight
-from kernel.instance import Worker
+from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
+from kernel.frontends.values import declared_tensor
+from kernel.instances.forking import FORKED, guard, put_away_loop
+from kernel.instances.gpus import usable_gpus
+from kernel.instances.handover import BlockedCall
+from kernel.instances.instance import Worker
+from kernel.instances.mailbox import Mailbox
+from kernel.instances.turn import Turn
 from kernel.interfaces import Cache, Observer
-from kernel.limited import Limits
-from kernel.mailbox import Mailbox
-from kernel.model import Model
+from kernel.models.cache_stage import ResponseCache
+from kernel.models.conduct import Conduct
+from kernel.models.model import Model
+from kernel.models.readiness import Readiness
+from kernel.observability.custom_metrics import CustomMetrics
+from kernel.observability.settings import LogSettings, TraceOptions, TraceSettings
+from kernel.observability.statistics import ModelStatistics
+from kernel.observability.tracer import APP, Tracer
 from kernel.plugins import Plugins
-from kernel.polling import Poller
-from kernel.rate_limiter import ResourceLimit
-from kernel.readiness import Readiness
-from kernel.registry import ModelIndex, Registry, Wish
-from kernel.repository import FileRepository
-from kernel.request import InferenceRequest, InferenceResponse, RequestState, Respond, nobody
-from kernel.settings import LogSettings, TraceOptions, TraceSettings
-from kernel.shared_memory import CudaSharedMemory, SharedMemory
-from kernel.statistics import ModelStatistics
+from kernel.registry.entries import Failure
+from kernel.registry.polling import Poller
+from kernel.registry.registry import ModelIndex, Registry, Wish
+from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
+from kernel.repository.repository import FileRepository
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond, nobody
+from kernel.rules.rate_limiter import ResourceLimit
+from kernel.scheduling.inflight import InflightRequest, inflight
+from kernel.scheduling.limited import Limits
 from kernel.tensor import Tensor
-from kernel.tracer import APP, Tracer
-from kernel.turn import Turn
-from kernel.values import declared_tensor
-from kernel.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 
 __all__ = ["Kernel"]
 

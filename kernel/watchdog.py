@@ -18,13 +18,13 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernel.holding import BUSY_SHARE, Blocked, Held, Holding, LoopWatch, Notice, Sight
-from kernel.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
-from kernel.scheduler import Scheduler
-from kernel.worker import ThreadInstance, ThreadTaskInstance
+from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
+from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from kernel.model import Model
+    from kernel.models.model import Model
     from kernel.server import Kernel
 
 __all__ = ["Watchdog"]

@@ -26,7 +26,7 @@ from kernel import (
     Tensor,
     hookimpl,
 )
-from kernel.request import TRANSITIONS
+from kernel.requests.request import TRANSITIONS
 from kernel.testing import Deadlock, VirtualLoop, run
 
 __all__ = [

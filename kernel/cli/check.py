@@ -19,16 +19,16 @@ from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
 from kernel.config.errors import listed
-from kernel.entries import Failure
 from kernel.errors import Code, ServingError
-from kernel.gpus import usable_gpus, without_gpus
+from kernel.instances.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend, PlacementChoice
-from kernel.logs import LogOptions, set_up
-from kernel.places import place_at
+from kernel.models.warmup_samples import read_samples
+from kernel.observability.logs import LogOptions, set_up
 from kernel.plugins import Plugins
-from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.registry.entries import Failure
+from kernel.repository.places import place_at
+from kernel.repository.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
 from kernel.server import Kernel
-from kernel.warmup import read_samples
 
 __all__ = ["Found", "check", "find_models", "installed_backends"]
 

@@ -14,8 +14,8 @@ from kernel.cli.backends import add_backend_flags
 from kernel.cli.cache import add_cache_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds
 from kernel.cli.trace import add_trace_flags
-from kernel.logs import FORMATS, LogOptions
-from kernel.rate_limiter import ResourceLimit
+from kernel.observability.logs import FORMATS, LogOptions
+from kernel.rules.rate_limiter import ResourceLimit
 
 __all__ = [
     "add_config_flags",

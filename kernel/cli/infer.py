@@ -19,10 +19,10 @@ from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
-from kernel.logs import set_up
-from kernel.model import Model
-from kernel.repository import FileRepository
-from kernel.request import InferenceResponse
+from kernel.models.model import Model
+from kernel.observability.logs import set_up
+from kernel.repository.repository import FileRepository
+from kernel.requests.request import InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Tensor
 

@@ -31,15 +31,15 @@ from kernel.cli.signals import Signals
 from kernel.cli.table import table
 from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
-from kernel.connections import ListeningFrontend
-from kernel.entries import UNLOADED, ModelIndex
 from kernel.errors import Code, ServingError
+from kernel.frontends.connections import ListeningFrontend
 from kernel.interfaces import Frontend
-from kernel.logs import ProcessLog, set_up
-from kernel.plans import StartFailed
+from kernel.observability.logs import ProcessLog, set_up
+from kernel.observability.settings import LogSettings
 from kernel.plugins import Plugins
+from kernel.registry.entries import UNLOADED, ModelIndex
+from kernel.repository.plans import StartFailed
 from kernel.server import Kernel
-from kernel.settings import LogSettings
 from kernel.watchdog import Watchdog
 
 __all__ = ["serve"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from kernel.config.defaults import complete_backend, fill_defaults
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
 from kernel.config.errors import ConfigError, ConfigErrors, words_first
+from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.positions import Key
 from kernel.config.read import read_message
 from kernel.config.records import (
@@ -30,7 +31,6 @@ from kernel.config.report import Report
 from kernel.config.rules import check_all
 from kernel.config.source import ConfigSource, config_file
 from kernel.config.stateful import SequenceBatching, SequenceControl, SequenceState
-from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = [
     "CIRCULAR",

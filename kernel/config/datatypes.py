@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel.model_config_pb2 import DataType
+from kernel.config.model_config_pb2 import DataType
 
 __all__ = ["datatype"]
 

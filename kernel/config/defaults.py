@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from kernel.model_config_pb2 import ModelConfig as Message
-from kernel.model_config_pb2 import ModelInstanceGroup
+from kernel.config.model_config_pb2 import ModelConfig as Message
+from kernel.config.model_config_pb2 import ModelInstanceGroup
 
 __all__ = ["DEFAULT_FILENAMES", "PLATFORM_BACKENDS", "complete_backend", "fill_defaults"]
 

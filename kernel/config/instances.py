@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernel.config.model_config_pb2 import ModelInstanceGroup
 from kernel.config.positions import Path
 from kernel.config.report import Report
-from kernel.model_config_pb2 import ModelInstanceGroup
 
 __all__ = ["check_instance_groups", "check_rate_limiter"]
 

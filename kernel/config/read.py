@@ -13,11 +13,11 @@ from google.protobuf import json_format, text_format
 
 from kernel.config.errors import ConfigError, ConfigErrors
 from kernel.config.lenient import JsonError, parse_json
+from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.positions import MAX_DEPTH, scan
 from kernel.config.schema import json_tree, text_mistakes
 from kernel.config.source import OVERRIDE, ConfigSource, config_file
 from kernel.errors import Code
-from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = ["MAX_BYTES", "read_message"]
 

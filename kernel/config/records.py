@@ -13,12 +13,12 @@ from typing import Any
 from kernel.config.datatypes import datatype
 from kernel.config.errors import ConfigError
 from kernel.config.json import as_json
+from kernel.config.model_config_pb2 import ModelConfig as Message
+from kernel.config.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
 from kernel.config.positions import Path
 from kernel.config.source import ConfigSource
 from kernel.config.stateful import SequenceBatching, sequence_batching
 from kernel.errors import Code
-from kernel.model_config_pb2 import ModelConfig as Message
-from kernel.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
 
 __all__ = [
     "DynamicBatching",

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from pathlib import Path as FilePath
 
 from kernel.config.errors import ConfigError
+from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.positions import Path
 from kernel.config.source import ConfigSource
 from kernel.errors import Code
-from kernel.model_config_pb2 import ModelConfig as Message
 
 __all__ = ["Report"]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernel.config.model_config_pb2 import ModelQueuePolicy
 from kernel.config.positions import Key, Path
 from kernel.config.report import Report
-from kernel.model_config_pb2 import ModelQueuePolicy
 
 __all__ = ["check_dynamic_batching", "check_preferred_sizes"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from kernel.config.errors import did_you_mean, listed, shown
 from kernel.config.lenient import Pairs
+from kernel.config.model_config_pb2 import DESCRIPTOR
 from kernel.config.positions import Key, Node, Path
-from kernel.model_config_pb2 import DESCRIPTOR
 
 __all__ = ["json_tree", "text_mistakes"]
 

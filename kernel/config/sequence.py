@@ -11,10 +11,10 @@ from typing import Any
 
 from kernel.config.datatypes import datatype
 from kernel.config.errors import listed
+from kernel.config.model_config_pb2 import DataType, ModelSequenceBatching
 from kernel.config.positions import Path
 from kernel.config.report import Report
 from kernel.config.scheduling import check_preferred_sizes
-from kernel.model_config_pb2 import DataType, ModelSequenceBatching
 from kernel.tensor import DATATYPES
 
 __all__ = ["check_initial_states", "check_sequence_batching"]

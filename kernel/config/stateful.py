@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel.config.datatypes import datatype
-from kernel.model_config_pb2 import ModelConfig as Message
-from kernel.model_config_pb2 import ModelSequenceBatching
+from kernel.config.model_config_pb2 import ModelConfig as Message
+from kernel.config.model_config_pb2 import ModelSequenceBatching
 
 __all__ = ["SequenceBatching", "SequenceControl", "SequenceState", "sequence_batching"]
 

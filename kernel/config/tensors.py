@@ -11,9 +11,9 @@ from math import prod
 from typing import Any
 
 from kernel.config.errors import did_you_mean, listed
+from kernel.config.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput
 from kernel.config.positions import Path
 from kernel.config.report import Report
-from kernel.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput
 
 __all__ = ["check_batch_tensors", "check_tensors"]
 

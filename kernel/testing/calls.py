@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, ServingError
-from kernel.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.testing.errors import Unanswered
 from kernel.testing.values import as_tensor
 
 if TYPE_CHECKING:
-    from kernel.model import Model
+    from kernel.models.model import Model
     from kernel.testing.kit import Kit
 
 __all__ = ["OPTIONS", "Request"]

@@ -15,14 +15,14 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from kernel.batch import Batch
 from kernel.config import Message, ModelConfig
 from kernel.config.read import read_message
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
 from kernel.interfaces import InstanceContext, Placement
-from kernel.model import Model
-from kernel.request import InferenceRequest, InferenceResponse
+from kernel.models.model import Model
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Array
 from kernel.testing.values import as_tensor

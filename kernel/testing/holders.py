@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.batch import Batch
-from kernel.instance import LoopInstance, ModelInstance, TaskInstance, all_gone
-from kernel.model import Model
-from kernel.request import InferenceRequest, RequestState
+from kernel.instances.instance import LoopInstance, ModelInstance, TaskInstance, all_gone
+from kernel.instances.on_thread import ThreadTaskInstance
+from kernel.models.model import Model
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, RequestState
 from kernel.server import Kernel
 from kernel.testing.frames import frames_of_task, place_of, stack
-from kernel.worker import ThreadTaskInstance
 
 __all__ = ["awaits_sender", "executing", "explain", "unanswered"]
 

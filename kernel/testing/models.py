@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel.config import ModelConfig
-from kernel.model import Model
-from kernel.request import InferenceResponse
+from kernel.models.model import Model
+from kernel.observability.statistics import ModelStatistics
+from kernel.requests.request import InferenceResponse
 from kernel.server import Kernel
-from kernel.statistics import ModelStatistics
 from kernel.testing.calls import Request
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel.errors import ServingError
-from kernel.instance import CallbackInstance, LoopInstance, TaskInstance
-from kernel.repository import FileRepository
+from kernel.instances.instance import CallbackInstance, LoopInstance, TaskInstance
+from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.repository.repository import FileRepository
 from kernel.server import Kernel
 from kernel.testing import holders
 from kernel.testing.fakes import Fake, FakeBackend
 from kernel.testing.folders import Folders
 from kernel.testing.loop import Elsewhere, WatchedLoop, patience, running_loop
 from kernel.testing.threads import Threads
-from kernel.worker import ThreadInstance, ThreadTaskInstance
 
 __all__ = ["Session"]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kernel.handover import BlockedCall
+from kernel.instances.handover import BlockedCall
+from kernel.instances.thread import InstanceThread
 from kernel.testing.frames import place_of, stack
 from kernel.testing.loop import Elsewhere
-from kernel.thread import InstanceThread
 
 __all__ = ["Threads", "where"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kernel.request import InferenceResponse
+from kernel.frontends.values import as_tensor
+from kernel.requests.request import InferenceResponse
 from kernel.tensor import Array
-from kernel.values import as_tensor
 
 __all__ = ["as_tensor", "assert_close"]
 

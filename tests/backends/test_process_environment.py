@@ -305,7 +305,7 @@ def in_children() -> list[Path]:
     """Return the files that run in children."""
     core = ast.parse((PLUGINS / "kernel_python/process/child/core.py").read_text())
     (names,) = [node.value for node in core.body if isinstance(node, ast.Assign) and node.targets[0].id == "_NAMES"]  # type: ignore[attr-defined]
-    found = [Path(kernel.__file__).parent / f"{name}.py" for name in ast.literal_eval(names)]
+    found = [Path(kernel.__file__).parent / f"{name.replace('.', '/')}.py" for name in ast.literal_eval(names)]
     pending = [PLUGINS / name for name in FIRST]
     while pending:
         path = pending.pop()

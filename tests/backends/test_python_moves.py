@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernel import Kernel, Watchdog
-from kernel.holding import Blocked, Held, Sight
+from kernel.rules.holding import Blocked, Held, Sight
 
 #: Y: which loop it runs on, after X[0] seconds.
 WHERE = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from virtual import TestExecutor
 
-import kernel.model
+import kernel.models.model
 
 
 @pytest.fixture(scope="module", params=["express", "usual"])
@@ -19,5 +19,5 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "express":
             patch.setattr(TestExecutor, "may_wait", False)
-            patch.setattr(kernel.model, "OutputWatch", lambda *_, **__: None)  # which looks at a model's first answers
+            patch.setattr(kernel.models.model, "OutputWatch", lambda *_, **__: None)  # which looks at a model's first answers
         yield

@@ -15,9 +15,9 @@ import pytest
 from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, RequestState, ServingError, Tensor
-from kernel.request import nobody
-from kernel.scheduler import RUN_PATIENCE
-from kernel.turn import CALLS_SECONDS, STREAK, Turn
+from kernel.instances.turn import CALLS_SECONDS, STREAK, Turn
+from kernel.requests.request import nobody
+from kernel.scheduling.scheduler import RUN_PATIENCE
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

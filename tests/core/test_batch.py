@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel.batch import Batch
 from kernel.errors import Code, ServingError
-from kernel.request import InferenceRequest
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest
 from kernel.tensor import Tensor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel.batching import BatchRule, decide
-from kernel.request import InferenceRequest
+from kernel.requests.request import InferenceRequest
+from kernel.rules.batching import BatchRule, decide
 from kernel.tensor import Tensor
 
 

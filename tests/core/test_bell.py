@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from kernel.bell import Bell
-from kernel.mailbox import Mailbox
-from kernel.thread import InstanceThread
+from kernel.instances.bell import Bell
+from kernel.instances.mailbox import Mailbox
+from kernel.instances.thread import InstanceThread
 
 
 def test_a_ring_is_heard_also_by_who_listens_later() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from kernel import DATATYPES, Code, LocalCache, ServingError, StoredResponse, StoredTensor, Tensor
-from kernel.cache import ENTRY_BYTES, KEY_BYTES, OUTPUT_BYTES, RequestKeys, least_size, load_key
+from kernel.rules.response_cache import ENTRY_BYTES, KEY_BYTES, OUTPUT_BYTES, RequestKeys, least_size, load_key
 
 NUMBERS = [name for name in DATATYPES if name != "BYTES"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from virtual import TestBackend, run, write_repository
 
 from kernel import InferenceRequest, Kernel, Model, ServingError, Tensor
-from kernel.model import FORMS
+from kernel.models.model import FORMS
 
 IO = """
 backend: "test"

@@ -8,7 +8,7 @@ import random
 import pytest
 from virtual import run
 
-from kernel.claims import Claims
+from kernel.registry.claims import Claims
 
 
 def test_the_order() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernel.cli.table import columns, table
-from kernel.logs import Formatter, LogOptions, set_up
+from kernel.observability.logs import Formatter, LogOptions, set_up
 
 
 def record(message: str, level: int = logging.INFO, created: float = 86400.25, **more: object) -> logging.LogRecord:

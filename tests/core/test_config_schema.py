@@ -31,7 +31,7 @@ assert ModelConfig.DESCRIPTOR is not other.DESCRIPTOR
 
 @pytest.mark.parametrize("first", ["kernel", "other"])
 def test_lives_beside_a_file_of_the_same_name(first):
-    ours = "from kernel.model_config_pb2 import ModelConfig\n"
+    ours = "from kernel.config.model_config_pb2 import ModelConfig\n"
     code = IMITATION + (
         ours + USE if first == "kernel" else "other = register()\nregister = lambda: other\n" + ours + USE
     )
@@ -41,14 +41,14 @@ def test_lives_beside_a_file_of_the_same_name(first):
 @pytest.mark.parametrize("kernel_first", [True, False])
 def test_lives_beside_the_real_client(kernel_first):
     pytest.importorskip("tritonclient.grpc.model_config_pb2", exc_type=ImportError)
-    lines = ["import kernel.model_config_pb2 as ours", "import tritonclient.grpc.model_config_pb2 as theirs"]
+    lines = ["import kernel.config.model_config_pb2 as ours", "import tritonclient.grpc.model_config_pb2 as theirs"]
     code = "\n".join(lines if kernel_first else lines[::-1]) + "\nassert ours.ModelConfig is not theirs.ModelConfig"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env={"PYTHONPATH": str(ROOT)})
 
 
 def test_has_the_names_and_numbers_of_the_real_client():
     theirs = pytest.importorskip("tritonclient.grpc.model_config_pb2", exc_type=ImportError)
-    from kernel import model_config_pb2 as ours
+    from kernel.config import model_config_pb2 as ours
 
     def fields(message, prefix=""):
         found = {}

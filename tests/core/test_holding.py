@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernel.conduct import Conduct
-from kernel.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.models.conduct import Conduct
+from kernel.rules.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
 from kernel.watchdog import sight_of
 
 ONE, TWO = Sight("first batch", "one", "one_0", "model.py:9"), Sight("second batch", "two", "two_0", "model.py:4")

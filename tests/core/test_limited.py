@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, write_repository
 
 from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, Result, ServingError, Tensor
-from kernel.limited import LimitedScheduler
+from kernel.scheduling.limited import LimitedScheduler
 
 HEAD = BASE[: BASE.index("instance_group")]
 

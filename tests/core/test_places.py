@@ -10,7 +10,7 @@ import pytest
 from kernel import ConfigErrors, ServingError
 from kernel.config import read_config, words_first
 from kernel.errors import Code
-from kernel.places import SourcePlace, place_of
+from kernel.repository.places import SourcePlace, place_of
 
 
 def raised(folder: Path, text: str) -> SourcePlace | None:

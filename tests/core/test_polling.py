@@ -12,7 +12,7 @@ from live import ENSEMBLE, Answering, Slowly, X, model, said, states, write
 from virtual import BASE, Client, TestBackend, TestExecutor, run, sleeping, write_repository
 
 from kernel import Code, InstanceContext, Kernel, ServingError
-from kernel.repository import ModelFolder
+from kernel.repository.repository import ModelFolder
 
 
 def polling(*folders: Path, backend: TestBackend | None = None, **options: Any) -> Kernel:

@@ -9,8 +9,8 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel.config.model_config_pb2 import ModelConfig
 from kernel.config.positions import MAX_DEPTH, Key, path_text, scan
-from kernel.model_config_pb2 import ModelConfig
 
 TEXT = """name: "x"  # a comment: { not: 1 }
 input [ { name: "A"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from kernel.progress import _places
+from kernel.registry.progress import _places
 
 
 def test_a_thread_in_a_models_files(tmp_path: Path) -> None:

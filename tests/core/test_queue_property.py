@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 
 from kernel import InferenceRequest, Kernel, Reason, RequestState, ServingError
-from kernel.batch import Batch
 from kernel.config import QueuePolicy
-from kernel.queueing import RequestQueue
+from kernel.requests.batch import Batch
+from kernel.rules.queueing import RequestQueue
 
 policies = st.builds(
     QueuePolicy,

@@ -8,8 +8,8 @@ import pytest
 
 from kernel.config import QueuePolicy
 from kernel.errors import Code, ServingError
-from kernel.queueing import RequestQueue
-from kernel.request import InferenceRequest, RequestState
+from kernel.requests.request import InferenceRequest, RequestState
+from kernel.rules.queueing import RequestQueue
 
 ORDER = itertools.count(1)
 

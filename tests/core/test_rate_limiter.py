@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel import ServingError
-from kernel.rate_limiter import CREDIT, GLOBAL, Claimant, RateLimiter, Resource, ResourceLimit, needs_of
+from kernel.rules.rate_limiter import CREDIT, GLOBAL, Claimant, RateLimiter, Resource, ResourceLimit, needs_of
 
 R: Resource = (0, "R")
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from kernel.instance import ModelInstance
-from kernel.readiness import ANSWER_SECONDS, Readiness
+from kernel.instances.instance import ModelInstance
+from kernel.models.readiness import ANSWER_SECONDS, Readiness
 from tests import virtual
 
 Question = Callable[[], "bool | Awaitable[bool]"]

@@ -8,8 +8,8 @@ import pytest
 
 from kernel.config import ConfigError, read_config
 from kernel.errors import Code, ServingError
-from kernel.overrides import OverrideFolder, check_model_name, remove_left_behind
-from kernel.repository import FileRepository, ModelFolder, find_model, missing_versions, select_versions
+from kernel.repository.overrides import OverrideFolder, check_model_name, remove_left_behind
+from kernel.repository.repository import FileRepository, ModelFolder, find_model, missing_versions, select_versions
 
 
 def make(root, *files):

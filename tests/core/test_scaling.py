@@ -15,7 +15,7 @@ from virtual import BASE, Client, TestExecutor, answer, run, sleeping, write_rep
 
 from kernel import Batch, Code, InstanceContext, Kernel, ModelConfig, Placement, Result, ServingError, hookimpl
 from kernel.config import read_config
-from kernel.scaling import Slot, rearranged, slots_of
+from kernel.rules.instance_groups import Slot, rearranged, slots_of
 
 PLAIN = BASE.replace("instance_group [ { kind: KIND_CPU count: 1 } ]", "%s")
 

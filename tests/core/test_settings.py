@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernel import LOG_FORMATS, Code, LogSettings, ServingError, TraceOptions, TraceSettings
-from kernel.logs import LogOptions
+from kernel.observability.logs import LogOptions
 
 DEFAULT = {
     "trace_level": ["OFF"],

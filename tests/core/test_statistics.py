@@ -26,7 +26,7 @@ from kernel import (
     ServingError,
     StatisticsCounter,
 )
-from kernel.statistics import FOLD
+from kernel.observability.statistics import FOLD
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

@@ -12,7 +12,7 @@ from core.written import CALLS, LOOP, THREAD, write
 from virtual import BASE, Client, TestBackend, run, write_repository
 
 from kernel import Batch, InferenceResponse, Kernel, Result, ServingError, Tensor
-from kernel.strict import FIRST_ANSWERS
+from kernel.scheduling.output_check import FIRST_ANSWERS
 from kernel.testing import Kit
 
 DIMS = BASE.replace('name: "Y" data_type: TYPE_FP32 dims: [ -1 ]', 'name: "Y" data_type: TYPE_FP32 dims: [ 2 ]')

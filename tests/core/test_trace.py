@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
 
 from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, Result, ServingError, Tensor, TraceOptions
-from kernel.sampling import Sampler
-from kernel.trace import Trace
-from kernel.trace_file import fragments, tensor_text
+from kernel.observability.sampling import Sampler
+from kernel.observability.trace import Trace
+from kernel.observability.trace_file import fragments, tensor_text
 
 CORE = ["REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE"]
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]

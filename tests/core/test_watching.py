@@ -15,8 +15,8 @@ from virtual import BASE, Client, run, sleeping
 
 from kernel import Kernel, ServingError
 from kernel.cli.watch import Console
-from kernel.places import SourcePlace
-from kernel.watching import Reload, log_reload
+from kernel.registry.watching import Reload, log_reload
+from kernel.repository.places import SourcePlace
 
 MODES = {
     "none": {"control_mode": "none"},

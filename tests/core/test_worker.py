@@ -31,10 +31,10 @@ from kernel import (
     hookimpl,
     nobody,
 )
-from kernel import scheduler as scheduling
-from kernel.handover import BlockedCall
-from kernel.mailbox import Mailbox
-from kernel.worker import ThreadInstance
+from kernel.instances.handover import BlockedCall
+from kernel.instances.mailbox import Mailbox
+from kernel.instances.on_thread import ThreadInstance
+from kernel.scheduling import scheduler as scheduling
 
 X = {"X": np.array([1.0], np.float32)}
 

@@ -72,7 +72,7 @@ def test_messages_of_both_are_the_same_on_the_wire() -> None:
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_lives_beside_the_real_client_and_the_kernels_schema(ours_first: bool) -> None:
     pytest.importorskip("tritonclient.grpc", exc_type=ImportError)
-    both = "kernel.model_config_pb2, kernel_grpc.grpc_service_pb2 as ours", "tritonclient.grpc.service_pb2 as theirs"
+    both = "kernel.config.model_config_pb2, kernel_grpc.grpc_service_pb2 as ours", "tritonclient.grpc.service_pb2 as theirs"
     lines = [f"import {names}" for names in (both if ours_first else both[::-1])]
     code = "\n".join([*lines, "assert ours.ModelInferRequest is not theirs.ModelInferRequest"])
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=PATHS)

@@ -21,8 +21,9 @@ import uvloop
 from certificates import Certificates, make_certificates
 from frontends.fakes import FakeKernel, binary, parse, request, tensor
 
-from kernel import ServingError, listening
-from kernel.listening import Listener, Place
+from kernel import ServingError
+from kernel.frontends import listening
+from kernel.frontends.listening import Listener, Place
 from kernel_http import add_options, register_frontends
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -257,7 +258,7 @@ def test_a_machine_without_ipv6(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         return real(family, *args, **options)
 
     async def main() -> None:
-        monkeypatch.setattr("kernel.listening.socket.socket", without)
+        monkeypatch.setattr("kernel.frontends.listening.socket.socket", without)
         for flag in ("0.0.0.0", "[::]"):
             server = frontend(f"--http-address={flag}", "--http-port=0")
             await server.start()

@@ -14,8 +14,8 @@ from typing import Any
 _NAMES = {
     "errors": "Code Reason ServingError",
     "tensor": "DATATYPES Tensor as_bytes_array datatype_of pack_bytes unpack_bytes",
-    "request": "InferenceRequest InferenceResponse RequestState log_ids",
-    "batch": "RESCHEDULED Batch",
+    "requests.request": "InferenceRequest InferenceResponse RequestState log_ids",
+    "requests.batch": "RESCHEDULED Batch",
 }
 
 for _file, _names in _NAMES.items():

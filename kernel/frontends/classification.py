@@ -1,0 +1,99 @@
+"""The classification extension: an output as the names of its highest values (contract: http_protocol, section 5).
+
+The labels of a model's outputs are read once, when they are first wanted, and kept as long as the model is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernel.errors import Code, ServingError
+from kernel.requests.request import InferenceResponse
+from kernel.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernel.models.model import Model
+
+__all__ = ["classify"]
+
+log = logging.getLogger(__name__)
+
+FLOATS = frozenset({"FP32", "FP64"})
+TYPES = FLOATS | {"UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
+
+
+class Labels:
+    """The labels of one loaded model, by output; lives in `model.attachments`."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._known: dict[str, list[bytes]] = {}
+
+    def of(self, output: str) -> list[bytes]:
+        """Return the labels of an output, none where it has no file."""
+        labels = self._known.get(output)
+        if labels is None:
+            labels = self._known[output] = self._read(output)
+        return labels
+
+    def _read(self, output: str) -> list[bytes]:
+        spec = self._model.output_specs.get(output)
+        if spec is None or not spec.label_filename:
+            return []
+        path = self._model.model_folder / spec.label_filename
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            log.warning("the labels of output '%s' of model '%s' can't be read: %s", output, self._model.name, error)
+            return []
+        return [line.removesuffix(b"\r") for line in lines]
+
+
+def classify(response: InferenceResponse, counts: Mapping[str, int], model: Model) -> None:
+    """Put classes in the place of the outputs in `counts`: name -> how many. Raises ServingError(INVALID_ARG)."""
+    known = model.attachments.get(Labels)
+    labels = known if isinstance(known, Labels) else Labels(model)
+    model.attachments[Labels] = labels
+    batches = model.config.max_batch_size > 0
+    response.outputs = [
+        classes_of(tensor, counts[tensor.name], batches, labels.of(tensor.name)) if counts.get(tensor.name) else tensor
+        for tensor in response.outputs
+    ]
+
+
+def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes]) -> Tensor:
+    """Return the `count` highest values of each row as BYTES: value, index and label; of equal ones the first."""
+    if tensor.datatype not in TYPES:
+        raise ServingError(
+            Code.INVALID_ARG, f"class result not available for output due to unsupported type '{tensor.datatype}'"
+        )
+    array = tensor.array
+    rows = array.shape[:1] if batches else ()
+    values = array.reshape(prod(rows), prod(array.shape[len(rows) :]))
+    count = min(count, values.shape[1])
+    chosen = _highest(values, count)
+    form = b"%f:%d" if tensor.datatype in FLOATS else b"%d:%d"
+    result = np.empty(chosen.size, np.object_)
+    items = []
+    for row, places in zip(values, chosen.tolist()):
+        for place, value in zip(places, row[places].tolist()):
+            text = form % (value, place)
+            if place < len(labels) and labels[place]:
+                text += b":" + labels[place]
+            items.append(text)
+    result[:] = items
+    return Tensor(tensor.name, "BYTES", result.reshape(*rows, count))
+
+
+def _highest(values: Any, count: int) -> Any:
+    """Return the places of the `count` highest values of each row, in order; what is no number comes last."""
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), -np.inf, values)
+    last = values.shape[1] - 1
+    # Backwards, so that a stable sort, turned round, has the first of equal values in front.
+    return (last - np.argsort(values[:, ::-1], axis=1, kind="stable"))[:, ::-1][:, :count]

@@ -1,0 +1,169 @@
+"""What front ends that listen on a socket have in common: their open connections, the one timer that looks at these, the end.
+
+Knows nothing of what is spoken on a connection. Everything here runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from kernel.frontends.listening import Listener
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["Connections", "ListeningFrontend", "peer_name"]
+
+
+class _Connection(Protocol):
+    """What a connection can be told, and asked."""
+
+    busy: bool
+    """Whether something is under way on it that its client waits for."""
+
+    def retire(self) -> None:
+        """Let the client know, as far as that can be said, that it should go on elsewhere; serve it as before."""
+
+    def drain(self) -> None:
+        """Take nothing new, and close once what runs is over."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+C = TypeVar("C", bound=_Connection)
+
+
+class Connections(Generic[C]):
+    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`: no
+    further work is taken.
+
+    `now`: the clock by which they are looked at, every `seconds` while there are any.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float) -> None:
+        self.now = now
+        self.connections: set[C] = set()
+        self.retiring = False
+        self.draining = False
+        self._loop = loop
+        self._seconds = seconds
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    def opened(self, connection: C) -> None:
+        self.connections.add(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._seconds, self._sweep)
+
+    def closed(self, connection: C) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+                self._sweeper = None
+            if self._empty is not None and not self._empty.done():
+                self._empty.set_result(None)
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(self._seconds, self._sweep)
+        self.sweep(self.now())
+
+    def sweep(self, now: float) -> None:
+        """Look at all connections."""
+        for connection in list(self.connections):
+            self.look_at(connection, now)
+
+    def look_at(self, connection: C, now: float) -> None:
+        """Do to a connection what time asks for."""
+        raise NotImplementedError
+
+    def retire(self) -> None:
+        """Tell the clients to go on elsewhere."""
+        self.retiring = True
+        for connection in list(self.connections):
+            connection.retire()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client waits for something."""
+        return any(connection.busy for connection in self.connections)
+
+    async def drain(self) -> None:
+        """Have each connection finish what runs and close; return when none is left."""
+        self.retiring = self.draining = True
+        for connection in list(self.connections):
+            connection.drain()
+        if self.connections:
+            self._empty = self._loop.create_future()
+            await self._empty
+
+    def abort(self) -> None:
+        """Tear down every connection."""
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class ListeningFrontend:
+    """A Frontend on a listener. `make`: the protocol object of a new connection; `scheme`: of its address."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        listener: Listener,
+        connections: Connections[C],
+        make: Callable[[], asyncio.BaseProtocol],
+        scheme: str,
+    ) -> None:
+        self._kernel = kernel
+        self._listener = listener
+        self._connections = connections
+        self._make = make
+        self._scheme = scheme
+
+    async def reserve(self) -> None:
+        """Take the place, at which nobody is listened to yet. Raises OSError as `start` does."""
+        await self._listener.reserve(self._kernel.loop)
+
+    async def start(self) -> None:
+        """Listen. Raises OSError, in the reference's words when the place is taken."""
+        await self._listener.start(self._kernel.loop, self._make)
+
+    def retire(self) -> None:
+        """Have clients go on elsewhere: answers say so. All are served as before, also those that still come."""
+        self._connections.retire()
+
+    def refuse(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+        self._connections.retire()  # those, too, that came meanwhile
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client waits for something."""
+        return self._connections.busy
+
+    async def drain(self) -> None:
+        """Stop listening, finish what is in flight, close the connections; returns when none is left."""
+        self._listener.close()
+        await self._connections.drain()
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        self._listener.close()
+        self._connections.abort()
+
+    @property
+    def address(self) -> str:
+        """Such as `http://0.0.0.0:8000`, or `grpc://unix:/run/kernel.sock`."""
+        return f"{self._scheme}://{self._listener.place}"
+
+
+def peer_name(peer: object) -> str:
+    """Return what a transport's `peername` says for people; of a Unix socket that is nothing."""
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        host, port = peer[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peer) if peer else "by a Unix socket"

@@ -1,0 +1,77 @@
+"""What a request's tensors are made of, whatever wire they came on: strings, sizes, and the words where these don't fit.
+
+Front ends read the wire; the model checks names, datatypes and shapes afterwards. So a fault found here waits, as an error
+together with a stand-in for the array, until the model has had its say: that is the reference's order.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernel.errors import Code, ServingError
+from kernel.tensor import DATATYPES, unpack_bytes
+
+if TYPE_CHECKING:
+    from kernel.models.model import Model
+
+__all__ = ["size_mismatch", "stand_in", "strings_of", "unpacked"]
+
+
+def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int) -> list[bytes]:
+    """Return the elements of a BYTES input that lies in `tail[offset:offset + size]`. Raises ServingError(INVALID_ARG)."""
+    try:
+        return unpack_bytes(memoryview(tail)[offset : offset + size])
+    except ValueError as error:
+        if error.args[0] == "length":
+            raise ServingError(
+                Code.INVALID_ARG,
+                f"{_prefix(id)}incomplete string length indicator for inference input '{name}' "
+                f"for model '{model}', expecting 4 bytes but only {error.args[1]} bytes available. "
+                "Please make sure the string length indicator is in one buffer.",
+            ) from None
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"incomplete string data for inference input '{name}', expecting string of length {error.args[1]} "
+            f"but only {error.args[2]} bytes available",
+        ) from None
+
+
+def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ...], id: str) -> Any:
+    """Return the object array of a BYTES input whose elements these are, if their number is that of `shape`."""
+    count = prod(shape)
+    if len(items) != count:
+        subject = f"for inference input '{name}' for model '{model.name}'"
+        if len(items) < count:
+            text = f"{_prefix(id)}expected {count} string elements {subject}, got {len(items)}"
+        else:
+            text = f"{_prefix(id)}unexpected number of string elements {count + 1} {subject}, expecting {count}"
+        raise ServingError(Code.INVALID_ARG, text)
+    array = np.empty(count, np.object_)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def size_mismatch(name: str, model: str, id: str, expected: int, got: int) -> ServingError:
+    """Return the error for an input whose bytes are not as many as its shape and datatype want."""
+    return ServingError(
+        Code.INVALID_ARG,
+        f"{_prefix(id)}input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, got {got}",
+    )
+
+
+def stand_in(datatype: str, shape: tuple[int, ...], error: ServingError) -> Any:
+    """Return an array of that shape that takes no memory, so that the model can check a request that is refused anyway.
+
+    Raises `error` at once for a shape that no array can have.
+    """
+    try:
+        return np.broadcast_to(np.zeros((), DATATYPES[datatype]), shape)
+    except ValueError:
+        raise error from None
+
+
+def _prefix(id: str) -> str:
+    return f"[request id: {id or '<id_unknown>'}] "

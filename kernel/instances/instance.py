@@ -1,0 +1,272 @@
+"""Where one model instance runs its batches: on the loop, as tasks on the loop, or by call-back. (Threads: on_thread.py.)
+
+An instance knows its executor and how to reach it; it decides nothing. The scheduler calls `start(batch)` and gets exactly
+one `finished(batch, result)` for it, on the loop; the result is what `execute` returned, or the exception it raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from kernel.instances.thread import DaemonThreads
+from kernel.interfaces import Executor
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, RequestState
+
+if TYPE_CHECKING:
+    from kernel.instances.turn import Turn
+    from kernel.rules.rate_limiter import Claimant
+    from kernel.scheduling.scheduler import Scheduler
+
+log = logging.getLogger("kernel")
+
+RELEASED = RequestState.RELEASED
+
+SKIPPED: Any = object()  # the result of a batch that nobody waited for any more when its turn came
+_threads = DaemonThreads()
+HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
+
+__all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "Worker", "all_gone"]
+
+
+class ModelInstance:
+    """One instance of a model version.
+
+    `outstanding`: executions that were started and have not finished; the scheduler keeps it at or below `limit`.
+    `running`: the batches of those executions, oldest first.
+    """
+
+    inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
+    only_calls = False  # its executions do nothing but wait for their children
+    undivided = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
+    runs = False  # may be handed more than it can begin at once
+    healthy = True  # may be counted on; see remote.py
+    claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
+    own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's
+    may_be_killed = False  # `close` ends even what is in the middle of an execution
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.executor = executor
+        self.clock = clock
+        self.scheduler: Scheduler | None = None
+        self.capacity = executor.capacity
+        self.limit = executor.capacity
+        self.outstanding = 0
+        self.running: dict[Batch, None] = {}
+
+    def start(self, batch: Batch) -> None:
+        """Begin to execute `batch`; `finished` follows, perhaps before this returns."""
+        raise NotImplementedError
+
+    def finished(self, batch: Batch, result: object) -> None:
+        """Report the end of an execution to the scheduler. On the loop."""
+        assert self.scheduler is not None
+        if not batch.ended:
+            batch.ended = self.clock()
+        self.scheduler.finished(self, batch, result)
+
+    def take_back(self) -> list[Batch]:
+        """Return started batches that have not begun to execute, in their order; they are the scheduler's again."""
+        return []
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        """A request of a started batch was released without the executor's answer; who runs here can see that."""
+
+    def warn_held(self, seconds: float, place: str = "") -> None:
+        """Name a model that kept everybody else from running; `place`: where, as far as that was seen."""
+        assert self.scheduler is not None
+        statistics = self.scheduler.statistics
+        statistics.held += 1
+        statistics.held_seconds += seconds
+        log.warning(
+            "model '%s', instance '%s', held the event loop for %.0f ms%s; "
+            'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',
+            self.scheduler.name,
+            self.name,
+            seconds * 1e3,
+            f" at {place}" if place else "",
+        )
+
+    def abandon(self) -> None:
+        """Be left in the middle of an execution, for which nobody waits any more; nothing comes after it."""
+
+    async def close(self) -> None:
+        """Let the executor finalize; nothing is running any more."""
+        # Not on the loop: a slow finalize would hold up every other model, a hanging one the end of the process.
+        await asyncio.get_running_loop().run_in_executor(_threads, self.executor.finalize)
+
+
+def all_gone(batch: Batch) -> bool:
+    """True when no request of the batch waits for an answer any more. Safe from any thread."""
+    for request in batch.requests:  # a loop, not all(…): this is asked for every execution
+        if request.state is not RELEASED:
+            return False
+    return True
+
+
+class Worker(greenlet):
+    """The greenlet that runs a LOOP instance's executions one after another, and can be left in the middle of one."""
+
+    instance: LoopInstance
+
+
+#: What a worker hands to the loop when it leaves an execution that waits for something.
+_WAITS: Any = object()
+
+
+class LoopInstance(ModelInstance):
+    """Calls a plain `execute` on the loop, in a greenlet that is kept for the next execution.
+
+    When the model waits (a synchronous BLS call), the greenlet switches back to whoever switched to it, in the middle of
+    `execute`, and is switched to again once what it waits for is there: nothing blocks.
+    """
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float], turn: Turn) -> None:
+        super().__init__(name, executor, clock)
+        self.turn = turn
+        self._worker: Worker | None = None
+        self._batch: Batch | None = None
+
+    def start(self, batch: Batch) -> None:
+        executor = self.executor
+        if not executor.may_wait:  # without a greenlet
+            result: object
+            turn = self.turn
+            outer, turn.plain = turn.plain, True
+            batch.started = started = self.clock()
+            try:
+                result = executor.execute(batch)
+            except BaseException as error:
+                result = error
+            batch.ended = ended = self.clock()
+            turn.plain = outer
+            if ended - started > HELD_SECONDS:
+                self.warn_held(ended - started)
+            assert self.scheduler is not None
+            self.scheduler.finished(self, batch, result)
+            return
+        worker = self._worker
+        if worker is None:
+            worker = self._worker = Worker(self._work)
+            worker.instance = self
+        self._batch = batch
+        batch.started = entered = self.clock()
+        self._enter(worker, batch, entered)
+
+    def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
+        """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
+        worker = self._worker
+        assert worker is not None
+        woken = waiting = False
+
+        def wake() -> None:
+            nonlocal woken
+            if not woken:
+                woken = True
+                if waiting:
+                    self._resume()
+
+        step(wake)
+        if not woken:
+            waiting = True
+            assert worker.parent is not None
+            worker.parent.switch(_WAITS)
+
+    def _resume(self) -> None:
+        assert self._worker is not None
+        self._enter(self._worker, None, self.clock())
+
+    def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> None:
+        """Let the worker run, with a new batch or from where it left, until it is done or leaves."""
+        turn = self.turn
+        outer, turn.plain = turn.plain, False
+        worker.parent = getcurrent()
+        result = worker.switch(batch)
+        now = self.clock()
+        turn.plain = outer
+        if now - entered > HELD_SECONDS:
+            self.warn_held(now - entered)
+        if result is not _WAITS:
+            batch = self._batch
+            assert batch is not None and self.scheduler is not None
+            self._batch = None
+            batch.ended = now
+            self.scheduler.finished(self, batch, result)
+
+    def _work(self, batch: Batch) -> None:
+        execute = self.executor.execute
+        this = getcurrent()
+        result: object
+        while True:
+            try:
+                result = execute(batch)
+            except GreenletExit:  # the instance is closed in the middle of an execution that was given up
+                return
+            except BaseException as error:
+                result = error
+            assert this.parent is not None
+            batch = this.parent.switch(result)
+            result = None
+
+    async def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None and not worker.dead:
+            worker.parent = getcurrent()
+            worker.throw()
+        await super().close()
+
+
+class TaskInstance(ModelInstance):
+    """Runs an `async def execute` on the loop, one task a batch; up to `capacity` of them overlap."""
+
+    undivided = False  # tasks that it has made may go on
+
+    def __init__(self, name: str, executor: Executor, clock: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(name, executor, clock)
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, batch: Batch) -> None:
+        # Not by `create_task`: what models or the app do to the tasks that they make is nothing to the core's own.
+        task = asyncio.Task(self._run(batch), loop=self._loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        result: object
+        try:
+            result = SKIPPED if all_gone(batch) else await self.executor.execute(batch)  # type: ignore[misc]
+        except BaseException as error:
+            result = error
+        batch.ended = self.clock()
+        self.finished(batch, result)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):  # a task whose requests were given up at shutdown
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        await super().close()
+
+
+class CallbackInstance(ModelInstance):
+    """Calls an `execute` that only sets things going; the executor calls `finished` itself. For ensembles."""
+
+    only_calls = True
+
+    def start(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        try:
+            self.executor.execute(batch)
+        except Exception as error:
+            self.finished(batch, error)
+
+    async def close(self) -> None:
+        self.executor.finalize()

@@ -1,0 +1,192 @@
+"""Instances that run on a thread of their own.
+
+One thread does everything of one instance: it makes the executor, executes, finalizes. An idle thread is handed a *run*: as
+many batches as it should finish within about a millisecond, since a hop between threads costs more than most glue models
+compute. Each batch is still one `execute`; what is cancelled meanwhile is skipped; completions wake the loop once for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kernel.errors import Code, ServingError
+from kernel.instances.forking import guard, put_away_loop
+from kernel.instances.handover import BlockedCall
+from kernel.instances.instance import SKIPPED, ModelInstance, all_gone
+from kernel.instances.mailbox import Mailbox
+from kernel.instances.thread import InstanceThread
+from kernel.interfaces import Executor
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
+
+__all__ = ["ThreadInstance", "ThreadTaskInstance"]
+
+RELEASED = RequestState.RELEASED
+RUN_SECONDS = 0.001  # what one run should take
+RUN_LIMIT = 256  # executions in one run at most
+READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
+
+
+class ThreadInstance(ModelInstance):
+    """Executes on its own thread. `limit` is the length of a run, from the measured time of an execution."""
+
+    inline = False
+
+    def __init__(
+        self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
+    ) -> None:
+        super().__init__(name, executor, clock)
+        self._thread = thread
+        self._mailbox = mailbox
+        self._inbox = thread.inbox
+        self.start = thread.put  # type: ignore[assignment,method-assign]  # without a frame of ours between: once for each execution
+        self._execute = executor.execute
+        self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
+        self._estimate = RUN_SECONDS
+        self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
+        self.limit = 1
+        thread.serve = self._serve
+
+    def take_back(self) -> list[Batch]:
+        # The run was too long: what one execution really takes is about to be measured.
+        self._estimate, self.limit = READY_SECONDS, 1
+        taken: list[Batch] = []
+        while True:
+            try:
+                work = self._inbox.popleft()
+            except IndexError:
+                return taken
+            assert type(work) is Batch, "only an idle instance is told to finalize"
+            taken.append(work)
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        if self._cancelled is not None:
+            self._cancelled(batch, request)
+
+    def learn(self, took: float) -> None:
+        """Note how many seconds an execution took. On the instance's thread, as `fit`."""
+        # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
+        estimate = self._estimate * 1.05
+        self._estimate = took if took < estimate else estimate
+
+    def fit(self) -> None:
+        """Let the next runs be as long as what was learnt allows."""
+        assert self.scheduler is not None
+        if self.runs:
+            # Without a batch that lies ready the thread would wait for the loop between any two of them.
+            least = 2 if self.scheduler.rule is not None and self._estimate < READY_SECONDS else 1
+            self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / max(self._estimate, 1e-6))))
+
+    def _serve(self, batch: Batch) -> None:
+        """Execute one batch. On the instance's thread."""
+        result: object
+        clock, execute, scheduler = self.clock, self._execute, self.scheduler
+        assert scheduler is not None
+        batch.started = started = clock()
+        request = batch.requests[0]
+        try:
+            result = SKIPPED if request.state is RELEASED and all_gone(batch) else execute(batch)
+        except BaseException as error:
+            result = error
+        batch.ended = ended = clock()
+        if result is not SKIPPED:
+            self.learn(ended - started)
+        mailbox = self._mailbox
+        mailbox.leave((scheduler.finished, (self, batch, result)))
+        if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
+            # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
+            self._hand_over(request, call, result[0])
+        if not self._inbox or (self._first_left and ended - self._first_left > RUN_SECONDS):
+            self._first_left = 0.0
+            self.fit()
+            mailbox.wake()
+        elif not self._first_left:
+            self._first_left = ended
+
+    def _hand_over(self, request: InferenceRequest, call: BlockedCall, response: InferenceResponse | None) -> None:
+        scheduler = self.scheduler
+        assert scheduler is not None
+        # An error goes through the books first: they say whether it was the model's own.
+        if response is not None and response.error is None and request.state is not RELEASED:
+            scheduler.sign(request, response)
+            if scheduler.watch is not None and scheduler.watch.strict:
+                scheduler.watch((request,), (response,))
+            if response.error is None:
+                call(response, True)
+
+    def abandon(self) -> None:
+        self._thread.put(self._mailbox.wake)  # the execution sees something behind it, and leaves the waking to that
+        self._thread.stop()
+
+    async def close(self) -> None:
+        try:
+            await self._thread.call(self.executor.finalize)
+        finally:
+            self._thread.stop()
+
+
+class ThreadTaskInstance(ModelInstance):
+    """Runs an `async def execute` on an asyncio loop of its own, in its own thread."""
+
+    inline = False
+    undivided = False
+
+    def __init__(
+        self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
+    ) -> None:
+        super().__init__(name, executor, clock)
+        self._thread = thread
+        self._mailbox = mailbox
+        self._loop = self.own_loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        guard(self)
+        thread.put(self._serve)
+
+    def start(self, batch: Batch) -> None:
+        self._loop.call_soon_threadsafe(self._begin, batch)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait(self._tasks, timeout=1.0))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+        asyncio.set_event_loop(None)
+
+    def _begin(self, batch: Batch) -> None:
+        if all_gone(batch):
+            batch.started = batch.ended = self.clock()
+            self._mailbox.post(self.finished, batch, SKIPPED)
+            return
+        task = self._loop.create_task(self._run(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: Batch) -> None:
+        batch.started = self.clock()
+        result: object
+        try:
+            result = await self.executor.execute(batch)  # type: ignore[misc]
+        except BaseException as error:
+            result = error
+        batch.ended = self.clock()
+        try:
+            self._mailbox.post(self.finished, batch, result)
+        except RuntimeError as error:  # the kernel has stopped: nobody waits for the result
+            raise ServingError(Code.UNAVAILABLE, "the kernel has stopped") from error
+
+    def forked(self) -> None:
+        """In a child, which shares what wakes the loop."""
+        if not self._loop.is_closed():
+            put_away_loop(self._loop)
+
+    async def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        try:
+            await self._thread.call(self.executor.finalize)
+        finally:
+            self._thread.stop()

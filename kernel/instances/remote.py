@@ -1,0 +1,101 @@
+"""Instances whose executions are carried out elsewhere, such as in a process of their own.
+
+The executor hands them over and tells, on the loop, what came of each; it may go down and come up again. This is what the
+scheduler sees of that: how many executions may be handed over at once (a run, as for threads), none while the executor is
+down, and who is refused when there is no hope. Knows nothing of processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kernel.errors import ServingError
+from kernel.instances.instance import SKIPPED, ModelInstance
+from kernel.instances.on_thread import RUN_LIMIT, RUN_SECONDS
+from kernel.interfaces import RemoteExecutor
+from kernel.requests.batch import Batch
+
+if TYPE_CHECKING:
+    from kernel.requests.request import InferenceRequest
+
+__all__ = ["RemoteInstance"]
+
+log = logging.getLogger("kernel")
+
+
+class RemoteInstance(ModelInstance):
+    """Hands executions to an executor that carries them out elsewhere.
+
+    `healthy`: the executor can take executions. `problem`: why there is little hope that it soon can again, else None.
+    """
+
+    inline = False
+    may_be_killed = True
+    executor: RemoteExecutor
+
+    def __init__(self, name: str, executor: RemoteExecutor, clock: Callable[[], float]) -> None:
+        super().__init__(name, executor, clock)
+        self.problem: ServingError | None = None
+        self.undivided = executor.capacity == 1
+        self._estimate = RUN_SECONDS
+        executor.attach(self)
+
+    def start(self, batch: Batch) -> None:
+        self.executor.execute(batch)
+
+    def take_back(self) -> list[Batch]:
+        self._estimate, self.limit = RUN_SECONDS, self.capacity
+        return self.executor.take_back()
+
+    def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
+        self.executor.cancelled(batch, request)
+
+    def finished(self, batch: Batch, result: object) -> None:
+        if result is not SKIPPED and self.runs and self.capacity == 1:
+            estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
+            if self.healthy:
+                self.limit = min(RUN_LIMIT, max(1, int(RUN_SECONDS / estimate)))
+        super().finished(batch, result)
+
+    # -- told by the executor ------------------------------------------------------------------------------------------
+
+    def down(self) -> None:
+        """The executor takes no more executions until `up`."""
+        self.healthy, self.limit = False, 0
+
+    def give_back(self, batches: Sequence[Batch]) -> None:
+        """What was handed over and has not begun waits again. Called while down."""
+        assert self.scheduler is not None
+        self.scheduler.put_back(self, batches)
+        self.scheduler.look_again()
+
+    def up(self) -> None:
+        """The executor takes executions again."""
+        self.healthy, self.limit, self.problem = True, self.capacity, None
+        if self.scheduler is not None:
+            self.scheduler.refuse_all(None)
+            self.scheduler.look_again()
+
+    def hopeless(self, problem: ServingError) -> None:
+        """The executor goes on trying, but nobody should wait for it: where no instance is up, requests are refused."""
+        self.problem = problem
+        scheduler = self.scheduler
+        if scheduler is not None and all(
+            isinstance(one, RemoteInstance) and one.problem is not None for one in scheduler.instances
+        ):
+            scheduler.refuse_all(problem)
+
+    async def close(self) -> None:
+        if self.outstanding:
+            assert self.scheduler is not None
+            log.warning(
+                "instance '%s' of model '%s' is ended in the middle of an execution", self.name, self.scheduler.name
+            )
+            self.executor.kill()
+        try:
+            await self.executor.close()
+        except BaseException:  # nobody waits any longer
+            self.executor.kill()
+            raise

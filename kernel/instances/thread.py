@@ -1,0 +1,121 @@
+"""Threads of model code: the one of an instance, which makes the calls put into its inbox, and those for one call each.
+
+All are daemons: model code that hangs does not hold up the end of the process. Knows no scheduler. Whatever a call raises is
+raised where its result is awaited; what would end the process there (SystemExit, KeyboardInterrupt of model code) arrives as
+a RuntimeError that names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kernel.instances.bell import Bell
+from kernel.requests.batch import Batch
+
+__all__ = ["DaemonThreads", "InstanceThread"]
+
+
+class InstanceThread:
+    """A thread that works off its `inbox` in order: calls are made, batches go to `serve`, None ends it.
+
+    What is in the inbox may be taken out again; by `put` it comes in.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.inbox: deque[Any] = deque()
+        self._bell = Bell()
+        self._asleep = False
+        self.serve: Callable[[Batch], None] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, work: Callable[[], object] | Batch | None) -> None:
+        """Add to the inbox. On the loop."""
+        self.inbox.append(work)
+        # The order matters, as in `Mailbox.post`: append, then look; the thread says that it sleeps, then looks at the inbox.
+        if self._asleep:
+            self._asleep = False
+            self._bell.ring()
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function(*args)` on the thread and return its result, or raise what it raised."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: Exception | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        def work() -> None:
+            result, error = _made(function, args)
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop was closed meanwhile: nobody waits
+                return
+
+        self.put(work)
+        return await future
+
+    def stop(self) -> None:
+        """End the thread after what is in its inbox. On the loop, the last that is put there."""
+        self.put(None)
+        self._bell.put_away()  # it rings, or the thread sees what is in its inbox before it sleeps
+
+    def _run(self) -> None:
+        inbox, bell = self.inbox, self._bell
+        while True:
+            try:
+                work = inbox.popleft()
+            except IndexError:
+                self._asleep = True
+                if not inbox:
+                    bell.wait()
+                self._asleep = False
+                continue
+            if type(work) is Batch:
+                assert self.serve is not None
+                self.serve(work)
+            elif work is None:
+                break
+            else:
+                work()
+            del work
+        bell.close()
+
+
+class DaemonThreads(concurrent.futures.Executor):
+    """Makes each call on a fresh daemon thread; for `loop.run_in_executor`."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # from here on nobody can cancel it: there is somebody to set its result
+
+        def work() -> None:
+            result, error = _made(function, args)
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name=getattr(function, "__name__", "call"), daemon=True).start()
+        return future
+
+
+def _made(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """Make a call; return its result, or what it raised as something that a future may carry."""
+    try:
+        return function(*args), None
+    except StopIteration as problem:
+        return None, RuntimeError(f"StopIteration: {problem}")
+    except Exception as problem:
+        return None, problem
+    except BaseException as problem:
+        return None, RuntimeError(f"{type(problem).__name__}: {problem}")

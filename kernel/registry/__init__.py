@@ -1,0 +1,1 @@
+"""Which model serves which name, and the way there: look, read, load, unload."""

@@ -1,0 +1,97 @@
+"""What is known of each model name and of each of its versions: the records of the catalog.
+
+No behaviour but what can be read off a record; who changes them, and when, is the business of catalog.py, reading.py and
+rollout.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernel.models.model import Model, ModelState
+from kernel.repository.places import SourcePlace
+from kernel.repository.plans import LoadPlan, Origin, Sighting
+
+__all__ = [
+    "DUPLICATE",
+    "LOADING",
+    "READY",
+    "UNAVAILABLE",
+    "UNLOADED",
+    "UNLOADING",
+    "Entry",
+    "Failure",
+    "ModelIndex",
+    "Version",
+]
+
+LOADING, READY, UNLOADING, UNAVAILABLE = (
+    ModelState.LOADING,
+    ModelState.READY,
+    ModelState.UNLOADING,
+    ModelState.UNAVAILABLE,
+)
+
+UNLOADED = "unloaded"
+DUPLICATE = "model appears in two or more repositories"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndex:
+    """One line of the repository index. `version` and `state` are empty for a model that was never loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Version:
+    """One version. `model` is what serves, `origin` what it was made from; `leaving` counts those that are on the way out."""
+
+    state: ModelState
+    reason: str = ""
+    model: Model | None = None
+    origin: Origin | None = None
+    leaving: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a load failed, in words and in the model's own files. `causes`: lines on what is behind it, the nearest cause first."""
+
+    message: str
+    place: SourcePlace | None
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one model name.
+
+    `plan`: the last that was carried out. `seen`: its files when they were last read, and `config` the override that came with
+    that load. `wanted`: somebody asked for it, and nobody asked for its unload. `implicit`: only an ensemble did. `problem`: why
+    its files could not even be read; `blocks`: that makes the server not ready. `error`: of the last load.
+    """
+
+    versions: dict[int, Version] = field(default_factory=dict)
+    plan: LoadPlan | None = None
+    seen: Sighting | None = None
+    config: str | None = None
+    wanted: bool = False
+    implicit: bool = False
+    problem: str = ""
+    blocks: bool = False
+    error: Failure | None = None
+
+    @property
+    def serves(self) -> bool:
+        return any(version.state is READY for version in self.versions.values())
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last attempt to load it came to nothing, at least for one version."""
+        return self.error is not None or any(
+            version.state is UNAVAILABLE and version.reason != UNLOADED for version in self.versions.values()
+        )

@@ -1,0 +1,270 @@
+"""From a model's name to a started model: finds its files, reads and checks them, has the backend make its instances.
+
+Knows nothing of what serves; what becomes of a plan or of a model that came up is the registry's business. Files are looked at
+and read on load threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
+from kernel.errors import Code, ServingError
+from kernel.instances.gpus import without_gpus
+from kernel.interfaces import Backend
+from kernel.models.model import Model
+from kernel.models.warming import give_up
+from kernel.registry.progress import Progress, Step
+from kernel.repository.causes import cause_lines
+from kernel.repository.fingerprint import Fingerprint
+from kernel.repository.overrides import OverrideFolder
+from kernel.repository.places import place_of
+from kernel.repository.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
+from kernel.repository.repository import (
+    FileRepository,
+    ModelFolder,
+    Repositories,
+    bare_name,
+    missing_versions,
+    not_unique,
+    select_versions,
+)
+from kernel.supplied import returned
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["Loader"]
+
+log = logging.getLogger("kernel")
+
+NO_CONFIG = "there is no config.pbtxt: inputs and outputs are what its auto_complete_config says, the rest is by default"
+
+
+class Loader:
+    """Looks at, reads and makes the models of one kernel's repositories."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        repositories: Sequence[str | FileRepository],
+        *,
+        backends: Mapping[str, Backend],
+        auto_complete: bool,
+        config_name: str,
+        namespacing: bool = False,
+        retries: int = 0,
+    ) -> None:
+        """`namespacing`: as for Repositories. `retries`: how often a version that fails to come up is tried again."""
+        self._kernel = kernel
+        found = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
+        self.repositories = Repositories(found, namespacing=namespacing)
+        self._retries = retries
+        self._progress = Progress(lambda: kernel.loop, lambda: kernel.clock())
+        self._backends = backends
+        self._auto_complete = auto_complete
+        self._config_name = config_name
+        self.warming: set[Model] = set()  # what has been started and is warmed up
+
+    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function(*args)` on a load thread."""
+        return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
+
+    # -- look ----------------------------------------------------------------------------------------------------------
+
+    def mistaken(self) -> list[str]:
+        """Return what to say about repositories that hardly are some."""
+        return [words for repository in self.repositories.all if (words := repository.mistaken())]
+
+    def strays(self) -> list[str]:
+        """Return what to say about folders that are no models, in repositories that can be read."""
+        found = [(repository, strays) for repository in self.repositories.all if (strays := repository.strays())]
+        return [f"ignored in '{repository.given}', as it is no model: {', '.join(strays)}" for repository, strays in found]
+
+    def names(self) -> set[str]:
+        """Return the names of all models in the repositories. Raises ServingError where one can't be read."""
+        return set(self.repositories.scan())
+
+    def listing(self) -> Listing:
+        """Return what there is in those repositories that can be read; the log has the others."""
+        found, errors = self.repositories.readable()
+        for error in errors:
+            log.error("the repository index is incomplete: %s", error.message)
+        return Listing(found.keys(), [name for name, folders in found.items() if len(folders) > 1], bool(errors))
+
+    def scan(self) -> dict[str, Sighting]:
+        """Return the state of all models in the repositories. Raises ServingError where a repository can't be read."""
+        return {name: _sighting(folders) for name, folders in self.repositories.scan().items()}
+
+    def sight(self, names: Collection[str]) -> dict[str, Sighting]:
+        """Return the state of some models, also of those that are not there."""
+        return {name: _sighting(self.repositories.find(name)) for name in names}
+
+    def _unknown(self, name: str) -> ServingError:
+        names = sorted(self.names())
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else f"; there are {names}"
+        return ServingError(Code.NOT_FOUND, f"model not found in any model repository{hint}")
+
+    # -- read ----------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, name: str, config: str | None, files: Mapping[str, bytes] | None
+    ) -> tuple[Sighting | None, LoadPlan | ServingError]:
+        """Read a model's files; return in what state they were before that, None for those of a request, and the plan or why
+        there is none.
+        """
+        if files:
+            return None, self._read_files(name, config, files)
+        try:
+            folders = self.repositories.find(name)
+            # Before anything is read: what is changed from here on will be seen to have changed.
+            sighting = _sighting(folders)
+            if not folders:
+                return sighting, NotRead(name, self._unknown(name))
+        except ServingError as error:
+            return None, NotRead(name, error)
+        if len(folders) > 1:
+            return sighting, NotRead(name, not_unique(name, sighting.paths))
+        try:
+            return sighting, self._planned(name, config, folders[0], sighting.fingerprint, None)
+        except ServingError as error:
+            return sighting, error
+
+    def _read_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> LoadPlan | ServingError:
+        if config is None:
+            words = f"files were given for model '{name}' without a 'config'; with files the config is mandatory"
+            return NotRead(name, ServingError(Code.INVALID_ARG, words))
+        try:
+            override = OverrideFolder(name, files)
+        except ServingError as error:
+            return NotRead(name, error)
+        try:
+            return self._planned(name, config, override.folder, override.folder.fingerprint(), override)
+        except BaseException as error:
+            override.remove()
+            if isinstance(error, ServingError):
+                return error
+            raise
+
+    def _planned(
+        self, name: str, config: str | None, folder: ModelFolder, fingerprint: Fingerprint, override: OverrideFolder | None
+    ) -> LoadPlan:
+        """Read and check the config and select the versions. Raises LoadFailed and NotRead."""
+        if folder.problem:
+            raise NotRead(name, ServingError(Code.INTERNAL, folder.problem))
+
+        def rename(message: Message) -> None:
+            """Call the model, and what an ensemble consists of, by names that are unique."""
+            message.name = name
+            namespace = self.repositories.namespace_of(folder)
+            for step in message.ensemble_scheduling.step:
+                step.model_namespace = namespace
+                step.model_name = self.repositories.step(step.model_name, namespace)
+
+        try:
+            read = read_config(
+                folder.path,
+                override=config,
+                auto_complete=self._auto_complete,
+                config_name=self._config_name,
+                backends=self._backends,
+                gpus=self._kernel.gpus,
+                cpu_backends=without_gpus(self._backends) if self._kernel.gpus else (),
+                model_name=bare_name(name) if self.repositories.namespacing else name,
+                partial=self._auto_complete,
+                rename=rename if self.repositories.namespacing else None,
+            )
+        except ConfigErrors as errors:
+            if errors.stage == "A" or not folder.versions:
+                raise NotRead(name, errors, folder.path) from errors
+            raise LoadFailed(name, [Problem.of(max(folder.versions), errors, folder.path)]) from errors
+        untold = (NO_CONFIG,) if read.source.kind == "none" and read.backend == "python" else ()
+        warnings = (*untold, *folder.warnings, *read.warnings, *missing_versions(read, folder.versions))
+        try:
+            versions = select_versions(read, folder.versions)
+        except ConfigError as error:
+            raise LoadFailed(name, reason=f"{words_first(error)}\n", place=place_of(error, folder.path)) from error
+        return LoadPlan(folder, read, versions, fingerprint, override, warnings)
+
+    # -- make ----------------------------------------------------------------------------------------------------------
+
+    async def make(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore) -> Model | Problem:
+        """Return the started model version, or why there is none. `limit`: how many may be made at a time.
+
+        A warm-up is outside of the limit: it may wait for other models that are still to be made.
+        """
+        with self._progress.loading(plan.config.name, number, plan.folder.path) as step:
+            for left in range(self._retries, -1, -1):
+                made = await self._made(plan, number, limit, step)
+                if isinstance(made, Model):
+                    self._progress.loaded(step)
+                    break
+                if left:
+                    log.warning(
+                        "model '%s' version %d failed to load and is tried again, %d times at most: %s",
+                        plan.config.name, number, left, made.reason,
+                    )  # fmt: skip
+        return made
+
+    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore, step: Step) -> Model | Problem:
+        config = plan.config
+        try:
+            async with limit:
+                model = await self._started(plan, config, number, step)
+            self.warming.add(model)
+            step.stage = "is warmed up"
+            try:
+                await model.warm_up()
+            except BaseException:
+                await model.close(0.0)
+                raise
+            finally:
+                self.warming.discard(model)
+        except ServingError as error:
+            return Problem.of(number, error, plan.folder.path)
+        except Exception as error:
+            log.exception("model '%s' version %d failed to load", config.name, number)
+            words = f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
+            folder = plan.folder.path
+            return Problem(number, words, place_of(error, folder), cause_lines(error, folder), error)
+        return model
+
+    async def _started(self, plan: LoadPlan, config: ModelConfig, number: int, step: Step) -> Model:
+        backend = self.backend(config)
+        if self._auto_complete:
+            step.stage = "completes its config"
+            config = await self.in_thread(
+                backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
+            )
+            returned(config, ModelConfig, f"complete_config of the backend of model '{plan.config.name}'", "a ModelConfig")
+        require_complete(config)
+        backend.validate(config, plan.folder.path, (number,))
+        model = Model(self._kernel, config, number, plan.folder.path)
+        step.stage = "makes its instances"
+        await model.start(backend)
+        return model
+
+    def stop(self) -> None:
+        """Nothing may begin to serve any more: what is warmed up is given up."""
+        for model in self.warming:
+            give_up(model.scheduler, ServingError(Code.UNAVAILABLE, "Server exiting"))
+
+    def backend(self, config: ModelConfig) -> Backend:
+        """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""
+        name = "ensemble" if config.is_ensemble else config.backend
+        backend = self._backends.get(name)
+        if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
+            raise ServingError(
+                Code.INVALID_ARG, f"no installed plugin serves the backend '{name}'; there are {sorted(self._backends)}"
+            )
+        return backend
+
+
+def _sighting(folders: Sequence[ModelFolder]) -> Sighting:
+    fingerprint = folders[0].fingerprint() if len(folders) == 1 else Fingerprint()
+    return Sighting(tuple(folder.path for folder in folders), fingerprint)

@@ -1,0 +1,106 @@
+"""Which models are on their way, and the calls that wait for them: those that a model makes while it is warmed up itself.
+
+The law: such a call waits as long as the called model is still being loaded, and is then made like any other; it never waits for
+what can only come after its own model. A model is on its way from when it is asked for until it serves or has failed. Everything
+on the loop. (Contract: reported cases, BC17.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from kernel.errors import ServingError
+from kernel.models.warming import warmed_by
+from kernel.requests.request import InferenceRequest
+
+__all__ = ["Arrivals", "Coming"]
+
+#: What one operation is still at: the names of the models, each with those that it, an ensemble, consists of.
+Coming = dict[str, set[str]]
+
+
+class Arrivals:
+    """The models that are being loaded in one kernel, and the calls that wait for them."""
+
+    def __init__(self) -> None:
+        self._operations: list[Coming] = []
+        self._calls: dict[str, list[tuple[str, Callable[[], None]]]] = {}  # called model -> calling models, and their calls
+
+    @contextmanager
+    def expecting(self, names: Iterable[str]) -> Iterator[Coming]:
+        """These are on their way until the end of the block, or until they are settled; more may be entered."""
+        coming: Coming = {name: set() for name in names}
+        self._operations.append(coming)
+        try:
+            yield coming
+        finally:
+            self._operations = [one for one in self._operations if one is not coming]
+            for name in list(coming):
+                self.settle(coming, name)
+
+    def settle(self, coming: Coming, name: str) -> None:
+        """The operation is done with a model: it serves, or does not."""
+        coming.pop(name, None)
+        if not self._is_coming(name):
+            for _, call in self._calls.pop(name, ()):
+                call()
+
+    def _is_coming(self, name: str) -> bool:
+        return any(name in coming for coming in self._operations)
+
+    def give_up(self) -> None:
+        """Nothing comes any more."""
+        self._operations.clear()
+        while self._calls:
+            _, calls = self._calls.popitem()
+            for _, call in calls:
+                call()
+
+    def hold(
+        self, request: InferenceRequest, error: ServingError, submit: Callable[[InferenceRequest], None]
+    ) -> ServingError | None:
+        """Keep a call to a model that is not there, if it is worth waiting for, and submit it again then.
+
+        Return None if so, else the error to answer it with: `error`, and what to do about it where a warm-up has made the call.
+        """
+        caller = warmed_by(request)
+        if caller is None:
+            return error
+        called = request.model_name
+        if not self._is_coming(called):
+            words = (
+                f"the warm-up of model '{caller}' calls '{called}', which is not being loaded: load it before '{caller}', "
+                "or together with it"
+            )
+            return _told(error, words)
+        if path := self._path(called, caller):
+            way = " -> ".join([caller, *path])
+            words = f"the warm-up of model '{caller}' calls '{called}', which can't be there before '{caller}' is ({way})"
+            return _told(error, words)
+        self._calls.setdefault(called, []).append((caller, lambda: submit(request)))
+        return None
+
+    def _path(self, name: str, end: str) -> list[str]:
+        """Return how `name`, on its way, waits for `end`, both ends included; nothing if it doesn't."""
+        ways = [[name]]
+        seen = {name}
+        while ways:
+            way = ways.pop()
+            if way[-1] == end:
+                return way
+            for other in self._waits_for(way[-1]) - seen:
+                seen.add(other)
+                ways.append([*way, other])
+        return []
+
+    def _waits_for(self, name: str) -> set[str]:
+        """Return the models that have to be there before `name` can be."""
+        called = {other for other, calls in self._calls.items() if any(caller == name for caller, _ in calls)}
+        for coming in self._operations:
+            called |= coming.get(name, set())
+        return {one for one in called if self._is_coming(one)}
+
+
+def _told(error: ServingError, words: str) -> ServingError:
+    return ServingError(error.code, f"{error.message}; {words}", error.reason)

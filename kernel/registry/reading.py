@@ -1,0 +1,117 @@
+"""What models are to be loaded, and what their files say: from wishes to plans.
+
+In explicit mode an ensemble brings along what it consists of. What is wrong with a model's files changes nothing for what
+serves, and can be read in the index. Files are read on load threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernel.config import ModelConfig
+from kernel.errors import Code, ServingError
+from kernel.registry.catalog import Catalog
+from kernel.registry.entries import READY, UNAVAILABLE, Version
+from kernel.registry.loading import Loader
+from kernel.repository.plans import LoadFailed, LoadPlan, NotRead
+
+__all__ = ["Reader", "Wish", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a model is to be loaded: from its repository, with another config, or from files that come along."""
+
+    config: str | None = None
+    files: Mapping[str, bytes] | None = None
+
+
+@dataclass(slots=True)
+class Work:
+    """What an operation has read: plans by name, and why there are none for others. `composing`: what nobody has asked for."""
+
+    plans: dict[str, LoadPlan] = field(default_factory=dict)
+    failures: dict[str, ServingError] = field(default_factory=dict)
+    composing: set[str] = field(default_factory=set)
+
+    def ensembles(self) -> dict[str, ModelConfig]:
+        return {name: plan.config for name, plan in self.plans.items() if plan.config.is_ensemble}
+
+    def discard(self) -> None:
+        """Nothing will come of it."""
+        for plan in self.plans.values():
+            if plan.override is not None:
+                plan.override.remove()
+
+
+class Reader:
+    """Reads for one registry. `brings_along`: ensembles bring what they consist of. `parallel`: models read at a time."""
+
+    def __init__(self, catalog: Catalog, loader: Loader, *, brings_along: bool, parallel: int) -> None:
+        self._catalog = catalog
+        self._loader = loader
+        self._brings_along = brings_along
+        self._parallel = parallel
+
+    async def read(self, wishes: Mapping[str, Wish]) -> Work:
+        """Plan what was asked for, in explicit mode also what ensembles consist of, where it is there."""
+        work = Work()
+        entries = self._catalog.entries
+        limit = asyncio.Semaphore(self._parallel)
+
+        async def plan(name: str, wish: Wish) -> None:
+            try:
+                async with limit:
+                    work.plans[name] = await self._plan(name, wish)
+            except ServingError as error:
+                work.failures[name] = error
+
+        pending = dict(wishes)
+        while pending:
+            await asyncio.gather(*(plan(name, wish) for name, wish in pending.items()))
+            for name in pending.keys() & wishes.keys() & entries.keys():
+                entries[name].wanted, entries[name].implicit = True, False
+            steps = {step.model_name for config in work.ensembles().values() for step in config.ensemble or ()}
+            missing = steps - work.plans.keys() - work.failures.keys() if self._brings_along else set()
+            sightings = await self._loader.in_thread(self._loader.sight, missing) if missing else {}
+            pending = {}
+            for name in sorted(missing):
+                entry = entries.get(name)
+                # What came with its own files stays as it is; what is nowhere, the check of the ensembles tells.
+                if sightings[name].paths and not (entry is not None and entry.serves and entry.seen is None):
+                    work.composing.add(name)
+                    pending[name] = Wish(None if entry is None else entry.config)
+                    entry = self._catalog.entry(name)
+                    if not entry.wanted:
+                        entry.wanted = entry.implicit = True
+        return work
+
+    async def _plan(self, name: str, wish: Wish) -> LoadPlan:
+        """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
+        sighting, plan = await self._loader.in_thread(self._loader.read, name, wish.config, wish.files)
+        if isinstance(plan, NotRead) and plan.code is Code.NOT_FOUND:
+            known = self._catalog.entries.get(name)
+            if known is not None and not known.versions and not known.serves:
+                del self._catalog.entries[name]
+            raise plan
+        entry = self._catalog.entry(name)
+        if sighting is not None or isinstance(plan, LoadPlan):
+            entry.seen = sighting
+        if isinstance(plan, LoadPlan):
+            entry.config = wish.config
+            entry.problem, entry.blocks = "", False
+            return plan
+        if isinstance(plan, LoadFailed) and plan.problems:
+            for one in plan.problems:
+                version = entry.versions.setdefault(one.version, Version(UNAVAILABLE))
+                if version.state is not READY:
+                    version.state, version.reason = UNAVAILABLE, one.reason
+        else:
+            entry.problem = plan.problem
+            entry.blocks = entry.blocks or isinstance(plan, LoadFailed)
+            for version in entry.versions.values():
+                if version.state is UNAVAILABLE:
+                    version.reason = entry.problem
+        raise plan

@@ -1,0 +1,388 @@
+"""Operations on what is loaded: start, load, unload, what a look at the disk has found, stop; and which models take part.
+
+The law: an operation claims all models it may touch (claims.py), reads what their files say, carries that out model by model
+(rollout.py), ensembles after what they consist of; ensembles that are not named follow their models. Tables are catalog.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernel.errors import Code, ServingError
+from kernel.interfaces import Backend
+from kernel.models.model import Model
+from kernel.registry.catalog import Catalog, not_ready
+from kernel.registry.claims import Claims
+from kernel.registry.dependents import by_dependency, related_to
+from kernel.registry.entries import UNAVAILABLE, UNLOADED, Failure, ModelIndex
+from kernel.registry.loading import Loader
+from kernel.registry.pending_loads import Arrivals, Coming
+from kernel.registry.reading import Reader, Wish, Work
+from kernel.registry.rollout import Rollout
+from kernel.repository.overrides import check_model_name, remove_left_behind
+from kernel.repository.plans import LoadPlan, StartFailed, behind
+from kernel.repository.repository import FileRepository
+
+if TYPE_CHECKING:
+    from kernel.server import Kernel
+
+__all__ = ["ModelIndex", "Registry", "Wish"]
+
+log = logging.getLogger("kernel")
+
+FINALIZE_SECONDS = 5.0  # what the models' `finalize` may take at least when all are stopped
+
+
+class Registry:
+    """What is loaded in one kernel. `catalog` says what that is."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        repositories: Sequence[str | FileRepository],
+        *,
+        backends: Mapping[str, Backend],
+        explicit: bool,
+        load_models: Sequence[str],
+        exit_on_error: bool,
+        auto_complete: bool,
+        config_name: str,
+        parallel: int,
+        namespacing: bool = False,
+        retries: int = 0,
+    ) -> None:
+        self._kernel = kernel
+        self.loader = Loader(
+            kernel,
+            repositories,
+            backends=backends,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            namespacing=namespacing,
+            retries=retries,
+        )
+        self.catalog = Catalog(kernel, namespacing=namespacing)
+        self._rollout = Rollout(kernel, self.catalog, self.loader)
+        self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
+        self._claims = Claims()
+        self.arrivals = Arrivals()
+        self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
+        self._explicit = explicit
+        self._load_models = load_models
+        self._exit_on_error = exit_on_error
+        self._parallel = parallel
+        catalog = self.catalog
+        self.lookup, self.is_ready, self.ready_models = catalog.lookup, catalog.is_ready, catalog.ready_models
+        self.statistics, self.all_well = catalog.statistics, catalog.all_well
+
+    def index(self, ready: bool) -> list[ModelIndex]:
+        self._check_usable()
+        return self.catalog.index(ready, self.loader.listing())
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what is to be loaded at start-up, ensembles after what they consist of."""
+        try:
+            names = found = await self.loader.in_thread(self.loader.names)
+        except ServingError as missing:
+            if self._exit_on_error:
+                raise
+            log.error("nothing is served, and the server is neither live nor ready: %s", missing.message)
+            self.broken = missing
+            self.catalog.broken = True
+            return
+        for words in await self.loader.in_thread(self.loader.strays):
+            log.info("%s", words)
+        if self._explicit:
+            await self.loader.in_thread(remove_left_behind)
+            names = {one for name in self._load_models for one in self.loader.repositories.meant_by(name)}
+            if "*" in names:
+                if len(names) > 1:
+                    raise ServingError(
+                        Code.INVALID_ARG,
+                        "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+                    )
+                names = found
+        failures = await self.bring_up({name: Wish() for name in sorted(names)})
+        for name, error in failures.items():
+            self.catalog.entry(name)
+            log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
+        if failures and self._exit_on_error:
+            hints = await self.loader.in_thread(self.loader.mistaken)
+            raise StartFailed(failures, hints) from next(iter(failures.values()))
+
+    def retire(self) -> None:
+        """Nothing begins to serve any more; what serves goes on."""
+        self._rollout.stopping = True
+
+    async def stop(self, timeout: float) -> None:
+        """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
+        catalog = self.catalog
+        self._rollout.stopping = True
+        self.arrivals.give_up()
+        self.loader.stop()
+        deadline = self._kernel.clock() + timeout
+        for model in catalog.ready_models():
+            model.stop(continuing=True)
+        busy: list[Model] = []
+        try:
+            async with asyncio.timeout(timeout):
+                # A request in flight may still call any model: nobody goes before all are idle.
+                while busy := [model for model in catalog.alive() if not model.scheduler.is_idle]:
+                    await busy[0].scheduler.drained()
+        except TimeoutError:
+            log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
+        closing = [asyncio.ensure_future(model.close(0.0)) for model in catalog.alive()]
+        if closing:
+            patience = max(FINALIZE_SECONDS, deadline - self._kernel.clock())
+            _, hanging = await asyncio.wait(closing, timeout=patience)
+            if hanging:
+                log.warning("finalize of %d models took longer than %.0f s and was left at that", len(hanging), patience)
+                for task in hanging:
+                    task.cancel()
+        catalog.clear()
+        if catalog.background:
+            await asyncio.wait(catalog.background, timeout=max(0.1, deadline - self._kernel.clock()))
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    async def load(self, name: str, wish: Wish, within: str) -> None:
+        """Load one model as a client asks for it. `within`: the model whose own load makes this call."""
+        self._check_usable()
+        self.check_mode()
+        if self._rollout.stopping:
+            raise _exiting()
+        check_model_name(name)
+        names = [name]
+        if self.loader.repositories.namespacing and not wish.files:  # elsewhere the claim is made before anybody else's turn
+            names = await self.loader.in_thread(self.loader.repositories.meant_by, name)
+        failures = await self.bring_up(dict.fromkeys(names, wish), within)
+        for one in names:
+            if one not in failures:
+                log.info("model '%s' is loaded: version %s", one, self._versions(one))
+                continue
+            serving = self._versions(one)
+            goes_on = f"version {serving} goes on serving" if serving else "nothing serves"
+            log.error("model '%s' is not loaded, %s: %s", one, goes_on, failures[one].message, extra=behind(failures[one]))
+        for error in failures.values():
+            raise error
+
+    def _versions(self, name: str) -> str:
+        return ", ".join(map(str, sorted(self.catalog.copies(name))))
+
+    async def update(self, names: Collection[str]) -> dict[str, ServingError]:
+        """Load models whose files have changed, each as it was last asked for; return why which ones failed."""
+        entries = self.catalog.entries
+        return await self.bring_up({name: Wish(entries[name].config if name in entries else None) for name in names})
+
+    def groups(self, names: Collection[str]) -> list[set[str]]:
+        """Return the names in groups of which none can touch another. With a model that is new there is one: who knows."""
+        entries = self.catalog.entries
+        if any(name not in entries or entries[name].plan is None for name in names):
+            return [set(names)]
+        groups: list[tuple[set[str], set[str]]] = []  # members, and all that is related to them
+        for name in names:
+            members, related = {name}, self._related([name])
+            for group in [one for one in groups if not one[1].isdisjoint(related)]:
+                groups.remove(group)
+                members |= group[0]
+                related |= group[1]
+            groups.append((members, related))
+        return [members for members, _ in groups]
+
+    async def bring_up(self, wishes: Mapping[str, Wish], within: str = "") -> dict[str, ServingError]:
+        """Load several models, some at a time, and what follows from that; return why which ones failed."""
+        with self.arrivals.expecting(wishes) as coming:
+            failures = await self._bring_up(wishes, within, coming)
+        return {name: error for name, error in failures.items() if name in wishes}
+
+    async def _bring_up(self, wishes: Mapping[str, Wish], within: str, coming: Coming) -> dict[str, ServingError]:
+        names = self._related(wishes)
+        while True:
+            if within and (taken := self._claims.taken_with(within, names)):
+                words = f"a related model '{min(taken)}' to a load/unload request is currently loading or unloading"
+                raise ServingError(Code.UNAVAILABLE, words)
+            async with self._claims.hold(names):
+                if self._rollout.stopping:
+                    raise _exiting()
+                work = await self._reader.read(wishes)
+                related = self._related({*wishes, *work.plans}, work.plans)
+                if related <= names:
+                    await self._carry_out(work, coming)
+                    break
+            work.discard()  # it will be read again
+            names |= related
+        failures = work.failures
+        for name in {*wishes, *failures} & self.catalog.entries.keys():
+            failed = failures.get(name)
+            told = None
+            if failed is not None:
+                why, place, causes = getattr(failed, "why", failed.message), getattr(failed, "place", None), ()
+                told = Failure(why, place, getattr(failed, "causes", causes))
+            self.catalog.entries[name].error = told
+        for name in failures.keys() & work.composing:
+            log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)
+        return failures
+
+    def _related(self, names: Iterable[str], plans: Mapping[str, LoadPlan] | None = None) -> set[str]:
+        """Return the names and all that an operation on them may touch, by what is known and what was planned."""
+        planned = {name: plan.config for name, plan in (plans or {}).items()}
+        return related_to(names, [self.catalog.configs(), planned])
+
+    async def _carry_out(self, work: Work, coming: Coming) -> None:
+        """Carry out the plans, ensembles after what they consist of; ensembles that use what has changed are made anew.
+
+        `coming`: what this operation is still at, for those who wait for it.
+        """
+        catalog = self.catalog
+        changed: set[str] = set()
+        limit = asyncio.Semaphore(self._parallel)
+        planned = work.ensembles()
+        follow = catalog.configs()
+        ensembles = {**{name: config for name, config in follow.items() if config.is_ensemble}, **planned}
+
+        async def one(plan: LoadPlan, anew: bool = False) -> str:
+            """Carry out one plan; return why it failed, or nothing."""
+            name = plan.config.name
+            before = catalog.copies(name)
+            problem = ""
+            try:
+                await self._rollout.carry_out(plan, planned, work.failures, limit, anew=anew)
+                catalog.entry(name).error = None
+            except ServingError as error:
+                work.failures[name] = error
+                problem = error.message
+            if catalog.copies(name) != before:
+                changed.add(name)
+            return problem
+
+        async def model(plan: LoadPlan) -> None:
+            await one(plan)
+            self.arrivals.settle(coming, plan.config.name)
+
+        async def ensemble(name: str, steps: set[str], before: list[asyncio.Task[None]]) -> None:
+            # Not after all models: one of them may wait for this very ensemble, to be warmed up.
+            if before:
+                await asyncio.wait(before)
+            uses_changed = not changed.isdisjoint(steps)
+            entry = catalog.entry(name)
+            plan = work.plans.get(name)
+            problem = ""
+            if plan is not None:
+                problem = await one(plan, uses_changed)
+            elif uses_changed and entry.plan is not None and (entry.wanted or entry.serves):
+                problem = await one(entry.plan, True)
+            if uses_changed and problem and entry.serves:
+                log.warning("ensemble '%s' is unavailable: %s", name, problem)
+                catalog.retire_all(name, problem)
+            self.arrivals.settle(coming, name)
+
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for name, plan in work.plans.items():
+            if name not in planned:
+                coming[name] = set()
+                tasks[name] = asyncio.ensure_future(model(plan))
+        for name in by_dependency(ensembles):
+            coming[name] = {step.model_name for step in ensembles[name].ensemble or ()}
+            before = [tasks[step] for step in coming[name] & tasks.keys()]
+            tasks[name] = asyncio.ensure_future(ensemble(name, coming[name], before))
+        for name in coming.keys() - tasks.keys():
+            self.arrivals.settle(coming, name)  # there is no plan for it
+        await asyncio.gather(*tasks.values())
+
+    # -- unload --------------------------------------------------------------------------------------------------------
+
+    def unload(self, name: str, *, dependents: bool) -> asyncio.Task[None] | None:
+        """Take a model out of service now. An operation on it that is under way is followed by another unload: returned, too."""
+        self._check_usable()
+        self.check_mode()
+        turns = [self._unload(one, dependents) for one in self.catalog.meant_by(name)]
+        waiting = [turn for turn in turns if turn is not None]
+        return self.catalog.later(_all_over(waiting)) if len(waiting) > 1 else waiting[0] if waiting else None
+
+    def _unload(self, name: str, dependents: bool) -> asyncio.Task[None] | None:
+        touched = self._related([name])
+        turn = None
+        if self._claims.taken(touched):
+            turn = self.catalog.later(self._unload_in_turn(name, touched, dependents))
+        elif (entry := self.catalog.entries.get(name)) is None or not (entry.serves or entry.failed):
+            log.warning("unload of model '%s', which is not loaded", name)
+        self._unload_now(name, dependents)
+        return turn
+
+    async def unloaded(self, name: str, turn: asyncio.Task[None] | None) -> None:
+        """Return when all versions of a model that were retired are finalized. `turn`: an unload that is still to come."""
+        if turn is not None:
+            await asyncio.wait([turn])
+        entry = self.catalog.entries.get(name)
+        background = self.catalog.background
+        while entry is not None and background and any(version.leaving for version in entry.versions.values()):
+            await asyncio.wait(set(background), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _unload_in_turn(self, name: str, touched: set[str], dependents: bool) -> None:
+        async with self._claims.hold(touched):
+            if not self._rollout.stopping:
+                self._unload_now(name, dependents)
+
+    async def withdraw(self, name: str, problem: str = "") -> None:
+        """Take a model out of service that is not in the repository any more, or is in two of them."""
+        async with self._claims.hold(self._related([name])):
+            if self._rollout.stopping:
+                return
+            entry = self.catalog.entry(name)
+            sighting = (await self.loader.in_thread(self.loader.sight, [name]))[name]
+            if len(sighting.paths) != 1:
+                entry.seen = sighting
+                self._unload_now(name, False)
+                entry.problem = problem
+
+    def _unload_now(self, name: str, dependents: bool) -> None:
+        """Retire a model and the ensembles that use it; with `dependents` also what was only loaded for it."""
+        catalog = self.catalog
+        entry = catalog.entries.get(name)
+        if entry is None:
+            return
+        entry.wanted, entry.problem, entry.config, entry.error = False, "", None, None
+        for version in entry.versions.values():
+            if version.state is UNAVAILABLE:
+                version.reason = UNLOADED  # nobody wants it any more, whatever was wrong with it
+        if entry.serves:
+            log.info("model '%s' is unloaded", name)
+        catalog.retire_all(name)
+        for other in sorted(self._ensembles_of(name)):
+            if catalog.copies(other):
+                log.info("ensemble '%s' is unloaded with model '%s', which it needs", other, name)
+            catalog.retire_all(other)
+        if not dependents or entry.plan is None:
+            return
+        for step in entry.plan.config.ensemble or ():
+            composing = catalog.entries.get(step.model_name)
+            needed = any(catalog.copies(other) for other in self._ensembles_of(step.model_name))
+            if composing is not None and composing.implicit and composing.wanted and not needed:
+                self._unload_now(step.model_name, True)
+
+    def _ensembles_of(self, name: str) -> set[str]:
+        return related_to([name], [self.catalog.configs()], down=False) - {name}
+
+    def _check_usable(self) -> None:
+        if self.broken is not None:
+            raise not_ready()
+
+    def check_mode(self) -> None:
+        """Raise ServingError where clients may not load and unload."""
+        if not self._explicit:
+            raise ServingError(
+                Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+
+async def _all_over(tasks: Collection[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
+
+
+def _exiting() -> ServingError:
+    return ServingError(Code.UNAVAILABLE, "Server exiting")

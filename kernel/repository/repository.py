@@ -1,0 +1,271 @@
+"""Where models lie: a folder of model folders, their version folders, and which of them a policy selects.
+
+Looks at names, sizes and times only and keeps nothing in mind: each call reads the disk anew. What the files say is the
+business of `kernel/config.py` and the backends; what is loaded, of the registry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel.config import ConfigError, ModelConfig
+from kernel.errors import Code, ServingError
+from kernel.repository.fingerprint import Fingerprint, fingerprint_of
+
+__all__ = [
+    "FileRepository",
+    "ModelFolder",
+    "Repositories",
+    "bare_name",
+    "find_model",
+    "missing_versions",
+    "not_unique",
+    "select_versions",
+]
+
+#: Folders beside the version folders that hold other things.
+_OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
+
+#: Folders that systems and archives leave beside models.
+_STRAYS = frozenset({"lost+found", "__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information"})
+
+_MAX_VERSION = 2**63 - 1
+
+#: Where the reference can fetch models from. A Path has one slash fewer.
+_REMOTE = re.compile(r"(s3|gs|as|http|https|hdfs):/")
+
+#: What stands between a namespace and a name, as in the reference's own identifiers.
+_OF = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """One model folder, as it was when looked at. `versions` are sorted; `warnings` name the folders that are none.
+
+    `problem`: why it is there and can't be looked into.
+    """
+
+    name: str
+    path: Path
+    versions: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+    @classmethod
+    def look(cls, path: Path) -> ModelFolder:
+        """Read the version folders of the model folder at `path`. Raises OSError."""
+        versions, warnings = [], []
+        with os.scandir(path) as entries:
+            folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        for name in folders:
+            if name in _OTHER_FOLDERS or name == "__pycache__":
+                continue
+            if not (name.isascii() and name.isdigit()) or int(name[:20]) > _MAX_VERSION:
+                warnings.append(f"ignore version directory '{name}' which fails to convert to integral number")
+            elif name.startswith("0"):
+                warnings.append(f"ignore version directory '{name}' which contains leading zeros in its directory name")
+            else:
+                versions.append(int(name))
+        return cls(path.name, path, tuple(sorted(versions)), tuple(warnings))
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the state of the files now."""
+        return fingerprint_of(self.path, self.versions)
+
+
+class FileRepository:
+    """A model repository in the file system: each folder in it that is not hidden is a model."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.given = Path(path)  # as it is shown
+        self.path = Path(os.path.abspath(path))  # a model may change the working directory
+
+    def __repr__(self) -> str:
+        return f"FileRepository({str(self.given)!r})"
+
+    def scan(self) -> dict[str, ModelFolder]:
+        """Return the models by name. Raises ServingError(INTERNAL) when the repository itself is not there."""
+        try:
+            with os.scandir(self.path) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
+        except OSError as error:
+            raise _no_repository(self.given, error) from None
+        found = {}
+        for name in names:
+            folder = self.find(name)
+            if folder is not None and not _is_stray(folder):
+                found[name] = folder
+        return found
+
+    def strays(self) -> list[str]:
+        """Return the folders that are no models, though they are where models are: what systems and archives leave behind."""
+        folders = [folder for name in sorted(_STRAYS) if (folder := self.find(name)) is not None]
+        return [folder.name for folder in folders if _is_stray(folder)]
+
+    def mistaken(self) -> str:
+        """Return what to say where the repository is one model's folder, which is easily named in its place; else nothing."""
+        if not (self.path / "config.pbtxt").is_file():
+            return ""
+        return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
+
+    def find(self, name: str) -> ModelFolder | None:
+        """Return the folder of one model, or None where there is none of that name."""
+        if _hidden(name) or "/" in name or "\0" in name or not name:
+            return None
+        path = self.path / name
+        try:
+            return ModelFolder.look(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:  # which is no reason to take it for gone
+            return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
+
+
+class Repositories:
+    """Several repositories as one. The names in it are those of the folders.
+
+    `namespacing`: where several repositories have a folder of one name, each is a model, called `<repository>::<name>`; who says
+    just the name means all of them.
+    """
+
+    def __init__(self, repositories: Sequence[FileRepository], *, namespacing: bool = False) -> None:
+        self.all = tuple(repositories)
+        self.namespacing = namespacing
+
+    def scan(self) -> dict[str, list[ModelFolder]]:
+        """Return the folders by model, several where a name is not unique. Raises ServingError where a repository is missing."""
+        return self._named([(repository, repository.scan()) for repository in self.all])
+
+    def readable(self) -> tuple[dict[str, list[ModelFolder]], list[ServingError]]:
+        """Return what there is in those repositories that can be read, and why others can't."""
+        found, errors = [], []
+        for repository in self.all:
+            try:
+                found.append((repository, repository.scan()))
+            except ServingError as error:
+                errors.append(error)
+        return self._named(found), errors
+
+    def _named(self, found: Sequence[tuple[FileRepository, dict[str, ModelFolder]]]) -> dict[str, list[ModelFolder]]:
+        owners: dict[str, list[tuple[FileRepository, ModelFolder]]] = {}
+        for repository, folders in found:
+            for name, folder in folders.items():
+                owners.setdefault(name, []).append((repository, folder))
+        named: dict[str, list[ModelFolder]] = {}
+        for name, several in owners.items():
+            if self.namespacing and len(several) > 1:
+                named.update({f"{repository.given}{_OF}{name}": [folder] for repository, folder in several})
+            else:
+                named[name] = [folder for _, folder in several]
+        return named
+
+    def find(self, name: str) -> list[ModelFolder]:
+        """Return the folders of one model."""
+        namespace, of, bare = name.rpartition(_OF) if self.namespacing else ("", "", name)
+        among = [one for one in self.all if str(one.given) == namespace] if of else self.all
+        return [folder for repository in among if (folder := repository.find(bare)) is not None]
+
+    def meant_by(self, name: str) -> list[str]:
+        """Return the models that a name stands for; itself where it is one, or none."""
+        if self.namespacing and _OF not in name:
+            owners = [repository for repository in self.all if repository.find(name) is not None]
+            if len(owners) > 1:
+                return [f"{repository.given}{_OF}{name}" for repository in owners]
+        return [name]
+
+    def namespace_of(self, folder: ModelFolder) -> str:
+        """Return the namespace that a model lives in: its repository, as it was given."""
+        return next((str(one.given) for one in self.all if one.path == folder.path.parent), "")
+
+    def step(self, name: str, namespace: str) -> str:
+        """Return the model that an ensemble in `namespace` means by a name: the one beside it, if there are several."""
+        own = f"{namespace}{_OF}{name}"
+        return own if own in self.meant_by(name) else name
+
+
+def bare_name(name: str) -> str:
+    """Return the name that clients know a model by."""
+    return name.rpartition(_OF)[2]
+
+
+def _is_stray(folder: ModelFolder) -> bool:
+    return folder.name in _STRAYS and not folder.versions and not (folder.path / "config.pbtxt").is_file()
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
+
+
+def _no_repository(path: Path, error: OSError) -> ServingError:
+    words = f"failed to stat file {path}"
+    remote = _REMOTE.match(str(path))
+    if remote is not None and isinstance(error, FileNotFoundError):
+        words += f": folders are served, nothing is fetched from {remote[1]}://; copy the models into a folder, or mount it"
+    reason = "it is not a folder" if isinstance(error, NotADirectoryError) else error.strerror
+    return ServingError(Code.INTERNAL, f"{words}: {reason}" if not isinstance(error, FileNotFoundError) else words)
+
+
+def find_model(repositories: Iterable[FileRepository], name: str) -> ModelFolder | None:
+    """Return where the model lies, None where nowhere. Raises ServingError(INTERNAL) when it lies in several
+    repositories.
+    """
+    found = [folder for repository in repositories if (folder := repository.find(name)) is not None]
+    if len(found) > 1:
+        raise not_unique(name, [folder.path for folder in found])
+    return found[0] if found else None
+
+
+def not_unique(name: str, places: Sequence[Path]) -> ServingError:
+    words = f"failed to poll model '{name}': not unique across all model repositories"
+    return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(place) for place in places)}")
+
+
+# -- version policy ----------------------------------------------------------------------------------------------------
+
+
+def select_versions(config: ModelConfig, available: Iterable[int]) -> tuple[int, ...]:
+    """Return the versions that the policy of `config` selects, ascending. Raises ConfigError of stage A where it
+    selects none.
+    """
+    policy = config.version_policy
+    present = tuple(sorted(set(available)))
+    if policy.kind == "all":
+        selected = present
+    elif policy.kind == "specific":
+        selected = tuple(version for version in present if version in policy.versions)
+    else:
+        selected = present[-policy.num_versions :] if policy.num_versions > 0 else ()
+    if not selected:
+        raise _no_version(config, present)
+    return selected
+
+
+def missing_versions(config: ModelConfig, available: Iterable[int]) -> tuple[str, ...]:
+    """Return a warning for each version that the policy names and that isn't there."""
+    if config.version_policy.kind != "specific":
+        return ()
+    present = set(available)
+    words = "version {} is specified for model '{}', but the version directory is not present"
+    return tuple(
+        words.format(version, config.name) for version in config.version_policy.versions if version not in present
+    )
+
+
+def _no_version(config: ModelConfig, present: tuple[int, ...]) -> ConfigError:
+    policy = config.version_policy
+    if not present:
+        detail = "the model folder has no version folder, wanted one such as '1'"
+    elif policy.kind == "specific":
+        detail = f"the policy names {_listed(policy.versions)}, there are {_listed(present)}"
+    else:
+        detail = f"'num_versions' of 'latest' is {policy.num_versions} or left out, wanted at least 1"
+    words = f"at least one version must be available under the version policy of model '{config.name}'"
+    return config.error(words, detail, at=("version_policy",), stage="A")
+
+
+def _listed(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, versions)) or "none"

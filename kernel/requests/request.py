@@ -1,0 +1,205 @@
+"""The two things that travel: a request with its continuation, and a response.
+
+The state table below is the law of a request's life: `respond(…, final=True)` happens exactly once, on the way to RELEASED.
+Knows nothing of queues, models or clocks; the scheduler moves the states.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernel.errors import Code, Reason, ServingError
+from kernel.tensor import Array, Tensor
+
+if TYPE_CHECKING:
+    from typing import TypeAlias  # not at run time: children of Python 3.9 use this file, too
+
+    from kernel.requests.batch import Batch
+
+__all__ = ["TRANSITIONS", "InferenceRequest", "InferenceResponse", "RequestState", "Respond", "log_ids", "nobody"]
+
+#: The one completion. `(response, final)`; the response is None only for a final flag that carries no data.
+Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
+
+class RequestState(enum.IntEnum):
+    INITIALIZED = 0
+    PENDING = 1
+    EXECUTING = 2
+    RELEASED = 3
+
+
+#: From which state to which; everything else is a bug of the core. The core's tests run on requests that assert it at every
+#: move (tests/virtual.py); in service only what matters most is asserted: nothing comes back from RELEASED.
+#: INITIALIZED to EXECUTING: nobody waits and an instance is free. EXECUTING to PENDING: a run that was taken back.
+TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
+    RequestState.INITIALIZED: frozenset({RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED}),
+    RequestState.PENDING: frozenset({RequestState.EXECUTING, RequestState.RELEASED}),
+    RequestState.EXECUTING: frozenset({RequestState.PENDING, RequestState.RELEASED}),
+    RequestState.RELEASED: frozenset(),
+}
+
+
+# Looked up here once; as a global they cost a tenth of an enum member's price.
+_INITIALIZED = RequestState.INITIALIZED
+_NONE: frozenset[str] = frozenset()
+
+LISTED = 16  # of a batch's ids, in a message
+
+
+class InferenceRequest:
+    """One inference request.
+
+    Who makes it fills the first group and hands it to `Kernel.submit`, which owns it from then on and calls `respond` until
+    one call has said `final=True`. The second group belongs to the core.
+
+    `inputs`: name -> Tensor, in the order of arrival. `requested_outputs`: names, or None for all. `timeout_us`: the
+    request parameter `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in
+    seconds, at which an answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution
+    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the
+    start of a sequence, 2 for its end. Where a microsecond counts, give the arguments by position: for keywords Python makes
+    a dict a call.
+    """
+
+    __slots__ = (
+        "batch",
+        "batch_size",
+        "correlation_id",
+        "counted",
+        "deadline",
+        "enqueued",
+        "error",
+        "expires",
+        "flags",
+        "heard",
+        "id",
+        "inputs",
+        "model",
+        "model_name",
+        "model_version",
+        "order",
+        "outcome",
+        "parameters",
+        "parent",
+        "priority",
+        "requested_outputs",
+        "respond",
+        "state",
+        "timeout_us",
+        "trace",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        model_name: str,
+        inputs: dict[str, Tensor],
+        respond: Respond,
+        model_version: str = "",
+        id: str = "",
+        requested_outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        deadline: float | None = None,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+        parent: Batch | None = None,
+        trace: Any = None,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id
+        self.inputs = inputs
+        self.requested_outputs = requested_outputs
+        self.parameters = parameters
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.deadline = deadline
+        self.correlation_id = correlation_id
+        self.flags = flags
+        self.parent = parent
+        self.trace = trace
+        self.respond = respond
+        # The core's, from here on.
+        self.state = _INITIALIZED
+        self.model: Any = None  # the Model that accepted it
+        self.wanted = _NONE  # names of the outputs to return, set by the model's check
+        self.batch_size = 1  # rows, set by the model's check
+        self.batch: Batch | None = None  # the execution that holds it
+        self.enqueued = 0.0
+        self.expires: float | None = None  # when the queue policy's time-out strikes
+        self.order = 0  # place in the order of acceptance
+        self.error: ServingError | None = None  # why it was released, where not by an answer
+        self.counted = False  # the statistics have it
+        self.heard = False  # its first response has been told to the statistics' observers
+        self.outcome: Any = None  # what preserve_ordering holds back
+
+    @property
+    def log_id(self) -> str:
+        """The prefix that the reference puts in front of its messages about one request."""
+        return f"[request id: {self.id or '<id_unknown>'}] "
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once nobody waits for the answer any more; a running model may stop. Safe from any thread."""
+        error = self.error
+        return error is not None and error.reason is not Reason.BACKEND
+
+    def __repr__(self) -> str:
+        return f"<InferenceRequest {self.id or '-'} for {self.model_name} {self.state.name}>"
+
+
+def log_ids(requests: Sequence[InferenceRequest]) -> str:
+    """Return the prefix for a message about several requests, that of one where there is one; "" for none."""
+    if len(requests) < 2:
+        return requests[0].log_id if requests else ""
+    named = ", ".join(request.id or "<id_unknown>" for request in requests[:LISTED])
+    return f"[request ids: {named}{', …' if len(requests) > LISTED else ''}] "
+
+
+class InferenceResponse:
+    """One response: the outputs, or an error.
+
+    `outputs` is in the order the model produced them. Who receives a response owns its arrays: nobody else sees them.
+    """
+
+    __slots__ = ("error", "id", "model_name", "model_version", "outputs", "parameters")
+
+    def __init__(
+        self,
+        outputs: list[Tensor],
+        error: ServingError | None = None,
+        parameters: dict[str, Any] | None = None,
+        model_name: str = "",
+        model_version: str = "",
+        id: str = "",
+    ) -> None:
+        self.outputs = outputs
+        self.error = error
+        self.parameters = parameters
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the array of the output called `name`; KeyError names the outputs that there are."""
+        for tensor in self.outputs:
+            if tensor.name == name:
+                return tensor.array
+        raise KeyError(f"no output '{name}' in the response; it has {[tensor.name for tensor in self.outputs]}")
+
+    def __contains__(self, name: object) -> bool:
+        return any(tensor.name == name for tensor in self.outputs)
+
+    @classmethod
+    def failure(cls, code: Code, message: str, reason: Reason = Reason.OTHER) -> InferenceResponse:
+        return cls([], error=ServingError(code, message, reason))
+
+    def __repr__(self) -> str:
+        return f"<InferenceResponse {self.error!r}>" if self.error else f"<InferenceResponse {self.outputs}>"
+
+
+def nobody(response: InferenceResponse | None, final: bool) -> None:
+    """The continuation of a request that has had its final answer, or for which nobody ever waited."""

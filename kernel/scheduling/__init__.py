@@ -1,0 +1,1 @@
+"""Who executes when, and one final answer for each accepted request. The only timers on a request's way are here."""

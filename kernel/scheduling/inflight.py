@@ -1,0 +1,139 @@
+"""Every request alive: whose it is, what state it is in, for how long, and why it has no answer yet. Looks, changes nothing.
+
+Asked for by people who wonder why a server hangs, so the sentences name models, instances and requests. Costs the requests
+nothing: all of it is read off what the schedulers hold anyway, at the moment of the question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernel.requests.batch import Batch
+from kernel.requests.request import InferenceRequest, RequestState
+from kernel.scheduling.scheduler import Scheduler
+
+__all__ = ["InflightRequest", "inflight"]
+
+PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
+
+#: What continuations call the one that they stand in front of.
+_INNER = ("inner", "_respond", "_collect")
+
+
+@dataclass(frozen=True, slots=True)
+class InflightRequest:
+    """A request that has not had its final answer.
+
+    `state`: PENDING or EXECUTING. `age`: seconds since it was accepted. `client`: who waits for the answer: a connection, another
+    model's execution, or the app. `owner`: who has to see to it that there is one. `deadline`: seconds until it is given up, None
+    for no limit. `why`: what it waits for.
+    """
+
+    model: str
+    version: int
+    id: str
+    state: str
+    age: float
+    client: str
+    owner: str
+    deadline: float | None
+    why: str
+    batch_size: int
+    priority: int
+    correlation_id: int | str
+
+
+def inflight(scheduler: Scheduler, now: float) -> list[InflightRequest]:
+    """Return the requests of one model version, the oldest first."""
+    alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
+    records = [_record(request, scheduler, place, now) for place, request in enumerate(alive)]
+    return sorted(records, key=lambda record: -record.age)
+
+
+def _record(request: InferenceRequest, scheduler: Scheduler, place: int, now: float) -> InflightRequest:
+    """`place`: among those that are alive, of which those that wait come first, in their order."""
+    batch = request.batch
+    limits = [moment for moment in (request.deadline, request.expires) if moment is not None]
+    if batch is None:
+        owner, why = f"the queue of model '{scheduler.name}'", _why_queued(request, scheduler, place, now)
+    else:
+        owner, why = f"instance '{batch.instance.name}'", _why_executing(request, batch, now)
+    return InflightRequest(
+        model=scheduler.name,
+        version=scheduler.version,
+        id=request.id,
+        state=request.state.name,
+        age=max(0.0, now - request.enqueued),
+        client=_client(request),
+        owner=owner,
+        deadline=min(limits) - now if limits else None,
+        why=why,
+        batch_size=request.batch_size,
+        priority=request.priority,
+        correlation_id=request.correlation_id,
+    )
+
+
+def _why_queued(request: InferenceRequest, scheduler: Scheduler, place: int, now: float) -> str:
+    special = scheduler.why_waiting(request)
+    if special:
+        return special
+    running = [batch for instance in scheduler.instances for batch in instance.running]
+    down = [instance for instance in scheduler.instances if not instance.healthy]
+    if len(down) == len(scheduler.instances):
+        return f"no instance of the model is up (of {len(down)})"
+    if all(instance.outstanding >= instance.limit for instance in scheduler.instances):
+        busy = f"all instances are busy ({_count(len(running), 'execution')}"
+        begun = [batch.started for batch in running if batch.started]
+        busy += f", the oldest for {now - min(begun):.3f} s)" if begun else ")"
+        return f"{busy}; {_count(place, 'request')} in front of it" if place else busy
+    if scheduler.rule is not None:
+        there = _count(len(scheduler.queue), "request")
+        return f"for a larger batch: {there} in the queue, wanted {scheduler.rule.largest} rows"
+    return "for the next turn of the loop"
+
+
+def _why_executing(request: InferenceRequest, batch: Batch, now: float) -> str:
+    if not batch.started:
+        return f"handed to its instance, behind {_count(len(batch.instance.running) - 1, 'other execution')}"
+    blocked = batch.blocked_on
+    if blocked is not None and blocked.state is not RELEASED:
+        return f"its execution waits for {_named(blocked)}"
+    since = f"{now - batch.started:.3f} s"
+    children = sorted(_named(child) for child in batch.children or () if child.state is not RELEASED)
+    if children:
+        more = f" and {len(children) - 1} more" if len(children) > 1 else ""
+        return f"its execution, for {since}, has called {children[0]}{more}"
+    if request.outcome is not None:
+        return "its answer is there, and waits for those of requests before it (preserve_ordering)"
+    if batch.ended:
+        return f"its execution ended {now - batch.ended:.3f} s ago; a sender has still to answer it"
+    return f"it is executed, for {since}"
+
+
+def _named(request: InferenceRequest) -> str:
+    return f"model '{request.model_name}'" + (f" (request '{request.id}')" if request.id else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _client(request: InferenceRequest) -> str:
+    """Return who waits for the answer. A front end's continuation says so in `client`."""
+    parent = request.parent
+    if parent is not None:
+        instance = parent.instance
+        callers = ", ".join(repr(one.id) for one in parent.requests if one.id)
+        return f"model '{instance.scheduler.name}', instance '{instance.name}'" + (f", request {callers}" if callers else "")
+    respond: Any = request.respond
+    for _ in range(8):
+        respond = getattr(respond, "__self__", respond)
+        client = getattr(respond, "client", None)
+        if isinstance(client, str):
+            return client
+        respond = next((inner for name in _INNER if (inner := getattr(respond, name, None)) is not None), None)
+        if respond is None:
+            break
+    return "the app"
