@@ -23,7 +23,6 @@ from kernel.interfaces import (
     Backend,
     Batcher,
     Cache,
-    CacheUsage,
     Executor,
     Frontend,
     InstanceContext,
@@ -51,9 +50,17 @@ from kernel.observability.trace import Trace, TraceSink
 from kernel.registry.entries import Failure
 from kernel.registry.registry import ModelIndex
 from kernel.registry.watching import Reload
-from kernel.requests.batch import RESCHEDULED, Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond, log_ids, nobody
-from kernel.rules.response_cache import LocalCache, StoredResponse, StoredTensor
+from kernel.requests.request import (
+    RESCHEDULED,
+    Batch,
+    InferenceRequest,
+    InferenceResponse,
+    RequestState,
+    Respond,
+    log_ids,
+    nobody,
+)
+from kernel.rules.response_cache import CacheUsage, LocalCache, StoredResponse, StoredTensor
 from kernel.scheduling.inflight import InflightRequest
 from kernel.server import Kernel
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from kernel.interfaces import Backend, Batcher, Cache, Frontend
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Host
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
     from kernel.observability.settings import TraceOptions
     from kernel.observability.trace import TraceSink
-    from kernel.server import Kernel
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 
@@ -32,15 +31,15 @@ class HookSpecs:
         """Add command-line options of `kernel serve`."""
 
     @hookspec
-    def register_backends(self, kernel: Kernel) -> Mapping[str, Backend]:  # type: ignore[empty-body]
+    def register_backends(self, kernel: Host) -> Mapping[str, Backend]:  # type: ignore[empty-body]
         """Return backends by the name that a config's `backend` (or `platform`) gives them."""
 
     @hookspec
-    def register_frontends(self, kernel: Kernel, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
+    def register_frontends(self, kernel: Host, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
         """Return the front ends that the options ask for; they are started once the models are loaded."""
 
     @hookspec(firstresult=True)
-    def make_trace_sink(self, kernel: Kernel, options: TraceOptions) -> TraceSink | None:
+    def make_trace_sink(self, kernel: Host, options: TraceOptions) -> TraceSink | None:
         """Return what takes traces in the mode that the options ask for, None for a mode that isn't yours."""
 
     @hookspec(firstresult=True)

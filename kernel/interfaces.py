@@ -5,33 +5,34 @@ Hooks (`kernel/hookspecs.py`) hand these objects over at start-up or load; on a 
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from kernel.errors import ServingError
+from kernel.rules.response_cache import CacheUsage, StoredResponse
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
-    from kernel.instances.remote import RemoteInstance
-    from kernel.requests.batch import Batch
-    from kernel.requests.request import InferenceRequest, InferenceResponse
-    from kernel.rules.response_cache import StoredResponse
-    from kernel.server import Kernel
+    from kernel.requests.request import Batch, InferenceRequest, InferenceResponse
 
 __all__ = [
     "Backend",
     "Batcher",
     "Cache",
-    "CacheUsage",
     "Executor",
     "Frontend",
+    "Host",
     "InstanceContext",
     "Observer",
     "Placement",
     "PlacementChoice",
     "Record",
     "RemoteExecutor",
+    "RemoteOwner",
     "Result",
 ]
 
@@ -56,6 +57,53 @@ class Placement(enum.Enum):
     CALLBACK = "callback"  # called on the kernel's loop; returns at once and later calls `batch.instance.finished(batch, result)`
 
 
+class Host(Protocol):
+    """The kernel, as plugins may use it; `kernel.Kernel` says what each does. On the loop, where nothing else is said there."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
+    strict_outputs: bool
+
+    def model(self, name: str, version: int | str = "") -> Any: ...
+
+    def models(self) -> Sequence[Any]: ...
+
+    def submit(self, request: InferenceRequest) -> None: ...
+
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None: ...
+
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None: ...
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None: ...
+
+    def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None: ...
+
+    def is_model_ready(self, name: str, version: int | str = "") -> bool: ...
+
+    def backend_settings(self, name: str) -> dict[str, str]: ...
+
+
+class RemoteOwner(Protocol):
+    """Who hands executions to a RemoteExecutor, and is told how they end and whether more may come. On the loop."""
+
+    capacity: int
+
+    def finished(self, batch: Batch, result: object) -> None:
+        """An execution has ended."""
+
+    def down(self) -> None:
+        """The executor takes no more executions until `up`."""
+
+    def up(self) -> None:
+        """The executor takes executions again."""
+
+    def give_back(self, batches: Sequence[Batch]) -> None:
+        """What was handed over and has not begun waits again. Called while down."""
+
+    def hopeless(self, problem: ServingError) -> None:
+        """The executor goes on trying, but nobody should wait for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementChoice:
     """Where the instances of a model version run, and why.
@@ -75,7 +123,7 @@ class PlacementChoice:
 class InstanceContext:
     """What a backend is told when it makes the executor of one model instance."""
 
-    kernel: Kernel
+    kernel: Host
     config: ModelConfig
     version: int
     instance_name: str  # `<group>_<k>`
@@ -122,7 +170,7 @@ class RemoteExecutor(Executor, Protocol):
     costs may have `hops`: of how many executions it does, and the seconds that they spent on it in all.
     """
 
-    def attach(self, instance: RemoteInstance) -> None:
+    def attach(self, instance: RemoteOwner) -> None:
         """Called once, before the first execution. From here on `instance` is told when the executor goes down or comes up."""
 
     def take_back(self) -> list[Batch]:
@@ -222,16 +270,6 @@ class Observer(Protocol):
 
     def looked_up(self, hit: bool, seconds: float, now: float) -> None:
         """The response cache was asked for an answer, which took `seconds`; after a miss, with what keeping the answer took."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """How full a response cache is: bytes there are, bytes that are used, answers kept; `evictions`: answers that had to go."""
-
-    size: int
-    used: int
-    entries: int
-    evictions: int
 
 
 class Cache(Protocol):

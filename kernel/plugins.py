@@ -17,7 +17,7 @@ import pluggy
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
-from kernel.interfaces import Backend, Batcher, Cache, Frontend
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Host
 from kernel.rules.response_cache import LocalCache
 from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, SINK, require, returned
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernel.config import ModelConfig
     from kernel.observability.settings import TraceOptions
     from kernel.observability.trace import TraceSink
-    from kernel.server import Kernel
 
 __all__ = ["Plugins"]
 
@@ -101,7 +100,7 @@ class Plugins:
             given = [arguments[name] for name in implementation.argnames]  # an implementation may leave some out
             yield self._origins[implementation.plugin], implementation.function(*given)
 
-    def backends(self, kernel: Kernel) -> dict[str, Backend]:
+    def backends(self, kernel: Host) -> dict[str, Backend]:
         """Return all backends by name. Raises ServingError when two plugins give the same name."""
         found: dict[str, Backend] = {}
         givers: dict[str, str] = {}
@@ -117,7 +116,7 @@ class Plugins:
                 found[name], givers[name] = backend, origin
         return found
 
-    def frontends(self, kernel: Kernel, options: argparse.Namespace) -> list[Frontend]:
+    def frontends(self, kernel: Host, options: argparse.Namespace) -> list[Frontend]:
         """Return the front ends that the options ask for. Raises ServingError for what is none."""
         found: list[Frontend] = []
         for origin, given in self._called("register_frontends", {"kernel": kernel, "options": options}):
@@ -131,7 +130,7 @@ class Plugins:
         """Let the plugins add their command-line options."""
         self._manager.hook.add_options(parser=parser)
 
-    def trace_sink(self, kernel: Kernel, options: TraceOptions) -> TraceSink | None:
+    def trace_sink(self, kernel: Host, options: TraceOptions) -> TraceSink | None:
         """Return what takes traces in the mode that the options ask for. Raises ServingError."""
         sink: TraceSink | None = self._manager.hook.make_trace_sink(kernel=kernel, options=options)
         if sink is not None:

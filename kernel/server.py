@@ -45,8 +45,7 @@ from kernel.registry.polling import Poller
 from kernel.registry.registry import ModelIndex, Registry, Wish
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond, nobody
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond, nobody
 from kernel.rules.rate_limiter import ResourceLimit
 from kernel.scheduling.inflight import InflightRequest, inflight
 from kernel.scheduling.limited import Limits
@@ -283,6 +282,10 @@ class Kernel:
 
         replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon}
         vars(self).update(replaced, submit_to=lambda model, request: submit(request))
+
+    def changed(self) -> None:
+        """Another model serves some name: what was looked up before is stale."""
+        self.generation += 1
 
     def __enter__(self) -> NoReturn:
         raise TypeError("a Kernel is for asyncio, `async with Kernel(...)`; for scripts there is `with kernel.Local(...)`")

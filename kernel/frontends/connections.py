@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kernel.frontends.listening import Listener
-
-if TYPE_CHECKING:
-    from kernel.server import Kernel
+from kernel.interfaces import Host
 
 __all__ = ["Connections", "ListeningFrontend", "peer_name"]
 
@@ -111,7 +109,7 @@ class ListeningFrontend:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Host,
         listener: Listener,
         connections: Connections[C],
         make: Callable[[], asyncio.BaseProtocol],

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernel.interfaces import Host
+
 if TYPE_CHECKING:
     from kernel.config import TensorSpec
-    from kernel.server import Kernel
 
 __all__ = ["EXTENSIONS", "ModelMetadata", "TensorMetadata", "model_metadata"]
 
@@ -52,7 +53,7 @@ class ModelMetadata:
     outputs: tuple[TensorMetadata, ...]
 
 
-def model_metadata(kernel: Kernel, name: str, version: str = "") -> ModelMetadata:
+def model_metadata(kernel: Host, name: str, version: str = "") -> ModelMetadata:
     """Return what a READY model says of itself. Raises ServingError as `Kernel.model` does."""
     model = kernel.model(name, version)
     config = model.config

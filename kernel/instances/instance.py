@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from kernel.errors import ServingError
 from kernel.instances.thread import DaemonThreads
 from kernel.interfaces import Executor
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
 
 if TYPE_CHECKING:
     from kernel.instances.turn import Turn
     from kernel.rules.rate_limiter import Claimant
-    from kernel.scheduling.scheduler import Scheduler
 
 log = logging.getLogger("kernel")
 
@@ -32,6 +31,58 @@ _threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
 __all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "Worker", "all_gone"]
+
+
+class Held(Protocol):
+    """Counts how often, and for how many seconds, a model has held the loop."""
+
+    held: int
+    held_seconds: float
+
+
+class Watch(Protocol):
+    """Holds answers to the config. `strict`: by errors."""
+
+    strict: bool
+
+    def __call__(
+        self, requests: Sequence[InferenceRequest], responses: Sequence[object]
+    ) -> None: ...
+
+
+class Owner(Protocol):
+    """Who gives an instance its batches, and takes them back: the scheduler of its model."""
+
+    name: str
+
+    @property
+    def statistics(self) -> Held: ...
+
+    @property
+    def instances(self) -> Sequence[ModelInstance]: ...
+
+    @property
+    def rule(self) -> object | None:
+        """By what batches are formed; None where each request is one."""
+
+    @property
+    def watch(self) -> Watch | None:
+        """Who looks at answers before they are given out; None where nobody does."""
+
+    def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
+        """Write on a response whose it is. Any thread."""
+
+    def finished(self, instance: ModelInstance, batch: Batch, result: object) -> None:
+        """An execution has ended."""
+
+    def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
+        """These were started and have not begun: they wait again."""
+
+    def look_again(self) -> None:
+        """Something may be started that could not be."""
+
+    def refuse_all(self, error: ServingError | None) -> None:
+        """Refuse whatever comes with `error`; None: no longer."""
 
 
 class ModelInstance:
@@ -54,7 +105,7 @@ class ModelInstance:
         self.name = name
         self.executor = executor
         self.clock = clock
-        self.scheduler: Scheduler | None = None
+        self.scheduler: Owner | None = None
         self.capacity = executor.capacity
         self.limit = executor.capacity
         self.outstanding = 0

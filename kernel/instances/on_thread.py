@@ -17,8 +17,7 @@ from kernel.instances.instance import SKIPPED, ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
 
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 

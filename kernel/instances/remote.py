@@ -15,7 +15,7 @@ from kernel.errors import ServingError
 from kernel.instances.instance import SKIPPED, ModelInstance
 from kernel.instances.on_thread import RUN_LIMIT, RUN_SECONDS
 from kernel.interfaces import RemoteExecutor
-from kernel.requests.batch import Batch
+from kernel.requests.request import Batch
 
 if TYPE_CHECKING:
     from kernel.requests.request import InferenceRequest

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel.instances.bell import Bell
-from kernel.requests.batch import Batch
+from kernel.requests.request import Batch
 
 __all__ = ["DaemonThreads", "InstanceThread"]
 

@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernel.interfaces import Cache, CacheUsage
+from kernel.interfaces import Cache
 from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.rules.response_cache import RequestKeys, StoredResponse, least_size, load_key
+from kernel.rules.response_cache import CacheUsage, RequestKeys, StoredResponse, least_size, load_key
 from kernel.scheduling.scheduler import Scheduler
 
 __all__ = ["CacheFigures", "CacheStage", "ResponseCache"]

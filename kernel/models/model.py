@@ -21,6 +21,7 @@ from kernel.instances.remote import RemoteInstance
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Backend, InstanceContext, Placement, PlacementChoice, RemoteExecutor
 from kernel.models.cache_stage import CacheStage
+from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up, warm_up
 from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability.statistics import Duration, ModelStatistics
@@ -38,7 +39,6 @@ from kernel.supplied import check_executor, never_answers
 
 if TYPE_CHECKING:
     from kernel.observability.request_log import Arrivals
-    from kernel.server import Kernel
 
 __all__ = ["Model", "ModelState"]
 
@@ -67,7 +67,7 @@ class Model:
     out for this model; it dies with the model, so a reload starts afresh.
     """
 
-    def __init__(self, kernel: Kernel, config: ModelConfig, version: int, model_folder: Path) -> None:
+    def __init__(self, kernel: Runtime, config: ModelConfig, version: int, model_folder: Path) -> None:
         self.kernel = kernel
         self.config = config
         self.name = config.name

@@ -15,8 +15,7 @@ from typing import Any
 from kernel.errors import ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.models.warmup_samples import Outcome, Sample, failure
-from kernel.requests.batch import RESCHEDULED, Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse
+from kernel.requests.request import RESCHEDULED, Batch, InferenceRequest, InferenceResponse
 from kernel.scheduling.scheduler import Scheduler
 
 __all__ = ["Warming", "give_up", "warm_up", "warmed_by"]
@@ -98,7 +97,7 @@ async def _warm_up(
 ) -> None:
     before, warming = instance.scheduler, Warming(scheduler)
     scheduler.warming[instance] = warming
-    instance.scheduler = warming  # type: ignore[assignment]
+    instance.scheduler = warming
     try:
         for sample in samples:
             if sample.batch_size > largest:

@@ -8,19 +8,16 @@ request is traced exactly if it carries its caller's trace, whatever the setting
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from kernel.errors import Code, ServingError
 from kernel.observability.request_log import Arrivals, Telling
 from kernel.observability.sampling import Sampler
-from kernel.observability.settings import OPENTELEMETRY, TraceSettings
+from kernel.observability.settings import OPENTELEMETRY, LogSettings, TraceOptions, TraceSettings
 from kernel.observability.trace import Trace, TraceSink, moments_of
 from kernel.observability.trace_file import TraceFile
 from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
-
-if TYPE_CHECKING:
-    from kernel.server import Kernel
 
 __all__ = ["APP", "Traced", "Tracer", "Tracing"]
 
@@ -52,10 +49,29 @@ class Tracing:
         tracer.open(trace, request, traceparent if forced else "", now)
 
 
+class Sinks(Protocol):
+    """Who knows the plugins' trace sinks."""
+
+    def trace_sink(self, kernel: Any, options: TraceOptions) -> TraceSink | None:
+        """Return what takes traces in the mode that the options ask for."""
+
+
+class TracedKernel(Protocol):
+    """The kernel, as its traces need it."""
+
+    clock: Callable[[], float]
+    log_settings: LogSettings
+
+    @property
+    def plugins(self) -> Sinks: ...
+
+    def models(self) -> Sequence[Any]: ...
+
+
 class Tracer:
     """The traces of one kernel. All on the loop."""
 
-    def __init__(self, kernel: Kernel, settings: TraceSettings) -> None:
+    def __init__(self, kernel: TracedKernel, settings: TraceSettings) -> None:
         self._kernel = kernel
         self._settings = settings
         self._sink: TraceSink | None = None

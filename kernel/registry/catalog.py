@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
 from kernel.models.model import Model
+from kernel.models.runtime import Runtime
 from kernel.observability.statistics import ModelStatistics
 from kernel.registry.entries import (
     DUPLICATE,
@@ -33,9 +34,6 @@ from kernel.repository.plans import Listing, Origin
 from kernel.repository.repository import bare_name
 from kernel.repository.versions import version_number
 
-if TYPE_CHECKING:
-    from kernel.server import Kernel
-
 __all__ = ["Catalog", "not_ready"]
 
 log = logging.getLogger("kernel")
@@ -43,7 +41,7 @@ log = logging.getLogger("kernel")
 class Catalog:
     """The models of one kernel by name and version."""
 
-    def __init__(self, kernel: Kernel, *, namespacing: bool = False) -> None:
+    def __init__(self, kernel: Runtime, *, namespacing: bool = False) -> None:
         self._kernel = kernel
         self._namespacing = namespacing
         self.entries: dict[str, Entry] = {}
@@ -179,7 +177,7 @@ class Catalog:
         self.serving[model.name, str(number)] = model
         if files is not None:
             self._folders[model] = files
-        self._kernel.generation += 1
+        self._kernel.changed()
         if old is not None:
             self._let_go(old)
 
@@ -195,7 +193,7 @@ class Catalog:
 
     def refresh(self, name: str) -> None:
         """Set which version stands for the name alone: the highest that is READY."""
-        self._kernel.generation += 1
+        self._kernel.changed()
         ready = self.copies(name)
         if ready:
             self.serving[name, ""] = ready[max(ready)]
@@ -208,7 +206,7 @@ class Catalog:
         model = version.model
         assert model is not None
         self.serving.pop((name, str(number)), None)
-        self._kernel.generation += 1
+        self._kernel.changed()
         self._leave(version, model, reason)
 
     def _leave(self, version: Version, model: Model, reason: str) -> None:
@@ -262,7 +260,7 @@ class Catalog:
     def clear(self) -> None:
         """Nobody serves any more, all are finalized: the end."""
         self.serving.clear()
-        self._kernel.generation += 1
+        self._kernel.changed()
         for entry in self.entries.values():
             for version in entry.versions.values():
                 if version.state is READY:

@@ -10,13 +10,14 @@ import asyncio
 import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
 from kernel.errors import Code, ServingError
 from kernel.instances.gpus import without_gpus
 from kernel.interfaces import Backend
 from kernel.models.model import Model
+from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up
 from kernel.registry.progress import Progress, Step
 from kernel.repository.causes import cause_lines
@@ -35,9 +36,6 @@ from kernel.repository.repository import (
 )
 from kernel.supplied import returned
 
-if TYPE_CHECKING:
-    from kernel.server import Kernel
-
 __all__ = ["Loader"]
 
 log = logging.getLogger("kernel")
@@ -50,7 +48,7 @@ class Loader:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Runtime,
         repositories: Sequence[str | FileRepository],
         *,
         backends: Mapping[str, Backend],

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend
 from kernel.models.model import Model
+from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
 from kernel.registry.dependents import by_dependency, related_to
@@ -25,9 +25,6 @@ from kernel.registry.rollout import Rollout
 from kernel.repository.overrides import check_model_name, remove_left_behind
 from kernel.repository.plans import LoadPlan, StartFailed, behind
 from kernel.repository.repository import FileRepository
-
-if TYPE_CHECKING:
-    from kernel.server import Kernel
 
 __all__ = ["ModelIndex", "Registry", "Wish"]
 
@@ -41,7 +38,7 @@ class Registry:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Runtime,
         repositories: Sequence[str | FileRepository],
         *,
         backends: Mapping[str, Backend],

@@ -11,19 +11,16 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from kernel.config import CIRCULAR, Message, ModelConfig, check_ensembles, is_decoupled, with_changes
 from kernel.errors import Code, ServingError
 from kernel.models.model import Model
+from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog
 from kernel.registry.entries import LOADING, READY, UNAVAILABLE, UNLOADED, Entry, Version
 from kernel.registry.loading import Loader
 from kernel.repository.places import place_of
 from kernel.repository.plans import LoadFailed, LoadPlan, Problem
-
-if TYPE_CHECKING:
-    from kernel.server import Kernel
 
 __all__ = ["Rollout"]
 
@@ -33,7 +30,7 @@ log = logging.getLogger("kernel")
 class Rollout:
     """Carries out plans. `stopping`: nothing may begin to serve any more."""
 
-    def __init__(self, kernel: Kernel, catalog: Catalog, loader: Loader) -> None:
+    def __init__(self, kernel: Runtime, catalog: Catalog, loader: Loader) -> None:
         self._kernel = kernel
         self._catalog = catalog
         self._loader = loader

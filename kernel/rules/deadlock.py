@@ -6,18 +6,27 @@ answered would never run. The reference hangs there; we refuse and spell the cyc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel.requests.request import InferenceRequest, RequestState
 
 if TYPE_CHECKING:
-    from kernel.requests.batch import Batch
-    from kernel.scheduling.scheduler import Scheduler
+    from kernel.requests.request import Batch
 
 __all__ = ["circular_wait"]
 
 
-def circular_wait(request: InferenceRequest, target: Scheduler) -> list[str] | None:
+class Target(Protocol):
+    """A model's scheduler, as it is looked at here: its name, and its instances with what each executes."""
+
+    name: str
+
+    @property
+    def instances(self) -> Sequence[Any]: ...
+
+
+def circular_wait(request: InferenceRequest, target: Target) -> list[str] | None:
     """Return the names of the models of the cycle, `request`'s target last, or None when the request can be served.
 
     Called when `target` has no free instance. An execution is stuck if it made this request (directly or through others), or
@@ -54,7 +63,7 @@ def _ancestors(batch: Batch | None) -> dict[Batch, None]:
     return found
 
 
-def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
+def _stuck(target: Target, ancestors: dict[Batch, None], seen: dict[Target, bool]) -> bool:
     """True when no execution of `target` can end. `seen`: what is known of others, those under way counting as stuck."""
     known = seen.get(target)
     if known is None:
@@ -63,7 +72,7 @@ def _stuck(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Scheduler
     return known
 
 
-def _all_held(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
+def _all_held(target: Target, ancestors: dict[Batch, None], seen: dict[Target, bool]) -> bool:
     running = 0
     for instance in target.instances:
         if len(instance.running) < instance.capacity:
@@ -82,13 +91,13 @@ def _all_held(target: Scheduler, ancestors: dict[Batch, None], seen: dict[Schedu
     return running > 0
 
 
-def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
+def _blocked(execution: Batch, ancestors: dict[Batch, None], seen: dict[Target, bool]) -> bool:
     """True when an execution can't go on before a call is answered that is stuck itself."""
     child = execution.blocked_on
     return child is not None and _waits(child, ancestors, seen)
 
 
-def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: dict[Scheduler, bool]) -> bool:
+def _waits(request: InferenceRequest, ancestors: dict[Batch, None], seen: dict[Target, bool]) -> bool:
     """True when the request is queued at a model that is stuck, or executed by what is itself: an execution that waits, or an
     ensemble all of whose steps do."""
     while True:  # down a chain of calls, which may be long

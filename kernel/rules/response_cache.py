@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from kernel.errors import Code, ServingError
-from kernel.interfaces import CacheUsage
 from kernel.tensor import DATATYPES, Array, Tensor, pack_bytes, unpack_bytes
 
 __all__ = ["LocalCache", "RequestKeys", "StoredResponse", "StoredTensor", "load_key"]
@@ -27,6 +26,16 @@ KEY_BYTES = 20
 #: the record and the shape. Measured, rounded up: many small answers must not take more memory than they were given.
 ENTRY_BYTES = 320
 OUTPUT_BYTES = 320
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """How full a response cache is: bytes there are, bytes that are used, answers kept; `evictions`: answers that had to go."""
+
+    size: int
+    used: int
+    entries: int
+    evictions: int
 
 
 @dataclass(frozen=True, slots=True)

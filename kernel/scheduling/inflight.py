@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests.request import Batch, InferenceRequest, RequestState
 from kernel.scheduling.scheduler import Scheduler
 
 __all__ = ["InflightRequest", "inflight"]

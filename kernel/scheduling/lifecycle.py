@@ -17,8 +17,7 @@ from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
 from kernel.instances.instance import SKIPPED, ModelInstance
 from kernel.observability.statistics import StatisticsCounter
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, log_ids, nobody
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, log_ids, nobody
 from kernel.rules.deadlines import Deadlines
 from kernel.rules.queueing import RequestQueue
 from kernel.scheduling.output_check import OutputWatch

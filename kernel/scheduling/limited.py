@@ -12,8 +12,7 @@ from typing import Any
 
 from kernel.errors import Code, ServingError
 from kernel.instances.instance import ModelInstance
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests.request import Batch, InferenceRequest, RequestState
 from kernel.rules.instance_groups import Slot
 from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
 from kernel.scheduling.scheduler import Scheduler

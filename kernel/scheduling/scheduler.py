@@ -17,8 +17,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
 from kernel.rules.batching import BatchRule
 from kernel.rules.deadlock import circular_wait
 from kernel.rules.queueing import RequestQueue

@@ -18,8 +18,7 @@ from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import ModelInstance
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import TURN_SECONDS, Turn
-from kernel.requests.batch import RESCHEDULED, Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, nobody
+from kernel.requests.request import RESCHEDULED, Batch, InferenceRequest, InferenceResponse, RequestState, nobody
 from kernel.rules.sequence_state import START, Controls, Memory, States, null_inputs
 from kernel.rules.sequencing import Sequence as RequestSequence
 from kernel.rules.sequencing import Sequencer, SequenceRule

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import text_format
 
@@ -21,8 +21,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
 from kernel.interfaces import InstanceContext, Placement
 from kernel.models.model import Model
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, InferenceResponse
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Array
 from kernel.testing.values import as_tensor
@@ -242,7 +241,7 @@ class FakeBackend:
         return
 
     def create(self, context: InstanceContext) -> Any:
-        return FakeExecutor(self._fakes[context.config.name], context.kernel)
+        return FakeExecutor(self._fakes[context.config.name], cast(Kernel, context.kernel))
 
     @hookimpl
     def register_backends(self, kernel: Kernel) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from typing import Any
 from kernel.instances.instance import LoopInstance, ModelInstance, TaskInstance, all_gone
 from kernel.instances.on_thread import ThreadTaskInstance
 from kernel.models.model import Model
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests.request import Batch, InferenceRequest, RequestState
 from kernel.server import Kernel
 from kernel.testing.frames import frames_of_task, place_of, stack
 

@@ -8,7 +8,7 @@ options: outputs, parameters, id, timeout (in seconds), priority, correlation_id
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kernel.config import ModelConfig
 from kernel.models.model import Model
@@ -16,9 +16,7 @@ from kernel.observability.statistics import ModelStatistics
 from kernel.requests.request import InferenceResponse
 from kernel.server import Kernel
 from kernel.testing.calls import Request
-
-if TYPE_CHECKING:
-    from kernel.testing.kit import Kit
+from kernel.testing.owner import Owner
 
 __all__ = ["AsyncCall", "AsyncModel", "AsyncRepository", "Call", "LoadedModel", "LoadedRepository"]
 
@@ -28,7 +26,7 @@ Inputs = Mapping[str, Any] | None
 class _Common:
     """What needs no waiting. `kit`: the kit that has loaded it; `name`, `version`: the model's."""
 
-    def __init__(self, kit: Kit, name: str, version: int) -> None:
+    def __init__(self, kit: Owner, name: str, version: int) -> None:
         self.kit = kit
         self.name = name
         self.version = version
@@ -100,7 +98,7 @@ class _Submitted:
 class Call(_Submitted):
     """A request of a plain test that was submitted."""
 
-    def __init__(self, kit: Kit, request: Request) -> None:
+    def __init__(self, kit: Owner, request: Request) -> None:
         super().__init__(request)
         self._kit = kit
 
@@ -187,7 +185,7 @@ M = TypeVar("M", bound=_Common)
 class _Repository(Mapping[str, M]):
     """The models of a repository by name."""
 
-    def __init__(self, kit: Kit, models: Mapping[str, M]) -> None:
+    def __init__(self, kit: Owner, models: Mapping[str, M]) -> None:
         self.kit = kit
         self._models = dict(models)
 

@@ -157,7 +157,7 @@ return tell(requests, {name: file for name, file in files.items() if name.starts
         if file is not None:
             ast.parse(Path(file).read_text(), name, feature_version=(3, 9))
     assert {name for name in files if name.startswith("kernel.")} == {
-        "kernel.errors", "kernel.tensor", "kernel.requests", "kernel.requests.request", "kernel.requests.batch",
+        "kernel.errors", "kernel.tensor", "kernel.requests", "kernel.requests.request",
     }  # fmt: skip
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kernel.errors import Code, ServingError
-from kernel.requests.batch import Batch
-from kernel.requests.request import InferenceRequest
+from kernel.requests.request import Batch, InferenceRequest
 from kernel.tensor import Tensor
 
 

@@ -20,7 +20,7 @@ from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 
 from kernel import InferenceRequest, Kernel, Reason, RequestState, ServingError
 from kernel.config import QueuePolicy
-from kernel.requests.batch import Batch
+from kernel.requests.request import Batch
 from kernel.rules.queueing import RequestQueue
 
 policies = st.builds(

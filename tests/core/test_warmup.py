@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Result, ServingError, Tensor
-from kernel.requests.batch import RESCHEDULED
+from kernel.requests.request import RESCHEDULED
 
 BATCHED = BASE + "max_batch_size: 4\n"
 ZERO = 'inputs { key: "X" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } }'

@@ -14,8 +14,7 @@ from typing import Any
 _NAMES = {
     "errors": "Code Reason ServingError",
     "tensor": "DATATYPES Tensor as_bytes_array datatype_of pack_bytes unpack_bytes",
-    "requests.request": "InferenceRequest InferenceResponse RequestState log_ids",
-    "requests.batch": "RESCHEDULED Batch",
+    "requests.request": "Batch InferenceRequest InferenceResponse log_ids RequestState RESCHEDULED",
 }
 
 for _file, _names in _NAMES.items():

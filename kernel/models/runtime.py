@@ -1,0 +1,57 @@
+"""What models and their registry use of the kernel that they run in. Protocols, no code; class Kernel has it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from kernel.config import ModelConfig
+from kernel.instances.mailbox import Mailbox
+from kernel.instances.turn import Turn
+from kernel.interfaces import Batcher, Host, Observer
+from kernel.models.cache_stage import ResponseCache
+from kernel.observability.request_log import Arrivals
+from kernel.scheduling.limited import Limits
+
+__all__ = ["Runtime"]
+
+
+class Batchers(Protocol):
+    """Who knows the plugins' batchers."""
+
+    def batcher(self, config: ModelConfig) -> Batcher | None:
+        """Return the plugin's batcher for a model, None for the core's own rule."""
+
+
+class Tracing(Protocol):
+    """Who says what a model has to tell of its requests."""
+
+    def of_model(self, name: str) -> Arrivals | None:
+        """Return what a model's `tracing` is to be."""
+
+
+class Runtime(Host, Protocol):
+    """The kernel, as its models and its registry use it; class Kernel says what each is."""
+
+    cache: ResponseCache | None
+    epoch_offset: float
+    limits: Limits | None
+    load_pool: ThreadPoolExecutor
+    load_threads: int
+    mailbox: Mailbox
+    observers: tuple[Callable[[Any], Observer | None], ...]
+    on_unload: Callable[[], None]
+    turn: Turn
+
+    @property
+    def gpus(self) -> tuple[int, ...]: ...
+
+    @property
+    def plugins(self) -> Batchers: ...
+
+    @property
+    def tracer(self) -> Tracing: ...
+
+    def changed(self) -> None:
+        """Another model serves some name: what was looked up before is stale."""
