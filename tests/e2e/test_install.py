@@ -64,7 +64,7 @@ def test_contents(wheel: Path) -> None:
         files = set(archive.namelist())
     info = {name for name in files if ".dist-info/" in name}
     assert {name.split("/")[0] for name in files - info} == NAMES
-    assert {"kernel/py.typed", "kernel/model_config.proto", "kernel/model_config_pb2.pyi"} <= files
+    assert {"kernel/py.typed", "kernel/config/model_config.proto", "kernel/config/model_config_pb2.pyi"} <= files
     expected = {
         path.relative_to(folder).as_posix()
         for folder in (ROOT, ROOT / "plugins")
