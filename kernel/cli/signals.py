@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from kernel.forking import guard
+from kernel.instances.forking import guard
 
 __all__ = ["PATIENCE", "Signals"]
 
