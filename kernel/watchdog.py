@@ -31,7 +31,7 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger("kernel")
 
-PERIOD = 0.05  # seconds between two looks
+PERIOD = 0.02  # seconds between two looks: who holds the loop has to be seen twice before that is over
 LATE = 0.025  # by which a look may be late without anything being thought of it; seconds
 
 #: The functions in which an execution runs -> their local variable that is the instance. All of them have a `batch`.

@@ -12,7 +12,7 @@ import pytest
 
 from kernel.models.conduct import Conduct
 from kernel.rules.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
-from kernel.watchdog import sight_of
+from kernel.watchdog import PERIOD, sight_of
 
 ONE, TWO = Sight("first batch", "one", "one_0", "model.py:9"), Sight("second batch", "two", "two_0", "model.py:4")
 NOBODY = Sight("the loop's own")
@@ -152,3 +152,19 @@ def test_code_of_a_model_is_known_without_an_execution_on_the_stack() -> None:
 def test_what_is_nobodys_has_a_place() -> None:
     sight = sight_of(sys._getframe())
     assert (sight.model, sight.instance, sight.place.split(":")[0]) == ("", "", "test_holding.py")
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_seventy_milliseconds_are_seen_however_they_fall_between_the_looks(step: int) -> None:
+    begin = 1.0 + PERIOD * step / 10
+    end = begin + 0.0701
+    rules, asked, said, now = LoopWatch(), 0.0, [], 1.0 - 3 * PERIOD
+    while now < end + 3 * PERIOD:
+        answered = end if begin <= asked < end else asked
+        held = answered > now
+        said += rules.looked(now, None if held else answered, ONE if held else None)
+        if not held:
+            rules.asked(now)
+            asked = now
+        now += PERIOD
+    assert [type(one) for one in said] == [Held]
