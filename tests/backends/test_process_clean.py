@@ -211,6 +211,20 @@ def test_an_environment_may_change_by_more_than_a_packet_holds(
     assert repo.run(main, control_mode="explicit") == 100_000
 
 
+def test_files_in_the_folder_of_now_are_nobodys_modules(
+    repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("numpy", "random", "json", "kernel"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')\n")
+    monkeypatch.chdir(tmp_path)
+    repo.add("a", HEAD + model("return tell(requests, os.getcwd())"), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        return await ask(kernel, helpers)
+
+    assert repo.run(main) == str(tmp_path)
+
+
 def test_a_child_begins_where_the_folder_of_now_has_been_removed(
     repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

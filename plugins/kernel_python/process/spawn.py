@@ -32,6 +32,7 @@ BOOT = (
     "if sys.version_info < (3, 9): sys.exit('Python 3.9 or newer is wanted; %s is %s' "
     "% (sys.executable, sys.version.split()[0]))\n"
     "sys.dont_write_bytecode = True\n"
+    "if sys.path and not sys.path[0]: del sys.path[0]\n"  # the folder that the server happens to be in
     "path = sys.argv[1]\n"
     "with open(path, 'rb') as file: code = compile(file.read(), path, 'exec')\n"
     "exec(code, {'__name__': 'kernel_python_child', '__file__': path})\n"

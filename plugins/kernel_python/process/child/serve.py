@@ -131,8 +131,6 @@ class Child:
         file = setup["file"]
         if setup["path"] is not None:
             sys.path[:] = setup["path"]
-        elif sys.path and not sys.path[0]:
-            del sys.path[0]
         sys.path[:0] = [setup["version_folder"], setup["model_folder"]]
         token = EXECUTION.set(instance.idle)
         try:
