@@ -145,6 +145,7 @@ class Kernel:
         self.mailbox: Mailbox
         self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
         self.must_isolate, self.must_leave_loop = self.conduct.must_isolate, self.conduct.must_leave_loop
+        self.note_stayed = self.conduct.stayed
         self.custom_metrics = CustomMetrics()  # those that models make
         self._readiness = Readiness()
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()

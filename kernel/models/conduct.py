@@ -49,6 +49,11 @@ class Conduct:
         reason = f"kept the interpreter from everybody else for {seconds * 1e3:.0f} ms at {place}"
         return _noted(self._apart, model, reason, file)
 
+    def stayed(self, model: str, count: int, place: str, file: str) -> str | None:
+        """A model was unloaded, and `count` threads of its stay in the server. Return as `held` does."""
+        reason = f"left {count} of its threads running when it was unloaded, one at {place}"
+        return _noted(self._apart, model, reason, file)
+
     def must_leave_loop(self, model: str) -> str | None:
         """Return why a model should not run on the loop, None where nothing speaks against that."""
         return _reason(self._off_loop, model)

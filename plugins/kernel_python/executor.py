@@ -23,6 +23,7 @@ from kernel_python.faults import TritonModelException, describe, execution_error
 from kernel_python.readiness import question_of
 from kernel_python.received import Received
 from kernel_python.responses import InferenceResponse, answers, small_answer
+from kernel_python.staying import look_later
 from kernel_python.waiting import GreenletExit
 
 __all__ = ["AsyncExecutor", "ModelExecutor", "SyncExecutor"]
@@ -91,6 +92,7 @@ class ModelExecutor:
             self._leave()
             if instance.modules is not None:
                 instance.modules.remove()
+                look_later(instance)
 
     def _leave(self) -> None:
         """Put away what was needed to execute. After `finalize`, whatever came of that."""

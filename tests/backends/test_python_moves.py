@@ -135,3 +135,53 @@ def test_a_model_that_keeps_the_interpreter_is_loaded_into_a_process(repo: Any) 
         assert str(choice) == "process: kept the interpreter from everybody else for 300 ms at model.py:9"
 
     repo.run(main, control_mode="explicit", load_models=["m"])
+
+
+#: Its thread runs until `over` is set, which `finalize` does where `{ends}` says so.
+THREADED = """
+import threading
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.over = threading.Event()
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def work(self):
+        for _ in range(2_000):
+            if self.over.wait(0.01):
+                return
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.zeros(1, np.float32))]) for _ in requests]
+
+    def finalize(self):
+        if {ends}:
+            self.over.set()
+"""
+
+
+def test_a_model_that_leaves_threads_behind_gets_a_process(
+    repo: Any, helpers: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel_python.staying.MOMENT_SECONDS", 0.1)
+    monkeypatch.setattr("kernel_python.staying.PATIENCE_SECONDS", 0.1)
+    for name, ends in (("clean", True), ("m", False)):
+        repo.add(name, THREADED.format(ends=ends))
+
+    async def main(kernel: Kernel) -> None:
+        for name in ("clean", "m"):
+            await kernel.load(name)
+            assert kernel.model(name).placement.where == "thread"
+            await kernel.unload(name)
+        async with asyncio.timeout(30):
+            while kernel.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+        for name, where in (("clean", "thread"), ("m", "process")):
+            await kernel.load(name)
+            assert kernel.model(name).placement.where == where
+
+    repo.run(main, control_mode="explicit")
+    (said,) = messages(caplog, "model 'm' left")
+    assert said.startswith("model 'm' left 1 of its threads running when it was unloaded, one at model.py:1")
+    assert "; `finalize` has to end them, or a process of its own, which it gets when it is loaded next" in said
+    assert not messages(caplog, "model 'clean' left")
