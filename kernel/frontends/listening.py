@@ -99,7 +99,6 @@ class Listener:
         sockets, self._sockets = self._sockets, []
         with self._in_words():
             await self._listen(loop, factory, sockets)
-            self._names = [sock.getsockname() for server in self._servers for sock in server.sockets]
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -129,6 +128,8 @@ class Listener:
         make: Any = loop.create_unix_server if self.place.path else loop.create_server
         try:
             for sock in sockets:
+                # Another server may have bound the same place before either listened; uvloop keeps that mistake to itself.
+                sock.listen(BACKLOG)
                 self._servers.append(
                     await make(factory, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake)
                 )

@@ -274,6 +274,29 @@ def test_a_machine_without_ipv6(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @both
+def test_a_port_that_two_have_reserved_is_had_by_the_first_who_listens(run: Run) -> None:
+    """A place that is bound and not listened at may be bound once more: a start that loads for long can't keep it from others."""
+
+    async def main() -> None:
+        first = frontend("--http-address=127.0.0.1", "--http-port=0")
+        await first.reserve()
+        port = first.address.rpartition(":")[2]
+        second = frontend("--http-address=127.0.0.1", f"--http-port={port}")
+        await second.reserve()
+        await first.start()
+        with pytest.raises(OSError) as caught:
+            await second.start()
+        assert str(caught.value) == f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use "
+        await second.stop()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        assert (await ask(reader, writer, LIVE)).status == 200
+        await close(writer)
+        await first.stop()
+
+    run(main)
+
+
+@both
 def test_a_port_that_is_taken_in_one_family_is_taken(run: Run) -> None:
     async def main() -> None:
         with socket.socket(socket.AF_INET6) as other:
