@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kernel import Kernel, ServingError
+from kernel_python.process import spawn
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
@@ -294,3 +295,11 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
     first, second, third = repo.run(main, control_mode="explicit", backend_config=settings)
     assert third[1] not in (first[1], second[1])
     assert f"the fork server, process {first[1]}, does not answer: it is ended, and with it the 1 processes" in caplog.text
+
+
+@pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
+def test_a_fork_server_that_can_not_begin_is_told(repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "BOOT", "import sys; sys.exit(3)")
+    repo.add("a", helpers.ECHO, parameters=PROCESS)
+    words = "It ended with the fork server that it came from, which exited with code 3 (what it said of that is on stderr)"
+    assert f"Stub process 'a_0_0' is not healthy. {words}" in repo.load_error("a")

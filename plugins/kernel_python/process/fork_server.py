@@ -159,7 +159,8 @@ class ForkServer:
         self._loop.remove_writer(control.fileno())
         control.close()
         process.kill()
-        process.wait()
+        code = process.wait()
+        how = f", which exited with code {code} (what it said of that is on stderr)" if code > 0 else ""
         while self._unsent:
             self._unsent.popleft()[2].close()
         gone = [*self._coming.values(), *self._running.values()]
@@ -167,7 +168,7 @@ class ForkServer:
         self._running.clear()
         for child in gone:
             child.kill()
-            child.ended(-signal.SIGKILL, "ended with the fork server that it came from")
+            child.ended(-signal.SIGKILL, f"ended with the fork server that it came from{how}")
 
     # -- what is said --------------------------------------------------------------------------------------------------
 

@@ -207,7 +207,9 @@ class Life:
             self._told(number, False)
         if self.why is None:
             self.why = ServingError(
-                Code.INTERNAL, f"Stub process '{self.name}' is not healthy. Process {self.pid} {how}", Reason.BACKEND
+                Code.INTERNAL,
+                f"Stub process '{self.name}' is not healthy. {f'Process {self.pid}' if self.pid else 'It'} {how}",
+                Reason.BACKEND,
             )
         self._owner.ended(self, not_begun)
         handed.fail(self.why)
