@@ -105,8 +105,8 @@ examples:
 
 The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
 then on, closes the ports half a second later, tells its clients to go elsewhere and serves them until
-nothing is in flight, for --exit-timeout-secs at most; a second signal ends it at once. SIGHUP opens
-the log file anew.
+nothing is in flight, for --exit-timeout-secs at most; a second signal, a tenth of a second later or
+more, ends it at once. SIGHUP opens the log file anew.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 

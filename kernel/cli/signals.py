@@ -1,8 +1,9 @@
 """What SIGTERM and SIGINT do to `kernel serve`: the first stops it, the second ends it, whatever its loop is busy with.
 
 The loop's own signal handlers are called by the loop, so not at all while a model holds it. These are Python's, which run between
-any two steps of the main thread; and where even those don't come about, as in C code that never returns, the second signal does
-what it does to any process.
+any two steps of the main thread; and where even those don't come about, as in C code that never returns, the second SIGINT does
+what it does to any process. Not so SIGTERM: `timeout`, make and whoever stops a group of processes send it twice at once, which
+is one stop and must not cost the requests in flight. Who sends it and gets no end goes on to SIGKILL.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NoReturn
 
 from kernel.instances.forking import guard
 
-__all__ = ["PATIENCE", "Signals"]
+__all__ = ["PATIENCE", "TOGETHER", "Signals"]
 
 log = logging.getLogger("kernel.serve")
 
@@ -29,6 +30,9 @@ _set_signal = signal.signal
 
 #: How long the loop has to hear of a second signal before the process ends without it; seconds.
 PATIENCE = 1.0
+
+#: Signals that come within this time of the first are the same stop, told by several; seconds.
+TOGETHER = 0.1
 
 
 class Signals:
@@ -50,6 +54,7 @@ class Signals:
         self._leave = leave
         self._limit = limit
         self._came = 0
+        self._first = 0.0  # when the first came
         self._told = 0  # those that the loop has heard of
 
     def start(self, *numbers: signal.Signals) -> None:
@@ -68,11 +73,16 @@ class Signals:
 
     def _arm(self, number: int) -> None:
         _set_signal(number, self._handle)
-        _once(number)
+        if number != signal.SIGTERM:
+            _once(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """On the main thread, between any two of its steps: so nothing here takes a lock that it may hold."""
         self._arm(number)
+        now = time.monotonic()
+        if self._came and now - self._first < TOGETHER:
+            return
+        self._first = self._first or now
         self._came += 1
         try:
             self._loop.call_soon_threadsafe(self._tell, signal.Signals(number))

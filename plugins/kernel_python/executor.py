@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
@@ -263,7 +264,7 @@ class SyncExecutor(ModelExecutor):
             batch.output_started = clock()
             if len(cores) == 1 and (answer := self._small_answer(cores[0], request, result)) is not None:
                 return [answer]
-            if type(result) is not list and result is not None and asyncio.iscoroutine(result):
+            if type(result) is not list and result is not None and _is_coroutine(result):
                 result = self._awaited(batch, requests, result)
             held = [result]
             del result, request  # who else holds them is counted
@@ -316,6 +317,11 @@ class SyncExecutor(ModelExecutor):
             self._end_driving()
         if self._background is not None:
             self._background.close()
+
+
+def _is_coroutine(result: Any) -> bool:
+    """True for what can be awaited. For asyncio, before Python 3.12, any generator is a coroutine: of a plain `yield`, too."""
+    return asyncio.iscoroutine(result) and inspect.isawaitable(result)
 
 
 class AsyncExecutor(ModelExecutor):

@@ -598,6 +598,20 @@ def answers(requests):
 """
 
 
+@pytest.mark.parametrize("placement", ["loop", "thread", "process"])
+def test_an_execute_that_yields_is_told_that_a_list_is_wanted(repo: Any, helpers: Any, placement: str) -> None:
+    code = "class TritonPythonModel:\n    def execute(self, requests):\n        yield None\n"
+    repo.add("a", code, parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return await helpers.ask(kernel, "a", [1])
+
+    assert repo.run(main) == (
+        "INTERNAL: Failed to process the request(s) for model 'a_0_0', message: Expected a list in the execute return, found "
+        "type '<class 'generator'>'."
+    )
+
+
 @pytest.mark.parametrize("how", DELEGATES)
 @pytest.mark.parametrize("placement", ["loop", "thread"])
 def test_a_coroutine_that_execute_returns_is_awaited(repo: Any, helpers: Any, placement: str, how: str) -> None:

@@ -72,6 +72,19 @@ def test_request_in_flight_is_answered(tmp_path: Path, pool: ThreadPoolExecutor)
     assert "model versions that have in-flight inferences" in server.text()
 
 
+def test_a_stop_that_is_told_twice_at_once_is_one(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    """As `timeout` and make tell it, which send the signal to the process and to its group."""
+    folder = write_model(tmp_path / "models", "sleeper", SLEEPER)
+    with serving(tmp_path, tmp_path / "models") as server:
+        answer = sleeping(server, pool, folder, 1.0)
+        for _ in range(20):
+            server.signal()
+            time.sleep(0.0001)
+        assert answer.result(10)[0] == 200
+        assert server.wait() == 0
+    assert "again" not in server.text()
+
+
 def refused(server: Server) -> bool:
     try:
         socket.create_connection(("127.0.0.1", server.port), 1).close()
@@ -153,6 +166,7 @@ def test_second_signal(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
         answer = sleeping(server, pool, folder, 20.0)
         server.signal()
         wait_until(lambda: "SIGTERM: stopping" in server.text())
+        time.sleep(0.2)  # at once it would be the same stop
         server.signal()
         began = time.monotonic()
         assert server.wait() == 1
