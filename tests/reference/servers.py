@@ -280,8 +280,12 @@ def reference(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
 
 
 def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
-    """Start ours. The caller stops it. With KERNEL_REFERENCE_SELF set, the reference stands in: the suite tests itself."""
+    """Start ours. The caller stops it. With KERNEL_REFERENCE_SELF set, the reference stands in: the suite tests itself.
+
+    KERNEL_REFERENCE_FLAGS: flags for ours, so that it can be compared in another way of running, such as all models in processes.
+    """
     if os.environ.get("KERNEL_REFERENCE_SELF"):
         return reference(repository, log, flags)
-    start = [sys.executable, "-m", "kernel", "serve", str(repository)]
+    more = os.environ.get("KERNEL_REFERENCE_FLAGS", "").split()
+    start = [sys.executable, "-m", "kernel", "serve", str(repository), *more]
     return Server("ours", lambda *ports: [*start, *port_flags(*ports), *flags], log)
