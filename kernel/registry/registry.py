@@ -110,7 +110,7 @@ class Registry:
             log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
         if failures and self._exit_on_error:
             hints = await self.loader.in_thread(self.loader.mistaken)
-            raise StartFailed(failures, hints) from next(iter(failures.values()))
+            raise StartFailed(failures, hints, set(names) > failures.keys()) from next(iter(failures.values()))
 
     def retire(self) -> None:
         """Nothing begins to serve any more; what serves goes on."""

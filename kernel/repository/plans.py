@@ -142,12 +142,16 @@ def behind(error: ServingError) -> dict[str, str] | None:
 
 
 class StartFailed(ServingError):
-    """Models that were to be loaded at the start did not come up. `brief`: without the reasons, where they have been told."""
+    """Models that were to be loaded at the start did not come up. `brief`: without the reasons, where they have been told.
 
-    def __init__(self, failures: Mapping[str, ServingError], hints: Sequence[str]) -> None:
+    `others`: there are some that did.
+    """
+
+    def __init__(self, failures: Mapping[str, ServingError], hints: Sequence[str], others: bool) -> None:
         words = "failed to load all models"
         reasons = "".join(f"\n  {name}: {error.message.strip()}" for name, error in failures.items())
         told = "".join(f"\n  {hint}" for hint in hints)
         super().__init__(Code.INTERNAL, f"{words}{reasons}{told}")
         names = " and ".join(f"'{name}'" for name in failures)
-        self.brief = f"{words}\n  {names} did not load, and the others were stopped; the reasons are above{told}"
+        stopped = ", and the others were stopped" if others else ""
+        self.brief = f"{words}\n  {names} did not load{stopped}; the reasons are above{told}"

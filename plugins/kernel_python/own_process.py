@@ -21,7 +21,7 @@ from kernel_python.calling import calling_site
 __all__ = ["refuse"]
 
 
-class _Refused(ValueError, RuntimeError):
+class SharedProcessError(ValueError, RuntimeError):
     """As Python's own `signal.signal` raises on a thread, so that libraries which can do without go on."""
 
 
@@ -92,7 +92,7 @@ def _refusing(owner: str, name: str, function: Callable[..., Any], applies: Call
             problem = f"{owner}.{name}() is about the whole process, which model '{model}' shares with the server"
             if applies is _starts_afresh:
                 problem = f"processes started by 'spawn' or 'forkserver' do not find the code of model '{model}' in the server's"
-            raise _Refused(
+            raise SharedProcessError(
                 f"{problem}; "
                 'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
             )

@@ -97,7 +97,8 @@ def test_a_load_that_is_refused_says_so(repo: Any) -> None:
         "class TritonPythonModel:\n", "class TritonPythonModel:\n    def initialize(self, args):\n        os.chdir('/')\n\n"
     )
     repo.add("m", code, parameters={"placement": "thread"})
-    assert "os.chdir() is about the whole process, which model 'm' shares with the server; " in repo.load_error("m")
+    words = "Internal: SharedProcessError: os.chdir() is about the whole process, which model 'm' shares with the server; "
+    assert words in repo.load_error("m")
 
 
 def test_what_is_not_about_this_process_passes(repo: Any, helpers: Any) -> None:

@@ -80,6 +80,13 @@ def test_log_levels(models: Path, flag: str) -> None:
     assert "failed to start HTTP service" in result.stderr
 
 
+def test_a_failed_model_that_is_the_only_one(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "broken", BROKEN)
+    result = run("serve", tmp_path / "models", *FREE_PORTS)
+    assert result.returncode == 1
+    assert "  'broken' did not load; the reasons are above" in result.stderr.splitlines()
+
+
 def test_failed_model_ends_the_start(models: Path) -> None:
     write_model(models, "broken", BROKEN)
     result = run("serve", models, *FREE_PORTS)
