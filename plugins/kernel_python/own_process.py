@@ -1,15 +1,16 @@
 """What only a model with a process of its own may do: refused to the code of those that share the server's, with the way out.
 
-Signals, the working directory, the end of the process and its command line are there once. A model whose code shows that it
-needs one of them is given a process (evidence.py); here is what becomes of those that their config has placed in the server, and
-of what no source shows. The functions are wrapped where everybody finds them, since libraries call them as well; whom no model
-has called passes.
+Signals, the working directory, the set-up of logging, the end of the process and its command line are there once. A model whose
+code shows that it needs one of them is given a process (evidence.py); here is what becomes of those that their config has placed
+in the server, and of what no source shows. The functions are wrapped where everybody finds them, since libraries call them as
+well; whom no model has called passes.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import logging.config
 import multiprocessing.process
 import os
 import signal
@@ -19,6 +20,9 @@ from typing import Any
 from kernel_python.calling import calling_site
 
 __all__ = ["refuse"]
+
+#: What a model does that needs a process of its own.
+WAY_OUT = 'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
 
 
 class SharedProcessError(ValueError, RuntimeError):
@@ -61,6 +65,8 @@ _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (os, "abort", _always),
     (os, "kill", _kills_us),
     (os, "killpg", _kills_our_group),
+    (logging.config, "dictConfig", _always),
+    (logging.config, "fileConfig", _always),
     (argparse.ArgumentParser, "parse_known_args", _reads_command_line),
     (multiprocessing.process.BaseProcess, "start", _starts_afresh),
 )
@@ -92,10 +98,7 @@ def _refusing(owner: str, name: str, function: Callable[..., Any], applies: Call
             problem = f"{owner}.{name}() is about the whole process, which model '{model}' shares with the server"
             if applies is _starts_afresh:
                 problem = f"processes started by 'spawn' or 'forkserver' do not find the code of model '{model}' in the server's"
-            raise SharedProcessError(
-                f"{problem}; "
-                'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
-            )
+            raise SharedProcessError(f"{problem}; {WAY_OUT}")
         return function(*args, **named)
 
     return checked

@@ -15,6 +15,7 @@ from kernel import Kernel
 
 CODE = """
 import argparse
+import logging.config
 import os
 import signal
 
@@ -35,6 +36,8 @@ REFUSED = {
     "os.kill": "os.kill(os.getpid(), signal.SIGKILL)",
     "os.killpg": "os.killpg(0, signal.SIGKILL)",
     "signal.raise_signal": "signal.raise_signal(signal.SIGKILL)",
+    "logging.config.dictConfig": "logging.config.dictConfig({'version': 1})",
+    "logging.config.fileConfig": "logging.config.fileConfig('log.ini')",
     "ArgumentParser.parse_known_args": "argparse.ArgumentParser().parse_args()",
 }
 
