@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
@@ -22,10 +23,30 @@ __all__ = ["Reader", "Wish", "Work"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How a model is to be loaded: from its repository, with another config, or from files that come along."""
+    """How a model is to be loaded: from its repository, with another config, or from files that come along.
+
+    Apps make it out of what they have: raises ServingError where that is something else.
+    """
 
     config: str | None = None
     files: Mapping[str, bytes] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, (str, NoneType)):
+            raise _mistyped("the config of a load", self.config, "JSON as a str, such as json.dumps(...) makes")
+        if self.files is None:
+            return
+        if not isinstance(self.files, Mapping):
+            raise _mistyped("what is given as the files of a load", self.files, "a mapping of paths to contents")
+        for path, content in self.files.items():
+            if not isinstance(path, str):
+                raise _mistyped(f"the path {path!r} of a file of a load", path, "a str, such as '1/model.py'")
+            if not isinstance(content, (bytes, bytearray, memoryview)):
+                raise _mistyped(f"the content of the file '{path}' of a load", content, "bytes")
+
+
+def _mistyped(what: str, got: object, wanted: str) -> ServingError:
+    return ServingError(Code.INVALID_ARG, f"{what} is of type {type(got).__name__}, wanted {wanted}")
 
 
 @dataclass(slots=True)

@@ -59,6 +59,26 @@ def test_a_config_override_lasts_until_the_next_plain_load(tmp_path: Path) -> No
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"config": {}}, "the config of a load is of type dict, wanted JSON as a str, such as json.dumps(...) makes"),
+        ({"files": [1]}, "what is given as the files of a load is of type list, wanted a mapping of paths to contents"),
+        ({"files": {1: b""}}, "the path 1 of a file of a load is of type int, wanted a str, such as '1/model.py'"),
+        ({"files": {"1/m.py": ""}}, "the content of the file '1/m.py' of a load is of type str, wanted bytes"),
+    ],
+)
+def test_an_override_of_the_wrong_type_is_told_the_right_one(tmp_path: Path, given: Any, words: str) -> None:
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        async with explicit(tmp_path, load=("m",)) as kernel:
+            with pytest.raises(ServingError) as caught:
+                await kernel.load("m", **{"config": config(), **given})
+            assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, words)
+
+    run(main())
+
+
 @pytest.mark.parametrize("text", ["{", '{"backnd": "test"}', '{"max_batch_size": "many"}', '[1]'])
 def test_a_broken_override_changes_nothing(tmp_path: Path, text: str) -> None:
     async def main() -> None:
