@@ -60,7 +60,7 @@ class Snapshot:
         """Yield what of the models in `folders` is left. `pool`: of the loop, whose threads are its own."""
         for thread in self._threads.left(PATIENCE, tuple(getattr(pool, "_threads", ()))):
             yield f"thread '{thread.name}' still runs, at {where(thread, folders)}"
-        for name, module in sorted(sys.modules.items()):
+        for name, module in sorted(sys.modules.copy().items()):
             if name not in self._modules:
                 place = next((path for path in _places(module) for folder in folders if path.is_relative_to(folder)), None)
                 if place is not None:

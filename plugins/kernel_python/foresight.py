@@ -43,8 +43,8 @@ def _library_may() -> bool:
         utils = sys.modules.get("triton_python_backend_utils")
         known = [utils, getattr(utils, "InferenceRequest", utils), getattr(utils, "load_model", utils)]
         found = utils is not None and any(
-            any(value is one for one in known for value in vars(module).values())
-            for name, module in list(sys.modules.items())
+            any(value is one for one in known for value in dict(vars(module)).values())
+            for name, module in sys.modules.copy().items()  # other models are being imported meanwhile
             if hasattr(module, "__dict__") and not name.startswith(_OURS)
         )
         _others = (count, found)
