@@ -42,7 +42,7 @@ class RequestState(enum.IntEnum):
 
 
 #: From which state to which; everything else is a bug of the core. The core's tests run on requests that assert it at every
-#: move (tests/virtual.py); in service only what matters most is asserted: nothing comes back from RELEASED.
+#: move (tests/helpers/virtual.py); in service only what matters most is asserted: nothing comes back from RELEASED.
 #: INITIALIZED to EXECUTING: nobody waits and an instance is free. EXECUTING to PENDING: a run that was taken back.
 TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
     RequestState.INITIALIZED: frozenset({RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED}),

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+import virtual
 
 from kernel.instances.instance import ModelInstance
 from kernel.models.readiness import ANSWER_SECONDS, Readiness
-from tests import virtual
 
 Question = Callable[[], "bool | Awaitable[bool]"]
 
