@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options
-from kernel_http.admin import Admin
-from kernel_http.generate import Generate
-from kernel_http.infer import Inference
+from kernel_http.connection.protocol import Connection
+from kernel_http.connection.routes import Router
+from kernel_http.connection.server import Server
+from kernel_http.inference.generate import Generate
+from kernel_http.inference.infer import Inference
+from kernel_http.operations.admin import Admin
+from kernel_http.operations.settings import Settings
+from kernel_http.operations.shared_memory import SharedMemoryRoutes
 from kernel_http.options import MAX_INPUT_SIZE
-from kernel_http.protocol import Connection
-from kernel_http.routes import Router
-from kernel_http.server import Server
-from kernel_http.settings import Settings
-from kernel_http.shared_memory import SharedMemoryRoutes
 
 if TYPE_CHECKING:
     from kernel import Kernel

@@ -32,8 +32,8 @@ from kernel import (
     Tensor,
     TraceSettings,
 )
+from kernel_http.connection.protocol import Connection
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
-from kernel_http.protocol import Connection
 
 DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
              "BYTES")  # fmt: skip

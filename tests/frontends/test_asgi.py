@@ -15,11 +15,11 @@ from frontends.asgi_server import Exchange, app_of, ask
 from frontends.fakes import FakeKernel, add_sub, binary, infer, request, tensor
 
 from kernel import Code, Kernel, ServingError
-from kernel_http import asgi_connection
-from kernel_http.asgi import NOT_STARTED, OTHER_LOOP, KernelApp
-from kernel_http.asgi_request import path_of
-from kernel_http.bodies import Memory
-from kernel_http.server import READ_SIZE
+from kernel_http.asgi import connection as asgi_connection
+from kernel_http.asgi.app import NOT_STARTED, OTHER_LOOP, KernelApp
+from kernel_http.asgi.request import path_of
+from kernel_http.connection.bodies import Memory
+from kernel_http.connection.server import READ_SIZE
 
 LIVE = request("GET", "/v2/health/live")
 ONE = {"inputs": [tensor("IN_INT32", "INT32", [1], [1])]}

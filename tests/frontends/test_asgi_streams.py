@@ -14,9 +14,9 @@ from frontends.asgi_server import Exchange, app_of, turns
 from frontends.fakes import FakeKernel, infer, request, tensor
 
 from kernel import Code, InferenceResponse, Tensor
-from kernel_http import streams
 from kernel_http.asgi import KernelApp
-from kernel_http.asgi_connection import LISTEN_AFTER
+from kernel_http.asgi.connection import LISTEN_AFTER
+from kernel_http.connection import streams
 
 INFER = infer("types", {"inputs": [tensor("IN_INT32", "INT32", [1], [1])]})
 STREAM = request("POST", "/v2/models/gen/generate_stream", b'{"X":[1,2]}')

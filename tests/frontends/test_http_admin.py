@@ -15,7 +15,7 @@ from frontends.fakes import Client, FakeKernel, parse, request
 
 from kernel import Code, Duration, ModelStatistics, ServingError
 from kernel_http import add_options, register_frontends
-from kernel_http.admin import statistics_of
+from kernel_http.operations.admin import statistics_of
 
 
 @pytest.fixture

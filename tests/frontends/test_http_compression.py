@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontends.fakes import Client, add_sub, infer, parse, request, tensor
 
-from kernel_http.compression import accepted
+from kernel_http.connection.compression import accepted
 
 X = {"inputs": [tensor("X", "FP32", [1, 2], [1, 2])]}
 BODY = json.dumps(X).encode()
@@ -137,7 +137,7 @@ def test_huge_answers_of_who_has_gone_or_that_fail(client: Client, monkeypatch: 
     client.kernel.loop.run_jobs()
     assert client.take() == b""
     other = Client()
-    monkeypatch.setattr("kernel_http.infer_answers.compressed", lambda payload, coding: 1 / 0)
+    monkeypatch.setattr("kernel_http.inference.answers.compressed", lambda payload, coding: 1 / 0)
     huge(other)
     other.kernel.loop.run_jobs()
     (response,) = parse(other.take())

@@ -10,7 +10,7 @@ import pytest
 from frontends.fakes import Client, FakeKernel, add_sub, parse, request
 
 from kernel import InferenceResponse
-from kernel_http.ended import PATIENCE, is_gone
+from kernel_http.connection.ended import PATIENCE, is_gone
 
 ONE = add_sub([1, 2, 3, 4], [0, 0, 0, 0])
 

@@ -10,7 +10,7 @@ import pytest
 from frontends.fakes import Client, Spec, add_sub, config, parse, request
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
-from kernel_http import streams
+from kernel_http.connection import streams
 
 NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of "

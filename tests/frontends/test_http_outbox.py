@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernel_http.outbox import LIMIT, Outbox
+from kernel_http.connection.outbox import LIMIT, Outbox
 
 
 class Loop:

@@ -12,9 +12,9 @@ from frontends.fakes import Client, FakeKernel, add_sub, binary, infer, parse, r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_http.bodies import RESERVE, Body
-from kernel_http.heads import Head
-from kernel_http.protocol import MAX_PIPELINED
+from kernel_http.connection.bodies import RESERVE, Body
+from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import MAX_PIPELINED
 
 LIVE = request("GET", "/v2/health/live")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
@@ -355,7 +355,7 @@ def test_a_length_alone_reserves_little() -> None:
 
 
 def test_a_body_grows_with_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_http.bodies.RESERVE", 1000)
+    monkeypatch.setattr("kernel_http.connection.bodies.RESERVE", 1000)
     client = Client()
     client.send(big())
     assert parse(client.take())[0].body.endswith(np.arange(50_000, dtype=np.float32).tobytes())

@@ -9,8 +9,8 @@ from frontends.fakes import Client, infer, parse, request, tensor
 
 from kernel import CATEGORIES
 from kernel_http import add_options
+from kernel_http.connection.routes import ROUTES
 from kernel_http.frontend import HttpFrontend
-from kernel_http.routes import ROUTES
 
 #: One path of each category.
 PATHS = {

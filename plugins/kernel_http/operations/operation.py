@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel import ServingError
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.heads import Head
-from kernel_http.json_errors import read_again
-from kernel_http.protocol import Connection
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import Connection
+from kernel_http.json.errors import read_again
 
 if TYPE_CHECKING:
-    from kernel_http.routes import Handler
+    from kernel_http.connection.routes import Handler
 
 __all__ = ["Operation", "at_once", "read_document", "read_object"]
 

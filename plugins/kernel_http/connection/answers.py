@@ -10,12 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kernel import peer_name
-from kernel_http import replies
-from kernel_http.heads import Head
+from kernel_http.connection import replies
+from kernel_http.connection.heads import Head
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
-    from kernel_http.server import Server
+    from kernel_http.connection.server import Server
 
 __all__ = ["Answers", "Exchange"]
 

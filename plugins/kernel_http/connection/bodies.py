@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_http.heads import Head
+from kernel_http.connection.heads import Head
 
 __all__ = ["Body", "ChunkError", "ChunkedBody"]
 

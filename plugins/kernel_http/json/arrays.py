@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel import DATATYPES, Code, ServingError
-from kernel_http.json_errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
+from kernel_http.json.errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
 
 __all__ = ["array_of", "json_of"]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernel_http import replies
-from kernel_http.heads import Head
+from kernel_http.connection import replies
+from kernel_http.connection.heads import Head
 
 if TYPE_CHECKING:
-    from kernel_http.protocol import Connection
+    from kernel_http.connection.protocol import Connection
 
 __all__ = ["Handler", "Route", "Router"]
 

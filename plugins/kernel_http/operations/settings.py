@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel_http import replies
-from kernel_http.body_json import flag_of, text_of, unsigned_of
-from kernel_http.heads import Head
-from kernel_http.json_errors import NON_ARRAY, NON_STRING, malformed
-from kernel_http.operations import at_once, read_document
+from kernel_http.connection import replies
+from kernel_http.connection.heads import Head
+from kernel_http.inference.body import flag_of, text_of, unsigned_of
+from kernel_http.json.errors import NON_ARRAY, NON_STRING, malformed
+from kernel_http.operations.operation import at_once, read_document
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_http.routes import Handler
+    from kernel_http.connection.routes import Handler
 
 __all__ = ["Settings"]
 

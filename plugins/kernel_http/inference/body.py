@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kernel import Code, ServingError
-from kernel_http.json_errors import (
+from kernel_http.json.errors import (
     ABSENT,
     NON_ARRAY,
     NON_BOOL,

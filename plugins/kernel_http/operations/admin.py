@@ -14,17 +14,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kernel import EXTENSIONS, Code, ServingError, model_metadata
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.body_json import flag_of
-from kernel_http.heads import Head
-from kernel_http.json_errors import NON_OBJECT, NON_STRING, malformed
-from kernel_http.operations import Operation, at_once, read_object
-from kernel_http.protocol import Connection
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import Connection
+from kernel_http.inference.body import flag_of
+from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
+from kernel_http.operations.operation import Operation, at_once, read_object
 
 if TYPE_CHECKING:
     from kernel import Kernel, ModelStatistics
-    from kernel_http.routes import Handler
+    from kernel_http.connection.routes import Handler
 
 __all__ = ["Admin"]
 

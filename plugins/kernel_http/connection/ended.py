@@ -10,10 +10,10 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING, Any
 
-from kernel_http import replies
+from kernel_http.connection import replies
 
 if TYPE_CHECKING:
-    from kernel_http.answers import Answers
+    from kernel_http.connection.answers import Answers
 
 __all__ = ["EndedTransport", "is_gone"]
 

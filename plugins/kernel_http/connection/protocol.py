@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_http import replies
-from kernel_http.answers import Answers, Exchange
-from kernel_http.bodies import Body, ChunkedBody, ChunkError
-from kernel_http.ended import EndedTransport
-from kernel_http.heads import CHUNKED, Head, HeadError
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Answers, Exchange
+from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError
+from kernel_http.connection.ended import EndedTransport
+from kernel_http.connection.heads import CHUNKED, Head, HeadError
 
 if TYPE_CHECKING:
-    from kernel_http.server import Server
+    from kernel_http.connection.server import Server
 
 __all__ = ["Connection"]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
-    from kernel_http.heads import Head
-    from kernel_http.protocol import Connection
+    from kernel_http.connection.heads import Head
+    from kernel_http.connection.protocol import Connection
 
 __all__ = ["arrived"]
 

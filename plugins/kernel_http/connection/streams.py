@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.heads import Head
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.heads import Head
 
 if TYPE_CHECKING:
-    from kernel_http.answers import Answers
+    from kernel_http.connection.answers import Answers
 
 __all__ = ["MAX_WAITING", "StreamExchange"]
 

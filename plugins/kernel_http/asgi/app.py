@@ -19,12 +19,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from kernel import Kernel, parse_restrictions
-from kernel_http import replies
-from kernel_http.asgi_connection import CLIENT_GONE, AsgiConnection, transmit
-from kernel_http.asgi_request import Disconnected, Heads, Receive, Refusal, Scope, Send, read_message
+from kernel_http.asgi.connection import CLIENT_GONE, AsgiConnection, transmit
+from kernel_http.asgi.request import Disconnected, Heads, Receive, Refusal, Scope, Send, read_message
+from kernel_http.connection import replies
+from kernel_http.connection.heads import Forwarding
+from kernel_http.connection.server import Server
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
-from kernel_http.heads import Forwarding
-from kernel_http.server import Server
 
 __all__ = ["KernelApp"]
 

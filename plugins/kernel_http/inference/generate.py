@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.body_json import custom_value, text_of
-from kernel_http.heads import Head
-from kernel_http.json_data import json_of
-from kernel_http.json_errors import NON_OBJECT, first_wins, read_again
-from kernel_http.protocol import Connection
-from kernel_http.reader import Reader
-from kernel_http.streams import StreamExchange
-from kernel_http.tracing import arrived
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import Connection
+from kernel_http.connection.streams import StreamExchange
+from kernel_http.inference.body import custom_value, text_of
+from kernel_http.inference.reader import Reader
+from kernel_http.inference.tracing import arrived
+from kernel_http.json.arrays import json_of
+from kernel_http.json.errors import NON_OBJECT, first_wins, read_again
 
 if TYPE_CHECKING:
     from kernel import Kernel, Respond

@@ -1,4 +1,4 @@
-"""Inference: a complete message becomes a request of the kernel, whose answer is infer_answers.py's.
+"""Inference: a complete message becomes a request of the kernel, whose answer is answers.py's.
 
 The JSON part of a binary request that passed the model's check is remembered as a Template: a byte-identical one later
 only needs views on its own tail. Each request owns its tail's memory, so models may write to their inputs.
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernel import Code, InferenceRequest, ServingError, Tensor, strings_of, unpacked
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.compression import CODINGS, OFFER, decompressed
-from kernel_http.encode import Replies
-from kernel_http.heads import CHUNKED, Head
-from kernel_http.infer_answers import InferExchange, WorkedExchange
-from kernel_http.protocol import Connection
-from kernel_http.reader import Reader
-from kernel_http.tracing import arrived
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.compression import CODINGS, OFFER, decompressed
+from kernel_http.connection.heads import CHUNKED, Head
+from kernel_http.connection.protocol import Connection
+from kernel_http.inference.answers import InferExchange, WorkedExchange
+from kernel_http.inference.encode import Replies
+from kernel_http.inference.reader import Reader
+from kernel_http.inference.tracing import arrived
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model

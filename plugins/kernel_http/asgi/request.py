@@ -1,7 +1,7 @@
 """What comes in through ASGI: a scope becomes the Head that handlers know, messages become the JSON part and the tail.
 
 Knows nothing of models and answers nothing. Framing, time-outs and the length of heads are the ASGI server's business; the
-limits of bodies are ours, and the memory of a body is reserved as on a connection of our own (bodies.py).
+limits of bodies are ours, and the memory of a body is reserved as on a connection of our own (connection/bodies.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from kernel_http import replies
-from kernel_http.bodies import Body, Bytes, ChunkedBody
-from kernel_http.heads import CHUNKED, Forwarding, Head, HeadError, read_headers
-from kernel_http.server import HEAD_SIZE, HEADS, READ_SIZE
+from kernel_http.connection import replies
+from kernel_http.connection.bodies import Body, Bytes, ChunkedBody
+from kernel_http.connection.heads import CHUNKED, Forwarding, Head, HeadError, read_headers
+from kernel_http.connection.server import HEAD_SIZE, HEADS, READ_SIZE
 
 if TYPE_CHECKING:
-    from kernel_http.server import Server
+    from kernel_http.connection.server import Server
 
 __all__ = ["Disconnected", "Heads", "Message", "Receive", "Refusal", "Scope", "Send", "path_of", "read_message"]
 

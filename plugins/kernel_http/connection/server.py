@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernel import Connections
-from kernel_http.heads import Forwarding, Head, parse_head
-from kernel_http.outbox import Outbox
+from kernel_http.connection.heads import Forwarding, Head, parse_head
+from kernel_http.connection.outbox import Outbox
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_http.protocol import Connection
-    from kernel_http.routes import Router
+    from kernel_http.connection.protocol import Connection
+    from kernel_http.connection.routes import Router
 
 __all__ = ["Server"]
 

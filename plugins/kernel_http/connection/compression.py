@@ -6,7 +6,7 @@ import re
 import zlib
 
 from kernel import Code, ServingError
-from kernel_http import replies
+from kernel_http.connection import replies
 
 __all__ = ["CODINGS", "OFFER", "accepted", "compressed", "decompressed"]
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from kernel_http.compression import accepted
+from kernel_http.connection.compression import accepted
 
 if TYPE_CHECKING:
-    from kernel_http.routes import Route
+    from kernel_http.connection.routes import Route
 
 __all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
 

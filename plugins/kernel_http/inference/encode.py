@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from kernel import InferenceResponse, Span, Tensor, pack_bytes
-from kernel_http import replies
-from kernel_http.json_data import json_of
+from kernel_http.connection import replies
+from kernel_http.json.arrays import json_of
 
 __all__ = ["Replies", "encode", "encode_placed"]
 

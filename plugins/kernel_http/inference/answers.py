@@ -10,18 +10,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, classify
-from kernel_http import replies
-from kernel_http.answers import Exchange
-from kernel_http.compression import compressed
-from kernel_http.encode import Replies, encode, encode_placed
-from kernel_http.heads import Head
+from kernel_http.connection import replies
+from kernel_http.connection.answers import Exchange
+from kernel_http.connection.compression import compressed
+from kernel_http.connection.heads import Head
+from kernel_http.inference.encode import Replies, encode, encode_placed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernel import Span
-    from kernel_http.protocol import Connection
-    from kernel_http.reader import Reader
+    from kernel_http.connection.protocol import Connection
+    from kernel_http.inference.reader import Reader
 
 __all__ = ["InferExchange", "WorkedExchange"]
 

@@ -10,15 +10,15 @@ import binascii
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_http import replies
-from kernel_http.body_json import text_of, unsigned_of
-from kernel_http.heads import Head
-from kernel_http.json_errors import ABSENT, malformed
-from kernel_http.operations import at_once, read_document
+from kernel_http.connection import replies
+from kernel_http.connection.heads import Head
+from kernel_http.inference.body import text_of, unsigned_of
+from kernel_http.json.errors import ABSENT, malformed
+from kernel_http.operations.operation import at_once, read_document
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_http.routes import Handler
+    from kernel_http.connection.routes import Handler
 
 __all__ = ["SharedMemoryRoutes"]
 

@@ -1,6 +1,6 @@
 """The connection's part, played for one ASGI request: what its handler answers goes out as ASGI messages.
 
-Handlers open an exchange on it as on a connection of our own (answers.py). The pace is the client's: while `send` waits,
+Handlers open an exchange on it as on a connection of our own (connection/). The pace is the client's: while `send` waits,
 the connection is held up, and what else a stream has gathers in its exchange, within bounds. When the client goes, or the
 server gives the request up, what it was waiting for is cancelled.
 """
@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernel_http import replies
+from kernel_http.connection import replies
 
 if TYPE_CHECKING:
-    from kernel_http.answers import Exchange
-    from kernel_http.asgi_request import Receive, Send
-    from kernel_http.server import Server
+    from kernel_http.asgi.request import Receive, Send
+    from kernel_http.connection.answers import Exchange
+    from kernel_http.connection.server import Server
 
 __all__ = ["CLIENT_GONE", "LISTEN_AFTER", "SLICE", "AsgiConnection", "transmit"]
 

@@ -23,8 +23,9 @@ from kernel import (
     strings_of,
     unpacked,
 )
-from kernel_http.bodies import Memory
-from kernel_http.body_json import (
+from kernel_http.connection.bodies import Memory
+from kernel_http.connection.heads import Head
+from kernel_http.inference.body import (
     Parameters,
     decode,
     read_parameters,
@@ -33,11 +34,10 @@ from kernel_http.body_json import (
     text_of,
     unsigned_of,
 )
-from kernel_http.heads import Head
-from kernel_http.json_data import array_of
-from kernel_http.json_errors import ABSENT, NON_ARRAY, malformed
-from kernel_http.outputs_json import read_outputs, read_region
-from kernel_http.raw import raw_inputs
+from kernel_http.inference.outputs import read_outputs, read_region
+from kernel_http.inference.raw import raw_inputs
+from kernel_http.json.arrays import array_of
+from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
 
 if TYPE_CHECKING:
     from kernel import Model, Respond
