@@ -82,7 +82,7 @@ def bench(arguments: list[str]) -> int:
 
 def proto(arguments: list[str]) -> int:
     install("dev")
-    return run("python", "regenerate.py", *arguments)
+    return run("python", "scripts/proto.py", *arguments)
 
 
 def setup(arguments: list[str]) -> int:

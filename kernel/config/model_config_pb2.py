@@ -1,4 +1,4 @@
-"""The messages of model_config.proto, in their own pool. Written by regenerate.py; do not edit."""
+"""The messages of model_config.proto, in their own pool. Written by `python3 dev.py proto`; do not edit."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper

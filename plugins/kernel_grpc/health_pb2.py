@@ -1,4 +1,4 @@
-"""The messages of health.proto, in their own pool. Written by regenerate.py; do not edit."""
+"""The messages of health.proto, in their own pool. Written by `python3 dev.py proto`; do not edit."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

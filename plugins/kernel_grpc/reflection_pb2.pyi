@@ -1,4 +1,4 @@
-"""Types of reflection_pb2. Written by regenerate.py; do not edit."""
+"""Types of reflection_pb2. Written by `python3 dev.py proto`; do not edit."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Generic, TypeVar

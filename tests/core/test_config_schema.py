@@ -72,6 +72,6 @@ def test_has_the_names_and_numbers_of_the_real_client():
 def test_generated_files_are_up_to_date():
     pytest.importorskip("grpc_tools")
     result = subprocess.run(
-        [sys.executable, "regenerate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "scripts/proto.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr

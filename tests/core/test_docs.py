@@ -32,7 +32,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 def test_modules_of_the_design_are_there() -> None:
     text = (ROOT / "DESIGN.md").read_text().partition("## 9. Choices that changed")[0]
     named = set(re.findall(r"`([\w/]+\.py)`", text))
-    folders = [ROOT / name for name in ("kernel", "plugins", "tests", "bench", "repository")]
+    folders = [ROOT / name for name in ("kernel", "plugins", "tests", "bench", "scripts", "repository")]
     files = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
     files |= {path.name for path in ROOT.glob("*.py")}
     missing = {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)}

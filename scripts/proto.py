@@ -1,4 +1,4 @@
-"""Make the *_pb2.py and *_pb2.pyi beside each schema in SCHEMAS: `python3 dev.py proto` (`--check` only compares).
+"""Make the *_pb2.py and *_pb2.pyi beside each .proto of core and plugins: `python3 dev.py proto` (`--check` only compares).
 
 Needs grpcio-tools (extra `dev`) as the compiler, of any version: only the compiled descriptors are taken from it. The
 modules are written here and not by the compiler for two reasons. Each keeps its schema, with the files it imports, in a
@@ -17,17 +17,14 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 
-#: What there is to make. A schema imports others by their bare names.
-SCHEMAS = (
-    "kernel/config/model_config.proto",
-    "plugins/kernel_grpc/grpc_service.proto",
-    "plugins/kernel_grpc/health.proto",
-    "plugins/kernel_grpc/reflection.proto",
+#: What there is to make, wherever it lies. A schema imports others by their bare names.
+SCHEMAS = tuple(
+    sorted(path.relative_to(ROOT).as_posix() for place in ("kernel", "plugins") for path in (ROOT / place).rglob("*.proto"))
 )
 
-MODULE = '''"""The messages of {proto}, in their own pool. Written by regenerate.py; do not edit."""
+MODULE = '''"""The messages of {proto}, in their own pool. Written by `python3 dev.py proto`; do not edit."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 {imports}
@@ -42,7 +39,7 @@ DESCRIPTOR = _POOL.FindFileByName("{proto}")
 
 '''
 
-STUB = '''"""Types of {module}. Written by regenerate.py; do not edit."""
+STUB = '''"""Types of {module}. Written by `python3 dev.py proto`; do not edit."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Generic, TypeVar
