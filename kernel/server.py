@@ -21,6 +21,7 @@ import numpy as np
 from greenlet import getcurrent
 
 from kernel.config import TensorSpec
+from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.frontends.values import declared_tensor
@@ -167,6 +168,7 @@ class Kernel:
         self._strict_readiness = strict_readiness
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
         self._backends = self.plugins.backends(self)
+        _warn_of_strangers(self._backend_config, self._backends)
         self._registry = Registry(
             self,
             [path if isinstance(path, FileRepository) else os.fspath(path) for path in repositories],
@@ -771,6 +773,13 @@ def _limits(texts: Sequence[str]) -> list[ResourceLimit]:
         return [ResourceLimit.parse(text) for text in texts]
     except ValueError as error:
         raise ServingError(Code.INVALID_ARG, f"rate_limit_resources: {error}") from None
+
+
+def _warn_of_strangers(settings: Mapping[str, object], known: Mapping[str, object]) -> None:
+    """Tell of settings for backends that are not there: a slip in the name would leave them without effect."""
+    for name in sorted(settings.keys() - known.keys() - {""}):
+        words = f"the settings for backend '{name}' have no effect: no installed plugin serves it"
+        log.warning("%s; there are %s", words + did_you_mean(name, known), sorted(known))
 
 
 def _refuse(request: InferenceRequest, error: ServingError) -> None:

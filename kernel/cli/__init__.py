@@ -16,6 +16,9 @@ __all__ = ["main"]
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = ("serve", "check", "models", "infer", "new")
 
+#: What a wrong command line ends with, as argparse has it. `kernel serve` alone ends with 1, as the reference does.
+MISTAKEN = 2
+
 HELP = """\
 usage: kernel COMMAND …
 
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(HELP.splitlines()[0], file=sys.stderr)
         print(f"Error: {_mistake(command)}", file=sys.stderr)
-        return 1
+        return MISTAKEN
     run = getattr(importlib.import_module(f"kernel.cli.{command}"), command)
     try:
         status = int(run(rest))

@@ -6,7 +6,11 @@ from kernel.config.model_config_pb2 import ModelInstanceGroup
 from kernel.config.positions import Path
 from kernel.config.report import Report
 
-__all__ = ["check_instance_groups", "check_rate_limiter"]
+__all__ = ["MAX_INSTANCES", "check_instance_groups", "check_rate_limiter"]
+
+#: The most instances that one model may ask for, those of all its groups and GPUs together. Each has a thread or a process and
+#: files of its own; far more than this would end in what the system runs out of first, after a minute of starting them.
+MAX_INSTANCES = 1024
 
 #: What the reference prints as the least CUDA compute capability it works with.
 _COMPUTE = "6.000000"
@@ -19,6 +23,7 @@ def check_instance_groups(report: Report) -> None:
     message = report.message
     if message.platform == "ensemble" or message.HasField("ensemble_scheduling"):
         return
+    _check_number(report)
     for index, group in enumerate(message.instance_group):
         at: Path = ("instance_group", index)
         who = f"instance group {group.name} of model {report.name}"
@@ -45,6 +50,19 @@ def check_instance_groups(report: Report) -> None:
             platform = f"{message.platform} " if message.platform else ""
             words = f"{who} and platform {platform}specifies profile field which is only supported for TensorRT models"
             report.fail("B", (*at, "profile"), words)
+
+
+def _check_number(report: Report) -> None:
+    """Refuse more instances than can be had, at the group with which they get too many."""
+    total = 0
+    for index, group in enumerate(report.message.instance_group):
+        count = max(group.count, 1) * max(len(group.gpus), 1)
+        total += count
+        if total > MAX_INSTANCES:
+            words = f"instance group {group.name} of model {report.name} asks for {count} instances"
+            others = f", which makes {total}" if total > count else ""
+            report.fail("B", ("instance_group", index, "count"), words + others, f"a model may have {MAX_INSTANCES} at most")
+            return
 
 
 def _usable(report: Report) -> str:

@@ -69,3 +69,11 @@ def test_settings_for_all_and_for_one(tmp_path: Path) -> None:
     assert kernel.backend_settings("mine") == {"default-max-batch-size": "8", "a": "2"}
     assert kernel.backend_settings("other") == {"default-max-batch-size": "8", "a": "1"}
     assert Kernel(tmp_path).backend_settings("mine") == {}
+
+
+def test_settings_for_a_backend_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Kernel(tmp_path, backend_config={"": {"default-max-batch-size": "8"}, "python": {}, "pyhton": {"a": "1"}})
+    (line,) = caplog.messages
+    words = "the settings for backend 'pyhton' have no effect: no installed plugin serves it; did you mean 'python'?"
+    assert line.startswith(words)
+    assert "there are [" in line and "'python'" in line.rpartition("there are")[2]

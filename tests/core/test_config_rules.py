@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kernel.config import ConfigErrors, Key, read_config, require_complete, with_changes
+from kernel.config.instances import MAX_INSTANCES
 from kernel.errors import Code
 
 X = 'name: "X" data_type: TYPE_FP32 dims: [ 1 ]'
@@ -183,6 +184,7 @@ PLACES = [
         'parameters["placement"].string_value',
     ),
     ("instance_group [ {\n kind: KIND_GPU } ]", (2, 8), "instance_group[0].kind"),
+    ("instance_group [ { },\n {\n count: 100000 } ]", (3, 9), "instance_group[1].count"),
 ]
 
 
@@ -252,6 +254,16 @@ def test_dynamic_batching_without_batches_is_a_warning(tmp_path):
 def test_gpus(tmp_path, gpus, text, says):
     (one,) = mistakes(tmp_path, f"instance_group {{ {text} }}", gpus=gpus)
     assert says in str(one)
+
+
+def test_more_instances_than_can_be_had(tmp_path):
+    most = MAX_INSTANCES
+    (one,) = mistakes(tmp_path, "instance_group { name: 'g' count: 100000 }")
+    assert f"instance group g of model m asks for 100000 instances — a model may have {most} at most" in str(one)
+    (two,) = mistakes(tmp_path, "instance_group [ { count: 4 }, { name: 'h' count: 511 gpus: [ 0, 1 ] } ]", gpus=(0, 1))
+    assert f"instance group h of model m asks for 1022 instances, which makes 1030 — a model may have {most}" in str(two)
+    (three,) = mistakes(tmp_path, f"nope: 1 instance_group {{ count: {most} }}")
+    assert "nope" in str(three)
 
 
 # -- backend by files --------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_version_and_help() -> None:
 )
 def test_wrong_commands(arguments: list[str], words: str) -> None:
     result = run(*arguments)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert words in result.stderr
 
 
