@@ -1,0 +1,91 @@
+"""No figure of how the code is built is above its limit (bench/structure.py), and the counting counts what it says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def structure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import structure
+
+    return structure
+
+
+def module(structure: ModuleType, name: str, text: str) -> object:
+    return structure.Module(name, Path(f"{name}.py"), text, ast.parse(text))
+
+
+def modules(structure: ModuleType, **texts: str) -> dict[str, object]:
+    return {name: module(structure, name, text) for name, text in texts.items()}
+
+
+def function(text: str) -> ast.stmt:
+    return ast.parse(text).body[0]
+
+
+def test_no_figure_is_above_its_limit(structure: ModuleType) -> None:
+    figures, details = structure.measure(structure.read())
+    assert figures.keys() == structure.LIMITS.keys()
+    found = structure.above(figures, structure.LIMITS)
+    assert not found, "\n".join([*found, *(f"{name}: {lines}" for name, lines in details.items() if name in "".join(found))])
+
+
+def test_what_is_above_its_limit_is_told(structure: ModuleType) -> None:
+    assert structure.above({"a": 2, "b": 2}, {"a": (1, 1), "b": (2, None)}) == ["a: 2, where 1 is the most"]
+
+
+def test_circles_count_imports_for_type_checkers_and_inside_functions(structure: ModuleType) -> None:
+    found = modules(
+        structure,
+        a="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import B\n",
+        b="def f():\n    import c\n",
+        c="import a",
+        d="import a",
+    )
+    assert structure.circles(structure.graph(found)) == [["a", "b", "c"]]
+
+
+def test_arrows_are_imports_of_later_rooms(structure: ModuleType) -> None:
+    arrows = {"kernel.rules.queueing": {"kernel.server", "kernel.errors"}, "kernel.server": {"kernel.rules.queueing"}}
+    assert structure.against(arrows, structure.order_of_rooms()) == ["kernel.rules.queueing -> kernel.server"]
+
+
+def test_a_class_counts_with_its_bases(structure: ModuleType) -> None:
+    found = modules(
+        structure,
+        ground="class A:\n    __slots__ = ('x',)\n    def f(self):\n        self.y = 1\n",
+        door="from ground import A",
+        top="from door import A\nclass B(A):\n    z: int\n    def f(self):\n        (self.x, self.w) = 1, self.v\n",
+    )
+    largest = structure.sizes(found)[0]
+    assert (largest.name, largest.lines, largest.methods, largest.attributes, largest.classes) == ("top.B", 8, 1, 4, 2)
+
+
+def test_branches(structure: ModuleType) -> None:
+    assert structure.branches(function("def f(): pass")) == 1
+    assert structure.branches(function("def f(a):\n if a: pass\n elif a: pass\n else: pass")) == 3
+    assert structure.branches(function("def f(a):\n for b in a:\n  while a and b and c: pass")) == 5
+    assert structure.branches(function("def f(a):\n try: pass\n except E: pass\n return [b if a else c for b in a if b]")) == 4
+    assert structure.branches(function("def f(a):\n match a:\n  case 1: pass\n  case A() if b: pass\n  case _: pass")) == 3
+    assert structure.branches(function("def f(a):\n def g(b):\n  if b: pass")) == 1
+
+
+def test_moves_and_answers(structure: ModuleType) -> None:
+    assert structure.moves_to(function("def f(r):\n r.state = EXECUTING"), "EXECUTING")
+    assert structure.moves_to(function("def f(r):\n r.state = RequestState.EXECUTING"), "EXECUTING")
+    assert not structure.moves_to(function("def f(r):\n if r.state == EXECUTING: r.state = PENDING"), "EXECUTING")
+    assert structure.answers(function("def f(r):\n r.respond(None, True)"))
+    assert not structure.answers(function("def f(r):\n respond(None, False)"))
+
+
+def test_code_lines(structure: ModuleType) -> None:
+    text = '"""Words.\n\nMore.\n"""\n\n# why\ndef f():  # and why\n    """Words."""\n    return """\n\n"""\n'
+    assert structure.code_lines(module(structure, "a", text)) == 4
