@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, frontend_options
-from kernel_grpc import service
 from kernel_grpc.options import keepalive
-from kernel_grpc.protocol import Peer
-from kernel_grpc.server import Server
+from kernel_grpc.rpc.protocol import Peer
+from kernel_grpc.rpc.server import Server
+from kernel_grpc.services.methods import methods
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -25,7 +25,7 @@ class GrpcFrontend(ListeningFrontend):
         tls = frontend_options.tls_context(options, "grpc", ("h2",))
         self.server = Server(
             kernel,
-            service.methods(kernel, options),
+            methods(kernel, options),
             keepalive=keepalive(options),
             restrictions=options.grpc_restricted_protocol,
             forward_pattern=options.grpc_header_forward_pattern or "",

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from kernel import frontend_options
-from kernel_grpc.compression import LEVELS
-from kernel_grpc.keepalive import Keepalive
+from kernel_grpc.rpc.compression import LEVELS
+from kernel_grpc.rpc.keepalive import Keepalive
 
 __all__ = ["add_options", "keepalive"]
 

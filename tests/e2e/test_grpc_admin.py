@@ -20,7 +20,7 @@ import tritonclient.grpc.aio as triton_aio
 from google.protobuf import descriptor_pb2
 from tritonclient.utils import InferenceServerException
 
-from kernel_grpc import health_pb2, reflection_pb2
+from kernel_grpc.schemas import health_pb2, reflection_pb2
 
 from .serving import BROKEN, ECHO, SLOW_TO_LOAD, Server, serving, wait_until, write_model
 

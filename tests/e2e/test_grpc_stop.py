@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from certificates import make_certificates
 from tritonclient.utils import InferenceServerException
 
-from kernel_grpc import health_pb2
+from kernel_grpc.schemas import health_pb2
 
 from .serving import ECHO, Server, serving, wait_until, write_model
 

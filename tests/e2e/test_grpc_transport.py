@@ -21,10 +21,10 @@ import uvloop
 from certificates import Certificates, make_certificates
 
 from kernel import server_context
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.keepalive import Keepalive
-from kernel_grpc.protocol import Peer
-from kernel_grpc.server import Server
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.protocol import Peer
+from kernel_grpc.rpc.server import Server
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

@@ -27,9 +27,9 @@ from frontends.wires import (
 )
 from virtual import VirtualLoop
 
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.protocol import Peer
-from kernel_grpc.server import Server
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.protocol import Peer
+from kernel_grpc.rpc.server import Server
 
 
 def message(payload: bytes, *, compressed: bool = False) -> bytes:

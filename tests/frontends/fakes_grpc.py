@@ -13,8 +13,8 @@ import numpy as np
 from frontends.fakes import FakeKernel, Spec, config
 
 from kernel import Code, InferenceRequest, InferenceResponse, Model, ServingError, SharedMemory
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.service import inference_methods
+from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_grpc.services.methods import inference_methods
 
 Parameter = pb.InferParameter
 

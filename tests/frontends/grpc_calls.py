@@ -9,8 +9,8 @@ from frontends.fakes_grpc import FakeCall
 from google.protobuf.message import Message
 
 from kernel import Code
-from kernel_grpc import grpc_service_pb2, health_pb2, reflection_pb2
-from kernel_grpc.calls import Method
+from kernel_grpc.rpc.calls import Method
+from kernel_grpc.schemas import grpc_service_pb2, health_pb2, reflection_pb2
 
 FILES = (grpc_service_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
 

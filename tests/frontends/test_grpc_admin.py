@@ -17,8 +17,8 @@ from frontends.grpc_calls import Caller, Failed, answer_of
 from virtual import BASE, TestBackend, run, write_repository
 
 from kernel import CATEGORIES, EXTENSIONS, Code, Kernel, LogSettings, __version__
-from kernel_grpc import admin
-from kernel_grpc import grpc_service_pb2 as pb
+from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_grpc.services import admin
 
 BATCHED = BASE + "max_batch_size: 8\n"
 ENSEMBLE = """

@@ -13,8 +13,8 @@ from frontends.grpc_calls import Caller
 from virtual import BASE, TestBackend, run, write_repository
 
 from kernel import Code, Kernel
-from kernel_grpc import health
-from kernel_grpc import health_pb2 as pb
+from kernel_grpc.schemas import health_pb2 as pb
+from kernel_grpc.services import health
 
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"

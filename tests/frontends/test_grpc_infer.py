@@ -32,11 +32,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel import DATATYPES, Code, InferenceResponse, ServingError, Tensor
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc import infer
-from kernel_grpc.encode import Reply, joined
-from kernel_grpc.parameters import RESERVED
-from kernel_grpc.wire import split, varint
+from kernel_grpc.inference import infer
+from kernel_grpc.inference.encode import Reply, joined
+from kernel_grpc.inference.parameters import RESERVED
+from kernel_grpc.inference.wire import split, varint
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 INVALID = Code.INVALID_ARG
 UNKNOWN_ID = "[request id: <id_unknown>] "

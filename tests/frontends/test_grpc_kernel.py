@@ -13,7 +13,7 @@ from frontends.fakes_grpc import Service, Streaming, arrays, floats, parameters_
 from virtual import BASE, Behaviour, TestBackend, run, sleeping, write_repository
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Tensor
-from kernel_grpc import grpc_service_pb2 as pb
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 DYNAMIC = "max_batch_size: 1\ndynamic_batching { default_queue_policy { %s } }\n"
 MODELS = {

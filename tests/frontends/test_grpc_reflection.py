@@ -9,8 +9,9 @@ from frontends.grpc_calls import Caller
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kernel import Code
-from kernel_grpc import grpc_service_pb2, reflection
-from kernel_grpc import reflection_pb2 as pb
+from kernel_grpc.schemas import grpc_service_pb2
+from kernel_grpc.schemas import reflection_pb2 as pb
+from kernel_grpc.services import reflection
 
 PATHS = [f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")]
 SERVICES = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from kernel_grpc import grpc_service_pb2 as ours
+from kernel_grpc.schemas import grpc_service_pb2 as ours
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
@@ -72,7 +72,10 @@ def test_messages_of_both_are_the_same_on_the_wire() -> None:
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_lives_beside_the_real_client_and_the_kernels_schema(ours_first: bool) -> None:
     pytest.importorskip("tritonclient.grpc", exc_type=ImportError)
-    both = "kernel.config.model_config_pb2, kernel_grpc.grpc_service_pb2 as ours", "tritonclient.grpc.service_pb2 as theirs"
+    both = (
+        "kernel.config.model_config_pb2, kernel_grpc.schemas.grpc_service_pb2 as ours",
+        "tritonclient.grpc.service_pb2 as theirs",
+    )
     lines = [f"import {names}" for names in (both if ours_first else both[::-1])]
     code = "\n".join([*lines, "assert ours.ModelInferRequest is not theirs.ModelInferRequest"])
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=PATHS)

@@ -25,10 +25,10 @@ from frontends.fakes_grpc import (
 )
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc import stream as module
-from kernel_grpc.parameters import RESERVED
-from kernel_grpc.status import SHUTTING_DOWN
+from kernel_grpc.inference import stream as module
+from kernel_grpc.inference.parameters import RESERVED
+from kernel_grpc.rpc.status import SHUTTING_DOWN
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 FINAL = "triton_final_response"
 EMPTY_FINAL = {"triton_enable_empty_final_response": True}
@@ -296,7 +296,7 @@ def test_a_mistake_of_ours_costs_nobody_else(
 ) -> None:
     stream.send(add_sub(id="1"))
     with monkeypatch.context() as patch:
-        patch.setattr("kernel_grpc.infer.split", lambda data: 1 / 0)
+        patch.setattr("kernel_grpc.inference.infer.split", lambda data: 1 / 0)
         stream.send(add_sub(id="2"))
     stream.send(add_sub(id="3"))
     assert [message.infer_response.id for message in stream.take()] == ["1", "2", "3"]

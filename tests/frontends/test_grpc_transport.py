@@ -36,19 +36,20 @@ from frontends.wires import (
 )
 
 from kernel import Code, ServingError, frontend_options
-from kernel_grpc import assembly, compression, lifetime, options, protocol
-from kernel_grpc.answers import MAX_WAITING, MOST_WAITING, PATIENCE
-from kernel_grpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
-from kernel_grpc.calls import Call
-from kernel_grpc.compression import ON_LOOP, unpacked
-from kernel_grpc.deadlines import FINENESS, TICK, Deadlines
-from kernel_grpc.heads import read_timeout
+from kernel_grpc import options
 from kernel_grpc.http2.outgoing import CHUNK
-from kernel_grpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
-from kernel_grpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
-from kernel_grpc.metadata import Metadata
-from kernel_grpc.status import MAX_MESSAGE as MAX_TEXT
-from kernel_grpc.status import STATUS_OF, escaped, shortened
+from kernel_grpc.rpc import assembly, compression, lifetime, protocol
+from kernel_grpc.rpc.answers import MAX_WAITING, MOST_WAITING, PATIENCE
+from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.compression import ON_LOOP, unpacked
+from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
+from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
+from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
+from kernel_grpc.rpc.meanings import read_timeout
+from kernel_grpc.rpc.metadata import Metadata
+from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
+from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
 
 
 @pytest.fixture(autouse=True)

@@ -36,9 +36,9 @@ from frontends.wires import (
 from h2.settings import SettingCodes as Setting
 
 from kernel_grpc.http2.ending import RESET_BURST, USELESS_BURST
-from kernel_grpc.keepalive import Keepalive
-from kernel_grpc.lifetime import GOODBYE, HANDSHAKE, LINGER
-from kernel_grpc.status import SHUTTING_DOWN
+from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER
+from kernel_grpc.rpc.status import SHUTTING_DOWN
 
 #: PINGs of a client are a matter of the keep-alive flags; here they are only a flood or none.
 ANY_PINGS = Keepalive(max_strikes=0)

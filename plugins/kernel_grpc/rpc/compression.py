@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from kernel_grpc.assembly import LARGE, Message, MessageError, aligned
 from kernel_grpc.http2 import Data
+from kernel_grpc.rpc.assembly import LARGE, Message, MessageError, aligned
 
 __all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "unpacked"]
 

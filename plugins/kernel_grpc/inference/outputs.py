@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, Span, classify
-from kernel_grpc.encode import data_of
+from kernel_grpc.inference.encode import data_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernel import Model
-    from kernel_grpc.plan import Plan
+    from kernel_grpc.inference.plan import Plan
 
 __all__ = ["failed", "finished_response", "no_response", "opened"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.unary import unary
+from kernel_grpc.rpc.unary import unary
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_grpc.calls import Method
+    from kernel_grpc.rpc.calls import Method
 
 __all__ = ["Regions", "methods"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernel import DATATYPES
-from kernel_grpc.parameters import invalid
+from kernel_grpc.inference.parameters import invalid
 
 __all__ = ["typed_contents"]
 

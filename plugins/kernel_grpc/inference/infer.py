@@ -13,19 +13,19 @@ from weakref import ref
 import numpy as np
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.encode import encode
-from kernel_grpc.outputs import failed, finished_response, no_response, opened
-from kernel_grpc.parameters import NONE, Parameters, invalid, read_parameters
-from kernel_grpc.plan import Layout, Memory, Plan, Raws, nobody
-from kernel_grpc.reader import Reader
-from kernel_grpc.status import Status
-from kernel_grpc.unary import parsed
-from kernel_grpc.wire import ID, Buffer, split
+from kernel_grpc.inference.encode import encode
+from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
+from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
+from kernel_grpc.inference.plan import Layout, Memory, Plan, Raws, nobody
+from kernel_grpc.inference.reader import Reader
+from kernel_grpc.inference.wire import ID, Buffer, split
+from kernel_grpc.rpc.status import Status
+from kernel_grpc.rpc.unary import parsed
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model
-    from kernel_grpc.calls import Call
+    from kernel_grpc.rpc.calls import Call
 
 __all__ = ["Inference"]
 

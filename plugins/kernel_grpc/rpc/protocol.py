@@ -10,10 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from kernel_grpc.http2 import Connection
-from kernel_grpc.lifetime import Lifetime
+from kernel_grpc.rpc.lifetime import Lifetime
 
 if TYPE_CHECKING:
-    from kernel_grpc.server import Server
+    from kernel_grpc.rpc.server import Server
 
 __all__ = ["Peer"]
 

@@ -10,9 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_grpc import health_pb2 as pb
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.unary import parsed, unary
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.unary import parsed, unary
+from kernel_grpc.schemas import health_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel

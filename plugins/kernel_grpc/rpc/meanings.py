@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernel_grpc import status
-from kernel_grpc.compression import CODINGS, OFFER, Compression
 from kernel_grpc.http2 import Field, Head
-from kernel_grpc.metadata import Forwarding, Metadata, read_binary, read_metadata
-from kernel_grpc.status import Status
+from kernel_grpc.rpc import status
+from kernel_grpc.rpc.compression import CODINGS, OFFER, Compression
+from kernel_grpc.rpc.metadata import Forwarding, Metadata, read_binary, read_metadata
+from kernel_grpc.rpc.status import Status
 
 if TYPE_CHECKING:
-    from kernel_grpc.methods import Method
+    from kernel_grpc.rpc.methods import Method
 
 __all__ = ["Meaning", "Meanings", "read_timeout"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kernel_grpc import admin, health, reflection
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.infer import Inference
-from kernel_grpc.stream import InferStream
-from kernel_grpc.unary import INFERENCE
+from kernel_grpc.inference.infer import Inference
+from kernel_grpc.inference.stream import InferStream
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.unary import INFERENCE
+from kernel_grpc.services import admin, health, reflection
 
 if TYPE_CHECKING:
     from kernel import Kernel

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel import Code, ServingError
-from kernel_grpc.wire import BYTES, varint
+from kernel_grpc.inference.wire import BYTES, varint
 
 __all__ = ["NONE", "Parameters", "encoded", "invalid", "kind_of", "read_parameters"]
 

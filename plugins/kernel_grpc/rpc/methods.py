@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kernel_grpc.assembly import Message
+from kernel_grpc.rpc.assembly import Message
 
 __all__ = ["Method", "Receiver"]
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from kernel import Code, ServingError
-from kernel_grpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call, Method
 
 __all__ = ["INFERENCE", "parsed", "unary"]
 

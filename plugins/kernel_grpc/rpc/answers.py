@@ -14,15 +14,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from kernel import ServingError
-from kernel_grpc import status
-from kernel_grpc.assembly import MAX_MESSAGE, PREFIX
-from kernel_grpc.compression import ON_LOOP
 from kernel_grpc.http2 import Data, Stream
-from kernel_grpc.status import HEAD, STATUS_OF, TRAILERS, Status
+from kernel_grpc.rpc import status
+from kernel_grpc.rpc.assembly import MAX_MESSAGE, PREFIX
+from kernel_grpc.rpc.compression import ON_LOOP
+from kernel_grpc.rpc.status import HEAD, STATUS_OF, TRAILERS, Status
 
 if TYPE_CHECKING:
-    from kernel_grpc.heads import Meaning
-    from kernel_grpc.server import Server
+    from kernel_grpc.rpc.meanings import Meaning
+    from kernel_grpc.rpc.server import Server
 
 __all__ = ["MAX_WAITING", "MOST_WAITING", "PATIENCE", "Answer", "Payload"]
 

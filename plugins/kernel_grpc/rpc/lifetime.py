@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_grpc.http2 import Connection, ErrorCode
-from kernel_grpc.keepalive import Action, Keepalive, Pulse
+from kernel_grpc.rpc.keepalive import Action, Keepalive, Pulse
 
 __all__ = ["Lifetime"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from kernel import Code, InferenceResponse, Model, ServingError, Tensor, pack_bytes
-from kernel_grpc.parameters import encoded
-from kernel_grpc.wire import field, varint
+from kernel_grpc.inference.parameters import encoded
+from kernel_grpc.inference.wire import field, varint
 
 __all__ = ["Payload", "Replies", "Reply", "data_of", "encode", "error_message", "joined", "nothing_more", "streamed"]
 

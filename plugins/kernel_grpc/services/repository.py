@@ -11,9 +11,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.unary import INFERENCE, parsed, unary
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.unary import INFERENCE, parsed, unary
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel

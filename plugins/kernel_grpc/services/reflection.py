@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from kernel import Code, ServingError
-from kernel_grpc import grpc_service_pb2, health_pb2
-from kernel_grpc import reflection_pb2 as pb
-from kernel_grpc.calls import Call, Method
-from kernel_grpc.status import STATUS_OF
-from kernel_grpc.unary import parsed
+from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.status import STATUS_OF
+from kernel_grpc.rpc.unary import parsed
+from kernel_grpc.schemas import grpc_service_pb2, health_pb2
+from kernel_grpc.schemas import reflection_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor

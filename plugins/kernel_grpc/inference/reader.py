@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kernel import DATATYPES, ServingError, Span, Tensor, size_mismatch, strings_of, unpacked
-from kernel_grpc.contents import typed_contents
-from kernel_grpc.parameters import invalid, kind_of
+from kernel_grpc.inference.contents import typed_contents
+from kernel_grpc.inference.parameters import invalid, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

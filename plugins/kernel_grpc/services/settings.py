@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernel import LOG_FORMATS, Code, ServingError
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.unary import unary
+from kernel_grpc.rpc.unary import unary
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_grpc.calls import Method
+    from kernel_grpc.rpc.calls import Method
 
 __all__ = ["Settings", "methods"]
 

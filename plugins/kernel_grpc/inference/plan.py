@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from kernel import InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
-from kernel_grpc.encode import Replies
-from kernel_grpc.parameters import Parameters
-from kernel_grpc.reader import Reader, Region, array_of
+from kernel_grpc.inference.encode import Replies
+from kernel_grpc.inference.parameters import Parameters
+from kernel_grpc.inference.reader import Reader, Region, array_of
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model

@@ -12,16 +12,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError
-from kernel_grpc import grpc_service_pb2 as pb
-from kernel_grpc.encode import Payload, Reply, error_message, nothing_more, streamed
-from kernel_grpc.infer import Inference
-from kernel_grpc.outputs import failed, finished_response, no_response, opened
-from kernel_grpc.plan import Plan
-from kernel_grpc.status import SHUTTING_DOWN, Status
-from kernel_grpc.unary import parsed
+from kernel_grpc.inference.encode import Payload, Reply, error_message, nothing_more, streamed
+from kernel_grpc.inference.infer import Inference
+from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
+from kernel_grpc.inference.plan import Plan
+from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
+from kernel_grpc.rpc.unary import parsed
+from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from kernel_grpc.calls import Call
+    from kernel_grpc.rpc.calls import Call
 
 __all__ = ["InferStream"]
 

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernel import peer_name
-from kernel_grpc.answers import Answer, Payload
-from kernel_grpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Assembly, Memory, Message, MessageError
-from kernel_grpc.compression import UNPACKED_ON_LOOP, unpacked
 from kernel_grpc.http2 import Connection, Data
-from kernel_grpc.metadata import Metadata
-from kernel_grpc.methods import Method, Receiver
-from kernel_grpc.status import SHUTTING_DOWN, Status
+from kernel_grpc.rpc.answers import Answer, Payload
+from kernel_grpc.rpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Assembly, Memory, Message, MessageError
+from kernel_grpc.rpc.compression import UNPACKED_ON_LOOP, unpacked
+from kernel_grpc.rpc.metadata import Metadata
+from kernel_grpc.rpc.methods import Method, Receiver
+from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
 
 if TYPE_CHECKING:
-    from kernel_grpc.heads import Meaning
-    from kernel_grpc.server import Server
+    from kernel_grpc.rpc.meanings import Meaning
+    from kernel_grpc.rpc.server import Server
 
 __all__ = ["Call", "Memory", "Message", "Metadata", "Method", "Payload", "Receiver"]
 

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kernel import Connections
-from kernel_grpc.calls import Call
-from kernel_grpc.deadlines import Deadlines
-from kernel_grpc.heads import Meaning, Meanings
 from kernel_grpc.http2 import Connection, Head
-from kernel_grpc.keepalive import Keepalive
-from kernel_grpc.metadata import Forwarding
-from kernel_grpc.methods import Method
-from kernel_grpc.status import Status
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.deadlines import Deadlines
+from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.meanings import Meaning, Meanings
+from kernel_grpc.rpc.metadata import Forwarding
+from kernel_grpc.rpc.methods import Method
+from kernel_grpc.rpc.status import Status
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_grpc.protocol import Peer
+    from kernel_grpc.rpc.protocol import Peer
 
 __all__ = ["Server"]
 

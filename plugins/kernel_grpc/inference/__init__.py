@@ -1,0 +1,1 @@
+"""ModelInfer and ModelStreamInfer: a message becomes a request of the kernel, its responses become messages."""
