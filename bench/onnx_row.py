@@ -27,7 +27,7 @@ import onnxruntime
 import servers
 import wrk
 
-REPOSITORY = servers.PROJECT / "repository_onnx"
+REPOSITORY = servers.PROJECT / "docs" / "onnx_repository"
 MODEL = "digits_cnn"
 TARGET = 0.85
 IMAGE = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)

@@ -170,10 +170,10 @@ def test_the_sample_reads_digits() -> None:
     samples = Path(__file__).parents[2]
     with np.load(samples / "repository" / "digits.npz") as file:
         images, digits = file["images"], file["labels"]
-    names = (samples / "repository_onnx" / "digits_cnn" / "labels.txt").read_text().split()
+    names = (samples / "docs" / "onnx_repository" / "digits_cnn" / "labels.txt").read_text().split()
 
     async def main() -> None:
-        async with Kernel(samples / "repository_onnx", strict_outputs=True) as kernel:
+        async with Kernel(samples / "docs" / "onnx_repository", strict_outputs=True) as kernel:
             answers = await asyncio.gather(*(ask(kernel, "digits_cnn", {"IMAGE": image[None]}) for image in images))
             read = [answer["LABEL"][0, 0].decode() for answer in answers]
             assert sum(label == names[digit] for label, digit in zip(read, digits)) >= 18
@@ -185,7 +185,7 @@ def test_the_sample_reads_digits() -> None:
 
 def test_the_samples_config_says_what_the_file_says(repo: OnnxRepo) -> None:
     """Without its inputs and outputs it is completed to the same."""
-    sample = Path(__file__).parents[2] / "repository_onnx" / "digits_cnn"
+    sample = Path(__file__).parents[2] / "docs" / "onnx_repository" / "digits_cnn"
     shutil.copytree(sample, repo.folder / "digits_cnn")
     config = repo.folder / "digits_cnn" / "config.pbtxt"
     whole = repo.config("digits_cnn")

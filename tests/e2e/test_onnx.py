@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from .serving import FREE_PORTS, REPOSITORY, Server, run, serving
 from .test_grpc_admin import grpc_url
 
-SAMPLES = REPOSITORY.parent / "repository_onnx"
+SAMPLES = REPOSITORY.parent / "docs" / "onnx_repository"
 LABELS = (SAMPLES / "digits_cnn" / "labels.txt").read_text().split()
 
 

@@ -1,8 +1,8 @@
 """Make `digits_cnn/1/model.onnx`: a small convolutional network that reads handwritten digits, as one ONNX file.
 
-    pip install scikit-learn onnx onnxruntime && python train_digits_cnn.py
+    pip install scikit-learn onnx onnxruntime && python docs/onnx_repository/train_digits_cnn.py
 
-Uses the images of `../repository/train_digits.py`, with the same division into those it trains on and the rest. The
+Uses the images of `../../repository/train_digits.py`, with the same division into those it trains on and the rest. The
 convolutions are drawn at random and stay as they are; only the last layer is learnt, from what they make of the training
 images. That is enough for digits, and it takes no training loop.
 """
@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "repository"))
+sys.path.insert(0, str(HERE.parents[1] / "repository"))
 import train_digits  # noqa: E402
 
 MODEL = HERE / "digits_cnn" / "1" / "model.onnx"
