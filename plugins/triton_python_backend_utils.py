@@ -5,10 +5,8 @@ Only names; what they do is written in the package kernel_python.
 
 from __future__ import annotations
 
-import kernel_python.builtin  # noqa: F401 - `import c_python_backend_utils` works
-from kernel_python.autocomplete import PbModelConfig as ModelConfig
-from kernel_python.faults import TritonModelException
-from kernel_python.helpers import (
+import kernel_python.api.builtin  # noqa: F401 - `import c_python_backend_utils` works
+from kernel_python.api.helpers import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
     get_input_config_by_name,
@@ -22,14 +20,16 @@ from kernel_python.helpers import (
     triton_to_numpy_type,
     using_decoupled_model_transaction_policy,
 )
-from kernel_python.loader import is_model_ready, load_model, unload_model
-from kernel_python.logger import Logger
-from kernel_python.metrics import MetricFamily
-from kernel_python.preferred import MemoryType as _MemoryType
-from kernel_python.preferred import PreferredMemory
-from kernel_python.requests import InferenceRequest
-from kernel_python.responses import InferenceResponse, TritonError
-from kernel_python.tensors import Tensor
+from kernel_python.api.logger import Logger
+from kernel_python.api.metrics import MetricFamily
+from kernel_python.api.model_config import PbModelConfig as ModelConfig
+from kernel_python.api.model_control import is_model_ready, load_model, unload_model
+from kernel_python.api.preferred import MemoryType as _MemoryType
+from kernel_python.api.preferred import PreferredMemory
+from kernel_python.api.requests import InferenceRequest
+from kernel_python.api.responses import InferenceResponse, TritonError
+from kernel_python.api.tensors import Tensor
+from kernel_python.faults import TritonModelException
 
 TRITONSERVER_MEMORY_CPU = _MemoryType.TRITONSERVER_MEMORY_CPU
 TRITONSERVER_MEMORY_GPU = _MemoryType.TRITONSERVER_MEMORY_GPU

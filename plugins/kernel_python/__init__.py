@@ -5,11 +5,11 @@ Found through the entry-point group `kernel`. What models import is the top-leve
 
 from __future__ import annotations
 
-import kernel_python.builtin  # noqa: F401 - `import c_python_backend_utils` works
+import kernel_python.api.builtin  # noqa: F401 - `import c_python_backend_utils` works
 from kernel import Backend, Kernel, hookimpl
+from kernel_python.api.calibration import calibrate
+from kernel_python.api.memory import COPIES
 from kernel_python.backend import PythonBackend
-from kernel_python.calibration import calibrate
-from kernel_python.memory import COPIES
 
 __all__ = ["COPIES", "PythonBackend", "register_backends"]
 

@@ -26,15 +26,22 @@ from kernel import (
     ServingError,
 )
 from kernel_python.calling import EXECUTION, Instance
-from kernel_python.completion import completed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
-from kernel_python.foresight import may_wait
-from kernel_python.imported import Imported
-from kernel_python.lifecycle import arguments_of, async_capacity, complete, executing_class, initialized, model_class
-from kernel_python.looking import completes_config, faults_of
-from kernel_python.modules import PrivateModules
+from kernel_python.loading.completion import completed
+from kernel_python.loading.foresight import may_wait
+from kernel_python.loading.kept import Imported
+from kernel_python.loading.lifecycle import (
+    arguments_of,
+    async_capacity,
+    complete,
+    executing_class,
+    initialized,
+    model_class,
+)
+from kernel_python.loading.modules import PrivateModules
+from kernel_python.loading.placement import asked_placement, choose_placement
+from kernel_python.loading.source_check import completes_config, faults_of
 from kernel_python.own_process import refuse
-from kernel_python.placement import asked_placement, choose_placement
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, launcher_of
 from kernel_python.process.executor import ProcessExecutor

@@ -15,7 +15,7 @@ from kernel import Batch, Kernel, RequestState
 from kernel_python.faults import TritonModelException
 
 if TYPE_CHECKING:
-    from kernel_python.modules import PrivateModules
+    from kernel_python.loading.modules import PrivateModules
 
 __all__ = ["EXECUTION", "Instance", "Site", "bls_site", "calling_instance", "calling_site", "only", "retired", "serving"]
 

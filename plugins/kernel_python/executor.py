@@ -18,12 +18,12 @@ from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
+from kernel_python.api.received import Received
+from kernel_python.api.responses import InferenceResponse, answers, small_answer
 from kernel_python.background import BackgroundLoop
 from kernel_python.calling import EXECUTION, Instance, retired, serving
 from kernel_python.faults import TritonModelException, describe, execution_error, public_names
 from kernel_python.readiness import question_of
-from kernel_python.received import Received
-from kernel_python.responses import InferenceResponse, answers, small_answer
 from kernel_python.staying import look_later
 from kernel_python.waiting import GreenletExit
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_python.evidence import SAFE_REASON, Evidence, examine
-from kernel_python.shareable import ONLY, SAFE_LIBRARIES, SAFE_STANDARD, UNSAFE, UNSAFE_ATTRIBUTES
+from kernel_python.loading.evidence import SAFE_REASON, Evidence, examine
+from kernel_python.loading.shareable import ONLY, SAFE_LIBRARIES, SAFE_STANDARD, UNSAFE, UNSAFE_ATTRIBUTES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "placement.md"

@@ -298,7 +298,7 @@ PLUGINS = Path(kernel_python.__file__).parents[1]
 FIRST = ["kernel_python/process/child/start.py", "kernel_python/process/child/serve.py", "triton_python_backend_utils.py",
          "kernel_python/process/child/bls.py", "kernel_python/process/child/waiting.py"]  # fmt: skip
 #: What stands in the place of these there.
-REPLACED = {"kernel_python.bls", "kernel_python.waiting", "kernel_python"}
+REPLACED = {"kernel_python.api.bls", "kernel_python.waiting", "kernel_python"}
 
 
 def in_children() -> list[Path]:

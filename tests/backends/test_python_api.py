@@ -150,7 +150,7 @@ def test_dlpack_refusals() -> None:
 
 def test_bf16_goes_through_dlpack_only() -> None:
     from kernel import Tensor as CoreTensor
-    from kernel_python.tensors import received
+    from kernel_python.api.tensors import received
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
     (tensor,) = received([CoreTensor("a", "BF16", bits)], False)
@@ -193,7 +193,7 @@ def test_bf16_without_ml_dtypes_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
 def bf16_capsule() -> Any:
     from kernel import Tensor as CoreTensor
-    from kernel_python.tensors import received
+    from kernel_python.api.tensors import received
 
     (tensor,) = received([CoreTensor("a", "BF16", np.array([0x3F80], np.uint16))], False)
     return tensor.to_dlpack()

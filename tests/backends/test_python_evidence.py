@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_python.evidence import SAFE_REASON, Evidence, examine
-from kernel_python.modules import PrivateModules
-from kernel_python.sources import FILE_BYTES, FILES, Program
+from kernel_python.loading.evidence import SAFE_REASON, Evidence, examine
+from kernel_python.loading.modules import PrivateModules
+from kernel_python.loading.sources import FILE_BYTES, FILES, Program
 
 Examine = Callable[..., Evidence]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from kernel import Kernel, ServingError
-from kernel_python import foresight
-from kernel_python.foresight import may_wait
+from kernel_python.loading import foresight
+from kernel_python.loading.foresight import may_wait
 
 PLACEMENTS = ["thread", "loop"]
 FAILED = "INTERNAL: Failed to process the request(s) for model 'a_0_0', message: "

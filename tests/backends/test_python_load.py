@@ -15,7 +15,7 @@ import pytest
 
 import triton_python_backend_utils as pb_utils
 from kernel import Kernel, ServingError
-from kernel_python.parsing import tree_of
+from kernel_python.loading.parsing import tree_of
 
 STRING_OUT = (
     'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] '

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_python.looking import completes_config, faults_of
+from kernel_python.loading.source_check import completes_config, faults_of
 
 CLASS = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernel import Kernel
-from kernel_python.modules import _Finder, _packages
+from kernel_python.loading.modules import _Finder, _packages
 
 STRINGS = 'output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 IN = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -204,7 +204,7 @@ def test_extension_modules_load(tmp_path: Path) -> None:
     import importlib.util
     import shutil
 
-    from kernel_python.modules import PrivateModules
+    from kernel_python.loading.modules import PrivateModules
 
     spec = next(
         spec
@@ -227,7 +227,7 @@ def test_extension_modules_load(tmp_path: Path) -> None:
 def test_many_threads_load_at_once(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from kernel_python.modules import PrivateModules
+    from kernel_python.loading.modules import PrivateModules
 
     def load(number: int) -> str:
         version = tmp_path / str(number) / "1"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernel import Code, Kernel, ServingError, Tensor
-from kernel_python import memory
+from kernel_python.api import memory
 
 START, END = 1, 2
 TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ 1 ] } ]'

@@ -1,7 +1,7 @@
 """What a child asks of the kernel: calls of other models (BLS), questions, lines for the log. (What it counts: counting.py.)
 
 A call becomes a request like that of any model: its parent is the execution that makes it, so cancellation, and the search for
-circles, see through to it. In the words of kernel_python.bls, whichever side they are said on.
+circles, see through to it. In the words of kernel_python.api.bls, whichever side they are said on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, ServingError
-from kernel_python.bls import failed, refusal_of_decoupled, refusal_of_memory
+from kernel_python.api.bls import failed, refusal_of_decoupled, refusal_of_memory
 from kernel_python.process import counting, wire
 from kernel_python.process.pool import Loans, Pool
 from kernel_python.questions import answer

@@ -26,7 +26,7 @@ from kernel import (
     RemoteInstance,
     ServingError,
 )
-from kernel_python.lifecycle import arguments_of, async_capacity
+from kernel_python.loading.lifecycle import arguments_of, async_capacity
 from kernel_python.process.handed import Hops
 from kernel_python.process.life import Life
 from kernel_python.process.spawn import Launcher

@@ -1,4 +1,4 @@
-"""In the place of kernel_python.bls: a model in a child calls another model. What comes of it, the server has words for.
+"""In the place of kernel_python.api.bls: a model in a child calls another model. What comes of it, the server has words for.
 
 The call goes out as it is; whether it may be made, and how its errors read, is decided where the models are (calls.py).
 """
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
+from kernel_python.api.iterator import ResponseIterator
+from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import EXECUTION, Instance, bls_site
-from kernel_python.iterator import ResponseIterator
 from kernel_python.process import wire
 from kernel_python.process.child.waiting import call_in
-from kernel_python.responses import InferenceResponse, response_of
 
 if TYPE_CHECKING:
-    from kernel_python.requests import InferenceRequest
+    from kernel_python.api.requests import InferenceRequest
 
 __all__ = ["call", "call_and_iterate", "call_async", "call_async_and_iterate"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernel_python.metrics import MetricKind
+from kernel_python.api.metrics import MetricKind
 from kernel_python.process import wire
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kernel import Placement, ServingError
 from kernel_python.calling import EXECUTION, Instance, only
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import TritonModelException, chain_of, describe
-from kernel_python.lifecycle import complete, executing_class, initialized, model_class
+from kernel_python.loading.lifecycle import complete, executing_class, initialized, model_class
 from kernel_python.process import wire
 from kernel_python.process.child.channel import Channel
 from kernel_python.process.child.executions import Executions

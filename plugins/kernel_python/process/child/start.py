@@ -21,7 +21,7 @@ OLDEST_NUMPY = (1, 22)
 #: Modules that have another in their place.
 INSTEAD = {
     "kernel_python.waiting": "kernel_python.process.child.waiting",
-    "kernel_python.bls": "kernel_python.process.child.bls",
+    "kernel_python.api.bls": "kernel_python.process.child.bls",
 }
 
 
@@ -62,7 +62,8 @@ def put_in_place(kernel_python: str, kernel: str) -> None:
     load("kernel", core, [kernel])
     for name, other in INSTEAD.items():
         module = sys.modules[name] = importlib.import_module(other)
-        setattr(packages, name.rpartition(".")[2], module)
+        room, _, last = name.rpartition(".")
+        setattr(importlib.import_module(room), last, module)
     load("triton_python_backend_utils", os.path.join(os.path.dirname(kernel_python), "triton_python_backend_utils.py"))
 
 

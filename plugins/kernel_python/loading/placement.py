@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel import ModelConfig, PlacementChoice
-from kernel_python.evidence import examine
+from kernel_python.loading.evidence import examine
 from kernel_python.settings import Settings
 
 __all__ = ["asked_placement", "choose_placement"]

@@ -14,12 +14,12 @@ import numpy as np
 
 from kernel import Code, ServingError
 from kernel import InferenceRequest as CoreRequest
-from kernel_python import bls, memory, responses, sender
+from kernel_python.api import bls, memory, responses, sender
+from kernel_python.api.memory import COPIES, NEVER, SMALL
+from kernel_python.api.requests import InferenceRequest
+from kernel_python.api.responses import InferenceResponse
+from kernel_python.api.tensors import Tensor
 from kernel_python.calling import EXECUTION, Instance
-from kernel_python.memory import COPIES, NEVER, SMALL
-from kernel_python.requests import InferenceRequest
-from kernel_python.responses import InferenceResponse
-from kernel_python.tensors import Tensor
 
 __all__ = ["calibrate"]
 

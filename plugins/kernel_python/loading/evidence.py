@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_python.judging import Judge
-from kernel_python.mentions import MODULE, OWN, Chain, Class, Source
-from kernel_python.sources import Doubt, Program
+from kernel_python.loading.judging import Judge
+from kernel_python.loading.mentions import MODULE, OWN, Chain, Class, Source
+from kernel_python.loading.sources import Doubt, Program
 
 __all__ = ["SAFE_REASON", "Evidence", "examine"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_python.autocomplete import PbModelConfig
+from kernel_python.api.model_config import PbModelConfig
 
 if TYPE_CHECKING:
     from kernel import InstanceContext, ModelConfig

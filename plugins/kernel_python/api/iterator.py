@@ -10,9 +10,9 @@ from collections.abc import Callable
 from kernel import InferenceRequest, ServingError
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
+from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import Instance
 from kernel_python.faults import TritonModelException
-from kernel_python.responses import InferenceResponse, response_of
 
 __all__ = ["ResponseIterator"]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_python.faults import describe, public_names
-from kernel_python.views import ModelPath, views_of
+from kernel_python.loading.views import ModelPath, views_of
 
 __all__ = ["SERVED_BY_US", "PrivateModules", "exists"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from kernel import pack_bytes
+from kernel_python.api.requests import InferenceRequest
+from kernel_python.api.responses import InferenceResponse
+from kernel_python.api.tensors import Tensor
 from kernel_python.calling import calling_instance
-from kernel_python.requests import InferenceRequest
-from kernel_python.responses import InferenceResponse
-from kernel_python.tensors import Tensor
 
 __all__ = [
     "TRITON_STRING_TO_NUMPY",

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 
 from kernel import InferenceRequest as CoreRequest
+from kernel_python.api.requests import InferenceRequest, InferenceTrace
+from kernel_python.api.sender import InferenceResponseSender
+from kernel_python.api.tensors import Tensor, received
 from kernel_python.calling import Instance
-from kernel_python.requests import InferenceRequest, InferenceTrace
-from kernel_python.sender import InferenceResponseSender
-from kernel_python.tensors import Tensor, received
 
 __all__ = ["Received"]
 

@@ -10,17 +10,17 @@ import sys
 import types
 from typing import Any
 
+from kernel_python.api.iterator import ResponseIterator
+from kernel_python.api.logger import Logger
+from kernel_python.api.metrics import Metric, MetricFamily, MetricKind
+from kernel_python.api.model_control import is_model_ready, load_model, unload_model
+from kernel_python.api.preferred import MemoryType, PreferredMemory
+from kernel_python.api.requests import InferenceRequest, InferenceTrace
+from kernel_python.api.responses import InferenceResponse, TritonError
+from kernel_python.api.sender import InferenceResponseSender
+from kernel_python.api.tensors import Tensor
 from kernel_python.calling import calling_site
 from kernel_python.faults import TritonModelException
-from kernel_python.iterator import ResponseIterator
-from kernel_python.loader import is_model_ready, load_model, unload_model
-from kernel_python.logger import Logger
-from kernel_python.metrics import Metric, MetricFamily, MetricKind
-from kernel_python.preferred import MemoryType, PreferredMemory
-from kernel_python.requests import InferenceRequest, InferenceTrace
-from kernel_python.responses import InferenceResponse, TritonError
-from kernel_python.sender import InferenceResponseSender
-from kernel_python.tensors import Tensor
 
 __all__ = ["SharedMemory"]
 

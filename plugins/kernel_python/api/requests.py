@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from sys import getrefcount
 from typing import Any
 
-from kernel_python import bls
+from kernel_python.api import bls
+from kernel_python.api.iterator import ResponseIterator
+from kernel_python.api.preferred import PreferredMemory
+from kernel_python.api.responses import InferenceResponse, checked_parameters
+from kernel_python.api.sender import InferenceResponseSender
+from kernel_python.api.tensors import Tensor
 from kernel_python.calling import EXECUTION
 from kernel_python.faults import TritonModelException, incompatible
-from kernel_python.iterator import ResponseIterator
-from kernel_python.preferred import PreferredMemory
-from kernel_python.responses import InferenceResponse, checked_parameters
-from kernel_python.sender import InferenceResponseSender
-from kernel_python.tensors import Tensor
 
 __all__ = ["InferenceRequest", "InferenceTrace"]
 

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kernel_python.mentions import MODULE, OWN, Chain, Import, Scope, Source, read
-from kernel_python.modules import SERVED_BY_US, exists
+from kernel_python.loading.mentions import MODULE, OWN, Chain, Import, Scope, Source, read
+from kernel_python.loading.modules import SERVED_BY_US, exists
 
 __all__ = ["FILES", "FILE_BYTES", "TOTAL_BYTES", "Doubt", "Names", "Program"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kernel_python.mentions import OWN, STORED, UNTOLD, VALUE, Call, Chain, Import, Mention, Scope
-from kernel_python.shareable import ONLY, SAFE, UNSAFE, UNSAFE_ATTRIBUTES
-from kernel_python.sources import Names, Program
+from kernel_python.loading.mentions import OWN, STORED, UNTOLD, VALUE, Call, Chain, Import, Mention, Scope
+from kernel_python.loading.shareable import ONLY, SAFE, UNSAFE, UNSAFE_ATTRIBUTES
+from kernel_python.loading.sources import Names, Program
 
 __all__ = ["Judge"]
 

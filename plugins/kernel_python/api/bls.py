@@ -18,14 +18,14 @@ from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
 from kernel_python import waiting
+from kernel_python.api.iterator import ResponseIterator
+from kernel_python.api.memory import COPIES, SMALL, Hop, hand_over
+from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.faults import TritonModelException
-from kernel_python.iterator import ResponseIterator
-from kernel_python.memory import COPIES, SMALL, Hop, hand_over
-from kernel_python.responses import InferenceResponse, response_of
 
 if TYPE_CHECKING:
-    from kernel_python.requests import InferenceRequest
+    from kernel_python.api.requests import InferenceRequest
 
 _DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled transaction "

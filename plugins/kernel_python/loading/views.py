@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from kernel_python.modules import PrivateModules
+    from kernel_python.loading.modules import PrivateModules
 
 __all__ = ["ModelPath", "views_of"]
 

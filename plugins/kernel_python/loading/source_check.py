@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernel import ConfigError
-from kernel_python.modules import SERVED_BY_US
-from kernel_python.parsing import tree_of
+from kernel_python.loading.modules import SERVED_BY_US
+from kernel_python.loading.parsing import tree_of
 
 __all__ = ["completes_config", "faults_of"]
 

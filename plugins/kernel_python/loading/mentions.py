@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernel_python.parsing import tree_of
+from kernel_python.loading.parsing import tree_of
 
 __all__ = [
     "ALIAS",

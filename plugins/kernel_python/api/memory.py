@@ -18,7 +18,7 @@ from kernel import Tensor as CoreTensor
 from kernel import as_bytes_array
 
 if TYPE_CHECKING:
-    from kernel_python.tensors import Tensor
+    from kernel_python.api.tensors import Tensor
 
 __all__ = ["COPIES", "NEVER", "SMALL", "Copies", "Hop", "hand_over", "measure"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from kernel import InferenceRequest
 from kernel import InferenceResponse as CoreResponse
+from kernel_python.api.memory import Hop
+from kernel_python.api.responses import InferenceResponse, answer_of
 from kernel_python.calling import Instance
 from kernel_python.faults import TritonModelException, execution_error, incompatible
-from kernel_python.memory import Hop
-from kernel_python.responses import InferenceResponse, answer_of
 
 __all__ = ["FINAL", "InferenceResponseSender"]
 
