@@ -113,6 +113,31 @@ def test_without_onnxruntime_the_others_are_served(without: dict[str, str]) -> N
     assert one.returncode == 0, one.stderr
 
 
+def test_without_onnxruntime_the_sample_repository_is_served(
+    without: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", without["PYTHONPATH"])
+    with serving(tmp_path, REPOSITORY) as server:
+        assert server.request("GET", "/v2/health/ready")[0] == 200
+        server.signal()
+        assert server.wait() == 0
+    assert "onnx" not in server.text()
+
+
+def test_without_onnxruntime_a_server_that_is_told_to_go_on_serves_the_others_and_is_not_ready(
+    without: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", without["PYTHONPATH"])
+    with serving(tmp_path, REPOSITORY, SAMPLES, "--exit-on-error=false") as server:
+        assert server.request("GET", "/v2/health/ready")[0] == 400
+        assert server.request("GET", "/v2/models/add_sub/ready")[0] == 200
+        assert server.request("GET", "/v2/models/digits_cnn/ready")[0] == 400
+        server.signal()
+        assert server.wait() == 0
+    (line,) = [line for line in server.text().splitlines() if line.startswith("E")]
+    assert "model 'digits_cnn' needs onnxruntime, which is not installed: pip install 'kernel-serve[onnx]'" in line
+
+
 def test_check_takes_an_ensemble_over_a_model_that_completes_its_config(tmp_path: Path) -> None:
     """What `serve` serves: inputs, outputs and batch size are known only when the ONNX model is loaded."""
     shutil.copytree(SAMPLES / "digits_cnn", tmp_path / "digits_cnn")
