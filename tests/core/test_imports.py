@@ -1,4 +1,4 @@
-"""The direction of imports: a room never imports a later one, and the core knows none of its plugins.
+"""The direction of imports: a room never imports a later one, in the core and in each plugin, and the core knows no plugin.
 
 Parses every file. What is imported under `if TYPE_CHECKING:` counts, too: a type is known, even if it is not there at run time.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +40,23 @@ PLACE_OF = {name: place for place, names in enumerate(ROOMS) for name in names.s
 #: Imports that stand against the order, and are to be turned: none may come, and one that has gone is taken out here.
 AGAINST: frozenset[str] = frozenset()
 
+#: The rooms of each plugin that has some, from the ground up. What stands beside them needs no row: test_plugins_go_one_way.
+ROOMS_OF_PLUGIN = {
+    "kernel_grpc": ("schemas", "http2", "rpc", "inference", "services"),
+    "kernel_http": ("json", "connection", "inference", "operations", "asgi"),
+    "kernel_python": ("api", "loading", "process"),
+}
+
+#: Plugins in which modules still import one another: one that no longer does is taken out here.
+PLUGINS_IN_CIRCLES = {"kernel_ensemble", "kernel_grpc", "kernel_http", "kernel_python"}
+
 #: What no rule may know: time is an argument there.
 IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "signal", "threading", "time", "uvloop"}
 
 TEMPLATES = {"templates", "plugin_template"}  # which hold no code of ours
 MODULES = sorted(path for path in KERNEL.rglob("*.py") if TEMPLATES.isdisjoint(path.parts))
 PLUGIN_FILES = sorted(path for path in PLUGINS.rglob("*.py") if "egg-info" not in str(path))
+PLUGIN_PACKAGES = sorted(path.parent for path in PLUGINS.glob("*/__init__.py"))
 
 
 def room_of(path: Path) -> str:
@@ -111,26 +122,89 @@ def test_no_room_imports_a_later_one() -> None:
     assert not gone, f"turned by now: take {sorted(gone)} out of AGAINST"
 
 
-def graph() -> dict[str, set[str]]:
-    """Return module -> the modules that it imports, those for type checkers included."""
-    files = {shown(path).removesuffix("/__init__"): path for path in MODULES}
-    found: dict[str, set[str]] = {}
+Graph = dict[str, set[str]]
+
+
+def graph(package: Path, paths: Iterable[Path]) -> Graph:
+    """Return module -> the modules of the same package that it imports, those for type checkers included.
+
+    A module is named by its path in the package; the `__init__` of a room by the room.
+    """
+    files = {path.relative_to(package).with_suffix("").as_posix().removesuffix("/__init__"): path for path in paths}
+    found: Graph = {}
     for name, path in files.items():
         wanted = found[name] = set()
         for _, module, names in imports_of(path):
-            if module.partition(".")[0] == "kernel":
-                base = module.removeprefix("kernel").lstrip(".").replace(".", "/")
+            top, _, base = module.partition(".")
+            if top == package.name:
+                base = base.replace(".", "/")
                 inner = {f"{base}/{one}".lstrip("/") for one in names} & files.keys()
                 wanted |= inner if names and len(inner) == len(names) else inner | {base or "__init__"}
         wanted.discard(name)
     return found
 
 
-def test_there_are_no_circles() -> None:
+def circle_in(found: Graph) -> str:
+    """Return a circle as `a -> b -> a`, or "" where there is none."""
     try:
-        graphlib.TopologicalSorter(graph()).prepare()
+        graphlib.TopologicalSorter(found).prepare()
     except graphlib.CycleError as error:
-        pytest.fail("modules that import one another: " + " -> ".join(error.args[1]))
+        return " -> ".join(error.args[1])
+    return ""
+
+
+def test_there_are_no_circles() -> None:
+    circle = circle_in(graph(KERNEL, MODULES))
+    assert not circle, f"modules that import one another: {circle}"
+
+
+def graph_of_plugin(plugin: Path) -> Graph:
+    return graph(plugin, [path for path in PLUGIN_FILES if path.is_relative_to(plugin)])
+
+
+def folders_in(modules: Iterable[str]) -> Iterator[str]:
+    """Yield the package itself, as "", and the folders in it, as `room/` or `room/inner/`."""
+    yield ""
+    yield from sorted({f"{parent}/" for name in modules for parent in Path(name).parents if parent != Path()})
+
+
+def seen_from(folder: str, found: Graph) -> Graph:
+    """Return who imports whom among what stands in a folder: each module in it, and each room in it as a whole."""
+    shrunk: Graph = {}
+    for name, wanted in found.items():
+        if name.startswith(folder):
+            part = name.removeprefix(folder).partition("/")[0]
+            others = {other.removeprefix(folder).partition("/")[0] for other in wanted if other.startswith(folder)}
+            shrunk.setdefault(part, set()).update(others - {part})
+    return shrunk
+
+
+@pytest.mark.parametrize("plugin", PLUGIN_PACKAGES, ids=lambda path: path.name)
+def test_plugins_go_one_way(plugin: Path) -> None:
+    """Neither modules nor, taken as wholes, the rooms and modules beside them import one another in a circle."""
+    found = graph_of_plugin(plugin)
+    circles = {folder: circle_in(seen_from(folder, found)) for folder in folders_in(found)}
+    said = [f"in {plugin.name}/{folder}: {circle}" for folder, circle in circles.items() if circle]
+    if circle := circle_in(found):
+        said.append(f"modules: {circle}")
+    if plugin.name in PLUGINS_IN_CIRCLES:
+        assert said, f"turned by now: take {plugin.name} out of PLUGINS_IN_CIRCLES"
+    else:
+        assert not said, "what imports one another: " + ", ".join(said)
+
+
+@pytest.mark.parametrize("plugin", PLUGIN_PACKAGES, ids=lambda path: path.name)
+def test_rooms_of_a_plugin_have_an_order_and_a_law(plugin: Path) -> None:
+    order = ROOMS_OF_PLUGIN.get(plugin.name, ())
+    rooms = {path.relative_to(plugin).parts[0] for path in PLUGIN_FILES if path.parent.is_relative_to(plugin)}
+    rooms = {room for room in rooms if (plugin / room).is_dir()}
+    assert rooms == set(order), f"the rooms of {plugin.name} are not those that stand in ROOMS_OF_PLUGIN"
+    for room in rooms:
+        opening = plugin / room / "__init__.py"
+        assert opening.exists() and ast.get_docstring(ast.parse(opening.read_text())), f"{plugin.name}/{room} says no law"
+    found = seen_from("", graph_of_plugin(plugin))
+    wrong = [f"{room} -> {later}" for place, room in enumerate(order) for later in order[place + 1 :] if later in found[room]]
+    assert not wrong, f"against the order of the rooms of {plugin.name}: " + ", ".join(wrong)
 
 
 def test_few_modules_stand_in_no_room() -> None:
@@ -202,3 +276,29 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     assert place_of(room_of(KERNEL / "config/read.py")) == place_of("config") == 2
     with pytest.raises(AssertionError, match="is no room of this test"):
         place_of("nowhere")
+
+
+def test_the_rules_for_plugins_can_fail(tmp_path: Path) -> None:
+    """Guards the test itself: a circle of modules, one of rooms that is none of modules, and one in an inner folder."""
+    plugin = tmp_path / "plug"
+    texts = {
+        "__init__.py": "from plug import door\n",
+        "door.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from plug.high.one import One\n",
+        "low/one.py": "def f():\n    import plug.high.two\n",
+        "high/one.py": "from plug.low import one\n",
+        "high/two.py": "",
+        "high/left/a.py": "from plug.high.right.a import A\n",
+        "high/left/b.py": "",
+        "high/right/a.py": "",
+        "high/right/b.py": "from plug.high.left import b\n",
+    }
+    for name, text in texts.items():
+        (plugin / name).parent.mkdir(parents=True, exist_ok=True)
+        (plugin / name).write_text(text)
+    found = graph(plugin, sorted(plugin.rglob("*.py")))
+    assert circle_in(found) == ""
+    assert seen_from("", found) == {"__init__": {"door"}, "door": {"high"}, "low": {"high"}, "high": {"low"}}
+    assert sorted(folders_in(found)) == ["", "high/", "high/left/", "high/right/", "low/"]
+    assert [bool(circle_in(seen_from(folder, found))) for folder in ("", "high/", "low/")] == [True, True, False]
+    found["high/two"].add("low/one")
+    assert circle_in(found) in ("low/one -> high/two -> low/one", "high/two -> low/one -> high/two")
