@@ -35,7 +35,8 @@ from kernel.interfaces import (
 )
 from kernel.local import Local
 from kernel.models.cache_stage import CacheFigures
-from kernel.models.model import Model, ModelState
+from kernel.models.life import ModelState
+from kernel.models.model import Model
 from kernel.observability.custom_metrics import (
     CustomMetrics,
     FamilySnapshot,

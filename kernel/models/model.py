@@ -6,7 +6,6 @@ Decides whether a request fits the config; who may reach the model and when it c
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from kernel.instances.remote import RemoteInstance
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Backend, InstanceContext, Placement, PlacementChoice, RemoteExecutor
 from kernel.models.cache_stage import CacheStage
+from kernel.models.life import ModelState, moved
 from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up, warm_up
 from kernel.models.warmup_samples import Sample, read_samples
@@ -40,7 +40,7 @@ from kernel.supplied import check_executor, never_answers
 if TYPE_CHECKING:
     from kernel.observability.request_log import Arrivals
 
-__all__ = ["Model", "ModelState"]
+__all__ = ["Model"]
 
 log = logging.getLogger("kernel")
 
@@ -51,13 +51,6 @@ BATCH_NOTE = (
 )
 
 FORMS = 64  # shapes of an input that are remembered as right, and choices of outputs
-
-
-class ModelState(enum.Enum):
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
 
 
 class Model:
@@ -224,7 +217,7 @@ class Model:
 
     def serve(self) -> None:
         """Requests may come from now on."""
-        self.state = ModelState.READY
+        self._become(ModelState.READY)
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._began
         self.find_observers()
@@ -293,12 +286,12 @@ class Model:
         come = [instance for instance in made if not self._slots[instance].passive]
         try:
             await self._warm_up(come, samples)
-            if self.state is ModelState.READY:
+            if self._serves():
                 self._check_needs(missing)
         except BaseException:
             await self._close_all(made)
             raise
-        if self.state is not ModelState.READY:  # it was replaced or unloaded meanwhile
+        if not self._serves():  # it was replaced or unloaded meanwhile
             await self._close_all(made)
             return
         self.config = config
@@ -405,8 +398,12 @@ class Model:
 
     def stop(self, continuing: bool = False) -> None:
         """Accept nothing more. `continuing`: but for what goes on with a sequence, as the model can still be reached."""
-        self.state = ModelState.UNLOADING
+        if self.state is not ModelState.UNLOADING:
+            self._become(ModelState.UNLOADING)
         self.scheduler.stop(continuing)
+
+    def _become(self, state: ModelState) -> None:
+        self.state = moved(self.state, state, f"model '{self.name}' version {self.version}")
 
     @property
     def healthy(self) -> bool:
@@ -423,7 +420,7 @@ class Model:
 
         May be called again, with less patience: it is done once, and all wait for it.
         """
-        if self.state is not ModelState.UNLOADING:
+        if self.state in (ModelState.LOADING, ModelState.READY):
             self.stop()
         scheduler = self.scheduler
         if not scheduler.is_idle:
@@ -442,7 +439,7 @@ class Model:
         self.scheduler.leave_behind()
         going = [self._close_instance(instance) for instance in (*self.scheduler.instances, *self._passive)]
         await asyncio.gather(*going, *self._departures)
-        self.state = ModelState.UNAVAILABLE
+        self._become(ModelState.UNAVAILABLE)
         self.attachments.clear()
         self.kernel.on_unload()
 

@@ -1,15 +1,15 @@
 """Who serves which name, what is known of every model, and who is on the way out: the tables behind the registry.
 
 The law: a version that serves goes on until another stands in its place or it is retired, and whoever is replaced or retired
-finishes what it has accepted. Everything on the loop, nothing waits; what is done with models, and when, is the registry's
-business.
+finishes what it has accepted. Entries are written here and nowhere else. Everything on the loop, nothing waits; what is done with
+models, and when, is the registry's business.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from kernel.config import ModelConfig
@@ -30,7 +30,7 @@ from kernel.registry.entries import (
     Version,
 )
 from kernel.repository.overrides import OverrideFolder
-from kernel.repository.plans import Listing, Origin
+from kernel.repository.plans import Listing, LoadFailed, LoadPlan, NotRead, Origin, Sighting
 from kernel.repository.repository import bare_name
 from kernel.repository.versions import version_number
 
@@ -166,14 +166,113 @@ class Catalog:
                     return False
         return True
 
+    # -- what operations have found ------------------------------------------------------------------------------------
+
+    def ask(self, name: str) -> None:
+        """Somebody asks for a model, if there is anything known of it."""
+        entry = self.entries.get(name)
+        if entry is not None:
+            entry.wanted, entry.implicit = True, False
+
+    def need(self, name: str) -> None:
+        """An ensemble needs a model, which perhaps nobody has asked for."""
+        entry = self.entry(name)
+        if not entry.wanted:
+            entry.wanted = entry.implicit = True
+
+    def read(self, name: str, config: str | None, sighting: Sighting | None) -> None:
+        """The files of a model make sense. `config`: the override that came along; `sighting`: None where files did, too."""
+        entry = self.entry(name)
+        entry.seen, entry.config = sighting, config
+        entry.problem, entry.blocks = "", False
+
+    def misread(self, name: str, error: LoadFailed | NotRead, sighting: Sighting | None) -> None:
+        """The files of a model make no sense, which changes nothing for what serves. `sighting`: None where nobody could look."""
+        entry = self.entry(name)
+        if sighting is not None:
+            entry.seen = sighting
+        if isinstance(error, LoadFailed) and error.problems:
+            for one in error.problems:
+                self.fail(name, one.version, one.reason)
+            return
+        entry.problem = error.problem
+        entry.blocks = entry.blocks or isinstance(error, LoadFailed)
+        self._explain(entry, error.problem)
+
+    def unknown(self, name: str) -> None:
+        """There is no such model in the repositories: nothing is known of it, unless it has been loaded once."""
+        entry = self.entries.get(name)
+        if entry is not None and not entry.versions:
+            del self.entries[name]
+
+    def planned(self, plan: LoadPlan) -> None:
+        """This is what a model was, or would have been, made from."""
+        self.entry(plan.config.name).plan = plan
+
+    def concluded(self, name: str, failure: Failure | None) -> None:
+        """A load of a model is over, and has failed for that reason or not at all."""
+        self.entry(name).error = failure
+
+    def gone(self, name: str, sighting: Sighting, problem: str) -> None:
+        """A model is not in the repositories any more, or lies in several of them."""
+        entry = self.entry(name)
+        entry.seen, entry.problem = sighting, problem
+
+    def unwant(self, name: str) -> None:
+        """Nobody wants a model any more, whatever was wrong with it."""
+        entry = self.entries[name]
+        entry.wanted, entry.problem, entry.config, entry.error = False, "", None, None
+        self._explain(entry, UNLOADED)
+
+    def _explain(self, entry: Entry, reason: str) -> None:
+        """Give another reason why the versions are not there that are not."""
+        for version in entry.versions.values():
+            if version.state is UNAVAILABLE:
+                version.become(UNAVAILABLE, reason)
+
     # -- come and go ---------------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, number: int) -> None:
+        """A version is being made; one that serves goes on."""
+        version = self._version(name, number)
+        if version.state is not READY:
+            version.become(LOADING)
+
+    def fail(self, name: str, number: int, reason: str) -> None:
+        """A version could not be made; one that serves goes on."""
+        version = self._version(name, number)
+        if version.state is not READY:
+            version.become(UNAVAILABLE, reason)
+
+    def give_up(self, name: str, number: int, reason: str) -> None:
+        """A version is not made any more; nothing of it is left, unless it serves or was retired meanwhile."""
+        version = self._version(name, number)
+        if version.state is LOADING:
+            version.become(UNAVAILABLE, reason)
+
+    def keep_only(self, name: str, numbers: Collection[int]) -> None:
+        """Retire the other versions, which are not selected any more. `refresh` has to follow."""
+        for number, version in self.entry(name).versions.items():
+            if number in numbers:
+                continue
+            if version.state is READY:
+                self.retire(name, number)
+            elif version.state is UNAVAILABLE:
+                version.become(UNAVAILABLE, UNLOADED)  # it may have failed before; nobody wants it any more
+
+    def _version(self, name: str, number: int) -> Version:
+        versions = self.entry(name).versions
+        if number not in versions:
+            versions[number] = Version(name, number)
+        return versions[number]
 
     def serve(self, number: int, model: Model, origin: Origin, files: OverrideFolder | None) -> None:
         """Put a started model in its place; what stood there finishes what it has and goes."""
         version = self.entry(model.name).versions[number]
         old = version.model
         model.serve()
-        version.state, version.reason, version.model, version.origin = READY, "", model, origin
+        version.become(READY)
+        version.model, version.origin = model, origin
         self.serving[model.name, str(number)] = model
         if files is not None:
             self._folders[model] = files
@@ -211,13 +310,14 @@ class Catalog:
 
     def _leave(self, version: Version, model: Model, reason: str) -> None:
         """Show a version as UNLOADING until its model is gone."""
-        version.state, version.reason, version.model, version.origin = UNLOADING, "", None, None
+        version.become(UNLOADING)
+        version.model = version.origin = None
         version.leaving += 1
 
         def gone() -> None:
             version.leaving -= 1
             if version.state is UNLOADING and not version.leaving:
-                version.state, version.reason = UNAVAILABLE, reason
+                version.become(UNAVAILABLE, reason)
 
         self._let_go(model, gone)
 
@@ -264,7 +364,9 @@ class Catalog:
         for entry in self.entries.values():
             for version in entry.versions.values():
                 if version.state is READY:
-                    version.state, version.reason, version.model, version.origin = UNAVAILABLE, UNLOADED, None, None
+                    version.become(UNLOADING)
+                    version.become(UNAVAILABLE, UNLOADED)
+                    version.model = version.origin = None
         for files in self._folders.values():
             files.remove()
         self._folders.clear()

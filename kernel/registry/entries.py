@@ -1,14 +1,14 @@
 """What is known of each model name and of each of its versions: the records of the catalog.
 
-No behaviour but what can be read off a record; who changes them, and when, is the business of catalog.py, reading.py and
-rollout.py.
+No behaviour but what can be read off a record, and the one way from state to state. Others read; catalog.py alone writes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernel.models.model import Model, ModelState
+from kernel.models.life import ModelState, moved
+from kernel.models.model import Model
 from kernel.repository.places import SourcePlace
 from kernel.repository.plans import LoadPlan, Origin, Sighting
 
@@ -48,13 +48,23 @@ class ModelIndex:
 
 @dataclass(slots=True)
 class Version:
-    """One version. `model` is what serves, `origin` what it was made from; `leaving` counts those that are on the way out."""
+    """One version. `model` is what serves, `origin` what it was made from; `leaving` counts those that are on the way out.
 
-    state: ModelState
+    `state` and `reason` are what the index shows; they change by `become` only.
+    """
+
+    name: str  # of the model, and its number: for messages
+    number: int
+    state: ModelState = ModelState.UNAVAILABLE
     reason: str = ""
     model: Model | None = None
     origin: Origin | None = None
     leaving: int = 0
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        """Move to another state, or to another reason for this one. Raises AssertionError where that may not follow."""
+        self.state = moved(self.state, state, f"version {self.number} of model '{self.name}'")
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from types import NoneType
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
 from kernel.registry.catalog import Catalog
-from kernel.registry.entries import READY, UNAVAILABLE, Version
 from kernel.registry.loading import Loader
-from kernel.repository.plans import LoadFailed, LoadPlan, NotRead
+from kernel.repository.plans import LoadPlan, NotRead
 
 __all__ = ["Reader", "Wish", "Work"]
 
@@ -92,8 +91,8 @@ class Reader:
         pending = dict(wishes)
         while pending:
             await asyncio.gather(*(plan(name, wish) for name, wish in pending.items()))
-            for name in pending.keys() & wishes.keys() & entries.keys():
-                entries[name].wanted, entries[name].implicit = True, False
+            for name in pending.keys() & wishes.keys():
+                self._catalog.ask(name)
             steps = {step.model_name for config in work.ensembles().values() for step in config.ensemble or ()}
             missing = steps - work.plans.keys() - work.failures.keys() if self._brings_along else set()
             sightings = await self._loader.in_thread(self._loader.sight, missing) if missing else {}
@@ -104,35 +103,17 @@ class Reader:
                 if sightings[name].paths and not (entry is not None and entry.serves and entry.seen is None):
                     work.composing.add(name)
                     pending[name] = Wish(None if entry is None else entry.config)
-                    entry = self._catalog.entry(name)
-                    if not entry.wanted:
-                        entry.wanted = entry.implicit = True
+                    self._catalog.need(name)
         return work
 
     async def _plan(self, name: str, wish: Wish) -> LoadPlan:
         """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
         sighting, plan = await self._loader.in_thread(self._loader.read, name, wish.config, wish.files)
-        if isinstance(plan, NotRead) and plan.code is Code.NOT_FOUND:
-            known = self._catalog.entries.get(name)
-            if known is not None and not known.versions and not known.serves:
-                del self._catalog.entries[name]
-            raise plan
-        entry = self._catalog.entry(name)
-        if sighting is not None or isinstance(plan, LoadPlan):
-            entry.seen = sighting
         if isinstance(plan, LoadPlan):
-            entry.config = wish.config
-            entry.problem, entry.blocks = "", False
+            self._catalog.read(name, wish.config, sighting)
             return plan
-        if isinstance(plan, LoadFailed) and plan.problems:
-            for one in plan.problems:
-                version = entry.versions.setdefault(one.version, Version(UNAVAILABLE))
-                if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, one.reason
+        if isinstance(plan, NotRead) and plan.code is Code.NOT_FOUND:
+            self._catalog.unknown(name)
         else:
-            entry.problem = plan.problem
-            entry.blocks = entry.blocks or isinstance(plan, LoadFailed)
-            for version in entry.versions.values():
-                if version.state is UNAVAILABLE:
-                    version.reason = entry.problem
+            self._catalog.misread(name, plan, sighting)
         raise plan

@@ -17,7 +17,7 @@ from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
 from kernel.registry.dependents import by_dependency, related_to
-from kernel.registry.entries import UNAVAILABLE, UNLOADED, Failure, ModelIndex
+from kernel.registry.entries import Failure, ModelIndex
 from kernel.registry.loading import Loader
 from kernel.registry.pending_loads import Arrivals, Coming
 from kernel.registry.reading import Reader, Wish, Work
@@ -220,7 +220,7 @@ class Registry:
             if failed is not None:
                 why, place, causes = getattr(failed, "why", failed.message), getattr(failed, "place", None), ()
                 told = Failure(why, place, getattr(failed, "causes", causes))
-            self.catalog.entries[name].error = told
+            self.catalog.concluded(name, told)
         for name in failures.keys() & work.composing:
             log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)
         return failures
@@ -249,7 +249,7 @@ class Registry:
             problem = ""
             try:
                 await self._rollout.carry_out(plan, planned, work.failures, limit, anew=anew)
-                catalog.entry(name).error = None
+                catalog.concluded(name, None)
             except ServingError as error:
                 work.failures[name] = error
                 problem = error.message
@@ -330,12 +330,10 @@ class Registry:
         async with self._claims.hold(self._related([name])):
             if self._rollout.stopping:
                 return
-            entry = self.catalog.entry(name)
             sighting = (await self.loader.in_thread(self.loader.sight, [name]))[name]
             if len(sighting.paths) != 1:
-                entry.seen = sighting
                 self._unload_now(name, False)
-                entry.problem = problem
+                self.catalog.gone(name, sighting, problem)
 
     def _unload_now(self, name: str, dependents: bool) -> None:
         """Retire a model and the ensembles that use it; with `dependents` also what was only loaded for it."""
@@ -343,10 +341,7 @@ class Registry:
         entry = catalog.entries.get(name)
         if entry is None:
             return
-        entry.wanted, entry.problem, entry.config, entry.error = False, "", None, None
-        for version in entry.versions.values():
-            if version.state is UNAVAILABLE:
-                version.reason = UNLOADED  # nobody wants it any more, whatever was wrong with it
+        catalog.unwant(name)
         if entry.serves:
             log.info("model '%s' is unloaded", name)
         catalog.retire_all(name)

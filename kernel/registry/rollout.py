@@ -17,7 +17,7 @@ from kernel.errors import Code, ServingError
 from kernel.models.model import Model
 from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog
-from kernel.registry.entries import LOADING, READY, UNAVAILABLE, UNLOADED, Entry, Version
+from kernel.registry.entries import READY, Entry
 from kernel.registry.loading import Loader
 from kernel.repository.places import place_of
 from kernel.repository.plans import LoadFailed, LoadPlan, Problem
@@ -67,19 +67,13 @@ class Rollout:
             if plan.override is not None:
                 self._catalog.drop(plan.override)
             raise
-        entry.plan = plan
-        problems = self._swap(plan, entry, results)
+        self._catalog.planned(plan)
+        problems = self._swap(plan, results)
         if plan.override is not None:
             self._catalog.drop(plan.override)  # nothing may have come of it
         if problems:
             raise LoadFailed(name, problems)
-        for number, version in entry.versions.items():
-            if number in plan.versions:
-                continue
-            if version.state is READY:
-                self._catalog.retire(name, number)
-            elif version.state is UNAVAILABLE:
-                version.reason = UNLOADED  # it may have failed before; nobody wants it any more
+        self._catalog.keep_only(name, plan.versions)
         self._catalog.refresh(name)
 
     def _staying(self, plan: LoadPlan, entry: Entry) -> tuple[int, ...]:
@@ -93,10 +87,9 @@ class Rollout:
         self, plan: LoadPlan, entry: Entry, making: Sequence[int], staying: Sequence[int], limit: asyncio.Semaphore
     ) -> dict[int, Model | Problem | None]:
         """Make and change what has to be, all at once; return what came of each version, None for one that stays as it is."""
+        name = plan.config.name
         for number in making:
-            version = entry.versions.setdefault(number, Version(LOADING))
-            if version.state is not READY:
-                version.state, version.reason = LOADING, ""
+            self._catalog.begin(name, number)
         tasks = {number: asyncio.ensure_future(self._loader.make(plan, number, limit)) for number in making}
         changes = {number: asyncio.ensure_future(self._changed(plan, entry, number)) for number in staying}
         try:
@@ -106,9 +99,7 @@ class Rollout:
             # Nobody waits for the load any more, but model code can't be interrupted: what still comes up is finalized.
             for number, task in tasks.items():
                 task.add_done_callback(self._discard)
-                version = entry.versions[number]
-                if version.state is LOADING:
-                    version.state, version.reason = UNAVAILABLE, "Cancelled: the load was given up"
+                self._catalog.give_up(name, number, "Cancelled: the load was given up")
             raise
         results: dict[int, Model | Problem | None] = {}
         for number, one in (*tasks.items(), *changes.items()):
@@ -142,16 +133,14 @@ class Rollout:
             return Problem(number, f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
         return None
 
-    def _swap(self, plan: LoadPlan, entry: Entry, results: Mapping[int, Model | Problem | None]) -> list[Problem]:
+    def _swap(self, plan: LoadPlan, results: Mapping[int, Model | Problem | None]) -> list[Problem]:
         """Let the versions serve that came up if all did, else none of them; return why others did not."""
         made = {number: one for number, one in sorted(results.items()) if isinstance(one, Model)}
         problems = [one for _, one in sorted(results.items()) if isinstance(one, Problem)]
         if self.stopping:
             problems += [Problem(number, f"{Code.UNAVAILABLE.value}: Server exiting") for number in made]
         for problem in problems:
-            version = entry.versions[problem.version]
-            if version.state is not READY:
-                version.state, version.reason = UNAVAILABLE, problem.reason
+            self._catalog.fail(plan.config.name, problem.version, problem.reason)
         for number, model in made.items():
             if problems:
                 self._catalog.turn_away(number, model, plan.override)
@@ -170,7 +159,6 @@ class Rollout:
     ) -> ModelConfig:
         """Return the ensemble's config with what follows from its models, or raise what is wrong with them (stage C)."""
         config = plan.config
-        entry = self._catalog.entry(config.name)
         configs: dict[str, ModelConfig] = dict(planned)
         loaded: dict[str, set[int]] = {}
         for model in self._catalog.ready_models():
@@ -186,10 +174,8 @@ class Rollout:
                 missing = []  # they are missing because they wait for this one
             reasons = "; ".join([*missing, *(error.words_first for error in errors)])
             for number in plan.versions:
-                version = entry.versions.setdefault(number, Version(UNAVAILABLE))
-                if version.state is not READY:
-                    version.state, version.reason = UNAVAILABLE, f"{Code.INVALID_ARG.value}: {reasons}"
-            entry.plan = plan  # it may be right once its models have changed
+                self._catalog.fail(config.name, number, f"{Code.INVALID_ARG.value}: {reasons}")
+            self._catalog.planned(plan)  # it may be right once its models have changed
             raise LoadFailed(config.name, reason=f"{reasons}\n", place=place_of(errors[0], plan.folder.path))
         decoupled = is_decoupled(config, configs)
 

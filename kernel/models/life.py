@@ -1,0 +1,43 @@
+"""The states of a version, from its load to its end, and which may follow which: one table for all who are in one.
+
+A model is in a state, and so is what the index shows of its version, which goes on while one model takes the place of another.
+Nobody assigns a state but `become` of the two.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["MOVES", "ModelState", "moved"]
+
+
+class ModelState(enum.Enum):
+    """`UNAVAILABLE` is where a version begins and ends; the index then has the reason."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+_LOADING, _READY, _UNLOADING, _UNAVAILABLE = ModelState
+
+#: From which state to which; everything else is a bug of the core. Where a successor is made for a version that serves, the
+#: version stays READY, and is retired like any other; so the successor may find it in any state.
+MOVES: dict[ModelState, frozenset[ModelState]] = {
+    # It serves; it came up for a load that has failed; it did not come up.
+    _LOADING: frozenset({_READY, _UNLOADING, _UNAVAILABLE}),
+    # Another model serves; it is retired, or was the one to go at the end.
+    _READY: frozenset({_READY, _UNLOADING}),
+    # It is loaded again before it has gone; its successor serves; it has gone, or the next load has failed meanwhile.
+    _UNLOADING: frozenset({_LOADING, _READY, _UNAVAILABLE}),
+    # It is loaded; its successor serves, although it has gone; there is another reason.
+    _UNAVAILABLE: frozenset({_LOADING, _READY, _UNAVAILABLE}),
+}
+
+
+def moved(now: ModelState, then: ModelState, what: str) -> ModelState:
+    """Return the state `then` of `what`, which is in `now`. Raises AssertionError where that may not follow."""
+    if then not in MOVES[now]:
+        raise AssertionError(f"{what} is {now.value} and can't become {then.value}")
+    return then
