@@ -283,7 +283,7 @@ class Kernel:
                 raise RuntimeError(FORKED)
             callback(*args)
 
-        replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon}
+        replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon, "call_in_order": call_soon}
         vars(self).update(replaced, submit_to=lambda model, request: submit(request))
 
     def changed(self) -> None:
@@ -355,7 +355,7 @@ class Kernel:
         Non-decoupled models send one response, with `final`; decoupled ones any number, the last call with `final`. Does
         nothing once the request is released.
         """
-        if get_ident() == self.loop_thread:
+        if get_ident() == self.loop_thread and not self.mailbox.calls:
             request.model.scheduler.send(request, response, final)
         elif request.state is not RequestState.RELEASED:
             self.mailbox.post(request.model.scheduler.send, request, response, final)
@@ -381,18 +381,26 @@ class Kernel:
             kind = "cancel" if error.code is Code.CANCELLED else "fail"
         responded = request.model.scheduler.statistics.responded
         times = started, output_started or ended, ended
-        if get_ident() == self.loop_thread:
-            responded(index, kind, *times)
-        else:
-            self.mailbox.post(responded, index, kind, *times)
+        self.call_in_order(responded, index, kind, *times)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Call `callback(*args)` on the loop. Any thread; many calls wake the loop once.
 
         Raises RuntimeError once the kernel has stopped.
         """
-        if get_ident() == self.loop_thread:
+        if get_ident() == self.loop_thread and not self.mailbox.calls:
             self.loop.call_soon(callback, *args)
+        else:
+            self.mailbox.post(callback, *args)
+
+    def call_in_order(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback(*args)` on the loop: now where this is its thread and nothing waits there that came before, else soon.
+
+        So what a thread has told the loop comes before what those do there who have waited for the thread. Any thread. Raises
+        RuntimeError once the kernel has stopped.
+        """
+        if get_ident() == self.loop_thread and not self.mailbox.calls:
+            callback(*args)
         else:
             self.mailbox.post(callback, *args)
 
@@ -432,7 +440,9 @@ class Kernel:
             if type(worker) is not Worker or self.turn.plain:
                 raise RuntimeError(_BLOCKS)
             waker = request.respond = _Waker(request.respond)
-            if model is None:
+            if self.mailbox.calls:
+                self.mailbox.post(self.submit, request)
+            elif model is None:
                 self.submit(request)
             else:
                 self.submit_to(model, request)

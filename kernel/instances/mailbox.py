@@ -29,14 +29,14 @@ class Mailbox:
     asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a bell.
     """
 
-    __slots__ = ("__weakref__", "_after", "_bell", "_calls", "_loop", "_signalled", "_why", "closed", "draining", "leave")
+    __slots__ = ("__weakref__", "_after", "_bell", "_loop", "_signalled", "_why", "calls", "closed", "draining", "leave")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: deque[Call] = deque()
+        self.calls: deque[Call] = deque()  # not made yet: what goes to the loop now comes after them, whoever it is from
         #: `leave((callback, args))` adds a call without waking the loop: whoever leaves one has to call `wake`, or post, within
         #: about a millisecond.
-        self.leave: Callable[[Call], None] = self._calls.append
+        self.leave: Callable[[Call], None] = self.calls.append
         self._after: list[Callable[[], object]] = []
         self._signalled = False
         self.draining = False  # `drain` is making calls; on the loop
@@ -53,7 +53,7 @@ class Mailbox:
         """Have `callback(*args)` called on the loop soon. Raises RuntimeError once the kernel has stopped."""
         if self.closed:
             raise RuntimeError(self._why)
-        self._calls.append((callback, args))
+        self.calls.append((callback, args))
         # The order matters: append, then look at the flag; `drain` clears the flag, then looks at the calls. So either
         # the drain under way sees this call, or this thread sees the flag cleared and wakes the loop again.
         if not self._signalled:
@@ -83,7 +83,7 @@ class Mailbox:
     def drain(self) -> None:
         """Make the calls. On the loop."""
         self._signalled = False
-        calls = self._calls
+        calls = self.calls
         self.draining = True
         try:
             while calls:

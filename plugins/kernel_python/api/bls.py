@@ -125,11 +125,9 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
     core = iterator._request = _core_request(instance, batch, request, holders, iterator._respond)
     if (refusal := _memory_refusal(request, core)) is not None:
         iterator._respond(refusal, True)
-    elif waiting.on_loop(kernel):
-        kernel.submit(core)
     else:
         try:
-            kernel.call_soon(kernel.submit, core)
+            kernel.call_in_order(kernel.submit, core)
         except RuntimeError as error:  # the kernel has stopped
             iterator._respond(CoreResponse([], error=ServingError(Code.INTERNAL, str(error))), True)
     return iterator
@@ -167,10 +165,7 @@ class _Call(asyncio.Future[Any]):
         if not super().cancel(msg):
             return False
         kernel = self.instance.kernel
-        if waiting.on_loop(kernel):
-            kernel.cancel(self.request)
-        else:
-            kernel.call_soon(kernel.cancel, self.request)
+        kernel.call_in_order(kernel.cancel, self.request)
         return True
 
     def settle(self, response: CoreResponse | None, final: bool) -> None:
@@ -201,6 +196,9 @@ def _submit(
             if refusal is not None:
                 future.set_result(response_of(refusal, False))
                 return future
+        if kernel.mailbox.calls:  # what threads have told the loop before comes first
+            kernel.mailbox.post(kernel.submit, core)
+            return future
         if core.trace is not None:
             kernel.submit_to(model, core)
             return future

@@ -99,7 +99,4 @@ class ResponseIterator:
         """Give the request up: the called model can tell, and the iteration ends."""
         request, kernel = self._request, self._instance.kernel
         if request is not None and not self._ended:
-            if waiting.on_loop(kernel):
-                kernel.cancel(request)
-            else:
-                kernel.call_soon(kernel.cancel, request)
+            kernel.call_in_order(kernel.cancel, request)

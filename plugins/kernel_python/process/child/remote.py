@@ -97,6 +97,8 @@ class Kernel:
         """There is no loop to wait for: the channel takes what is said from anywhere, at any time."""
         callback(*args)
 
+    call_in_order = call_soon
+
     def cancel(self, call: Any, error: ServingError | None = None) -> None:
         """Give up a call of another model, as bls.py has made it."""
         self.channel.send((wire.HANG_UP, call.number))
