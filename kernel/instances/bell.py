@@ -2,7 +2,7 @@
 
 Why not a lock: whoever is woken by a pipe is put next to who wakes it, on the same core where that is about to have nothing to
 do, and finds its data in that core's cache; a lock (a futex) and an eventfd wake it on another core, which may be asleep. For
-a request that comes alone that is a third of its way through the server (DESIGN.md, "Alone").
+a request that comes alone that is a third of its way through the server (docs/internals/instances.md).
 """
 
 from __future__ import annotations

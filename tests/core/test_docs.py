@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ("*.md", "docs/**/*.md", "bench/README.md", "repository/README.md")
+#: The essays of the design; "choices.md" also names what is gone.
+INTERNALS = sorted(path for path in (ROOT / "docs/internals").glob("*.md") if path.name != "choices.md")
 DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 
 
@@ -29,9 +31,9 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not heading or heading in headings(target), link
 
 
-def test_modules_of_the_design_are_there() -> None:
-    text = (ROOT / "DESIGN.md").read_text().partition("## 9. Choices that changed")[0]
-    named = set(re.findall(r"`([\w/]+\.py)`", text))
+@pytest.mark.parametrize("document", [ROOT / "DESIGN.md", *INTERNALS], ids=lambda path: path.name)
+def test_modules_of_the_design_are_there(document: Path) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", document.read_text()))
     folders = [ROOT / name for name in ("kernel", "plugins", "tests", "bench", "scripts", "repository")]
     files = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
     files |= {path.name for path in ROOT.glob("*.py")}
