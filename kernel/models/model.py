@@ -38,7 +38,7 @@ from kernel.scheduling.sequences import SequenceScheduler
 from kernel.supplied import check_executor, never_answers
 
 if TYPE_CHECKING:
-    from kernel.observability.request_log import Arrivals
+    from kernel.observability.request_log import RequestTracing
 
 __all__ = ["Model"]
 
@@ -73,7 +73,7 @@ class Model:
         self.decoupled = config.decoupled
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
-        self.tracing: Arrivals | None = None  # what front ends tell of requests that have come in; None while nothing is traced
+        self.tracing: RequestTracing | None = None  # told of each request that comes in; None: nothing is traced
         self.placement: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
         self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
         self._began = 0.0

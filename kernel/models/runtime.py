@@ -11,7 +11,7 @@ from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.interfaces import Batcher, Host, Observer
 from kernel.models.cache_stage import ResponseCache
-from kernel.observability.request_log import Arrivals
+from kernel.observability.request_log import RequestTracing
 from kernel.scheduling.limited import Limits
 
 __all__ = ["Runtime"]
@@ -24,10 +24,10 @@ class Batchers(Protocol):
         """Return the plugin's batcher for a model, None for the core's own rule."""
 
 
-class Tracing(Protocol):
+class ModelTracer(Protocol):
     """Who says what a model has to tell of its requests."""
 
-    def of_model(self, name: str) -> Arrivals | None:
+    def of_model(self, name: str) -> RequestTracing | None:
         """Return what a model's `tracing` is to be."""
 
 
@@ -51,7 +51,7 @@ class Runtime(Host, Protocol):
     def plugins(self) -> Batchers: ...
 
     @property
-    def tracer(self) -> Tracing: ...
+    def tracer(self) -> ModelTracer: ...
 
     def changed(self) -> None:
         """Another model serves some name: what was looked up before is stale."""

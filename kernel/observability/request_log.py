@@ -11,13 +11,13 @@ from typing import Protocol
 
 from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
 
-__all__ = ["Arrivals", "Telling"]
+__all__ = ["RequestLog", "RequestTracing"]
 
 log = logging.getLogger("kernel")
 
 
-class Arrivals(Protocol):
-    """What a model's `tracing` is."""
+class RequestTracing(Protocol):
+    """What a model's `tracing` is: told of each request that comes in from outside."""
 
     def arrived(
         self, request: InferenceRequest, protocol: str = "", began: float = 0.0, traceparent: str = ""
@@ -29,12 +29,12 @@ class Arrivals(Protocol):
         """
 
 
-class Telling:
-    """Tells of requests, and passes them on to `tracing` where that is anything."""
+class RequestLog:
+    """Writes a line about each request that comes, and one about its end; passes it on to `tracing` where that is not None."""
 
     __slots__ = ("_clock", "_tracing")
 
-    def __init__(self, tracing: Arrivals | None, clock: Callable[[], float]) -> None:
+    def __init__(self, tracing: RequestTracing | None, clock: Callable[[], float]) -> None:
         self._tracing = tracing
         self._clock = clock
 
@@ -53,11 +53,11 @@ class Telling:
             request.batch_size,
             ", ".join(f"{name} {tensor.datatype}{list(tensor.array.shape)}" for name, tensor in request.inputs.items()),
         )
-        request.respond = _Told(request, request.respond, self._clock)
+        request.respond = _LoggedRespond(request, request.respond, self._clock)
 
 
-class _Told:
-    """The continuation of such a request, around that of who waits for the answer (`inner`)."""
+class _LoggedRespond:
+    """The continuation of a logged request, around that of who waits for the answer (`inner`)."""
 
     __slots__ = ("_clock", "_request", "_responses", "inner")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernel.errors import Code, ServingError
-from kernel.observability.request_log import Arrivals, Telling
+from kernel.observability.request_log import RequestLog, RequestTracing
 from kernel.observability.sampling import Sampler
 from kernel.observability.settings import OPENTELEMETRY, LogSettings, TraceOptions, TraceSettings
 from kernel.observability.trace import Trace, TraceSink, moments_of
@@ -104,11 +104,11 @@ class Tracer:
             model.tracing = self.of_model(model.name)
         self.active = self.of_model("") is not None or any(model.tracing is not None for model in models)
 
-    def of_model(self, name: str) -> Arrivals | None:
+    def of_model(self, name: str) -> RequestTracing | None:
         """Return what a model's `tracing` is to be."""
         sampler = self._settings.sampler(name) if self._sink is not None else None
         tracing = None if sampler is None else Tracing(self, sampler)
-        return tracing if not self._kernel.log_settings.options.verbose else Telling(tracing, self.clock)
+        return tracing if not self._kernel.log_settings.options.verbose else RequestLog(tracing, self.clock)
 
     def next_id(self) -> int:
         self._id += 1
