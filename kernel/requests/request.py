@@ -35,10 +35,12 @@ __all__ = [
 Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
 
 class RequestState(enum.IntEnum):
-    INITIALIZED = 0
-    PENDING = 1
-    EXECUTING = 2
-    RELEASED = 3
+    """Where a request is in its life; who made it may look, the core alone moves it."""
+
+    INITIALIZED = 0  # made; not accepted yet
+    PENDING = 1  # accepted, waits in a queue
+    EXECUTING = 2  # handed to an instance
+    RELEASED = 3  # it has had its final answer
 
 
 #: From which state to which; everything else is a bug of the core. The core's tests run on requests that assert it at every
@@ -65,12 +67,18 @@ class InferenceRequest:
     Who makes it fills the first group and hands it to `Kernel.submit`, which owns it from then on and calls `respond` until
     one call has said `final=True`. The second group belongs to the core.
 
-    `inputs`: name -> Tensor, in the order of arrival. `requested_outputs`: names, or None for all. `timeout_us`: the
+    `model_name`, `model_version`: of the model that is asked, "" for its newest version. `inputs`: name -> Tensor of the full
+    shape, in the order of arrival; the request owns them. `respond`: called on the loop with each response. `id`: the client's,
+    "" for none. `requested_outputs`: names, or None for all. `parameters`: of the request, as the wire has them: str, int, float
+    or bool by name. `priority`: 1 is the most urgent, 0 the model's default. `timeout_us`: the
     request parameter `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in
     seconds, at which an answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution
     made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the
-    start of a sequence, 2 for its end. Where a microsecond counts, give the arguments by position: for keywords Python makes
-    a dict a call.
+    start of a sequence, 2 for its end. `trace`: the Trace that this one's continues, None for none. Where a microsecond counts,
+    give the arguments by position: for keywords Python makes a dict a call.
+
+    A backend reads `inputs`, `requested_outputs`, `parameters`, `batch_size` (rows; 1 where the model does not batch), `wanted`
+    (names of the outputs to return) and `enqueued` (when it was accepted).
     """
 
     __slots__ = (
@@ -173,7 +181,9 @@ def log_ids(requests: Sequence[InferenceRequest]) -> str:
 class InferenceResponse:
     """One response: the outputs, or an error.
 
-    `outputs` is in the order the model produced them. Who receives a response owns its arrays: nobody else sees them.
+    `outputs`: Tensors of their full shapes, in the order the model produced them; none where there is an `error`. Who receives a
+    response owns its arrays: nobody else sees them. `parameters`: of the response, None for none. `model_name`,
+    `model_version`, `id`: whose answer it is, and to which request; the core writes them.
     """
 
     __slots__ = ("error", "id", "model_name", "model_version", "outputs", "parameters")
@@ -202,10 +212,12 @@ class InferenceResponse:
         raise KeyError(f"no output '{name}' in the response; it has {[tensor.name for tensor in self.outputs]}")
 
     def __contains__(self, name: object) -> bool:
+        """Whether there is an output called `name`."""
         return any(tensor.name == name for tensor in self.outputs)
 
     @classmethod
     def failure(cls, code: Code, message: str, reason: Reason = Reason.OTHER) -> InferenceResponse:
+        """Return a response that is an error; `reason`: how it is counted."""
         return cls([], error=ServingError(code, message, reason))
 
     def __repr__(self) -> str:
@@ -222,11 +234,13 @@ RESCHEDULED: Any = object()
 
 
 class Batch:
-    """The requests of one execution. `size` counts rows, `len(batch.requests)` requests.
+    """The requests of one execution. `requests`: in the order in which they are answered; `size`: rows, which are more than
+    requests where a request has several. `instance`: that executes it; an executor tells it `finished(batch, result)`.
 
     `children`: requests that this execution has made (BLS, ensemble steps) and that are still alive; they are cancelled when
     every request of the batch is gone. `blocked_on`: the child that the execution can't go on without (a synchronous call).
-    `times`: start, end of input, start of output, end, in seconds on the kernel's clock; executors may set the middle two.
+    `started`, `input_ended`, `output_started`, `ended`: seconds on the kernel's clock, 0.0 until then; executors may set the
+    middle two.
     """
 
     __slots__ = (
@@ -253,7 +267,7 @@ class Batch:
         self.ended = 0.0
 
     def gather(self, name: str) -> Array:
-        """Return the input `name` of all requests as one array, concatenated along the first dimension in batch order.
+        """Return the input `name` of all requests as one array of `size` rows, concatenated along the first dimension.
 
         A batch of one request gives that request's own array, without a copy. Raises ServingError(INVALID_ARG) when a request
         lacks the input: batches are only formed of requests with the same inputs, so this means a backend asked for a wrong name.
