@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kernel.instances.bell import Bell
 from kernel.instances.forking import FORKED, guard
+from kernel.instances.wake_pipe import WakePipe
 
 __all__ = ["Mailbox"]
 
@@ -26,10 +26,10 @@ Call = tuple[Callable[..., object], tuple[Any, ...]]
 class Mailbox:
     """Calls to be made on `loop`, in the order in which they were posted. `post` and `leave` may be used by any thread.
 
-    asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a bell.
+    asyncio's own loops are woken through a socket; uvloop through an eventfd, which costs more: there it is a pipe.
     """
 
-    __slots__ = ("__weakref__", "_after", "_bell", "_loop", "_signalled", "_why", "calls", "closed", "draining", "leave")
+    __slots__ = ("__weakref__", "_after", "_loop", "_pipe", "_signalled", "_why", "calls", "closed", "draining", "leave")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -42,11 +42,11 @@ class Mailbox:
         self.draining = False  # `drain` is making calls; on the loop
         self.closed = False
         self._why = "the kernel has stopped"
-        self._bell: Bell | None = None
+        self._pipe: WakePipe | None = None
         if type(loop).__module__.startswith("uvloop"):
             with contextlib.suppress(OSError):  # no more files: the eventfd is there
-                self._bell = Bell()
-                loop.add_reader(self._bell.fileno(), self._rung)
+                self._pipe = WakePipe()
+                loop.add_reader(self._pipe.fileno(), self._woken)
         guard(self)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
@@ -63,21 +63,21 @@ class Mailbox:
         """Wake the loop for what was left, unless somebody has already."""
         if not self._signalled:
             self._signalled = True
-            bell = self._bell
-            if bell is not None and not self._loop.is_closed():
+            pipe = self._pipe
+            if pipe is not None and not self._loop.is_closed():
                 try:
-                    bell.ring()
+                    pipe.wake()
                 except OSError:
-                    pass  # it rings already; or the kernel has stopped
+                    pass  # the pipe is full: the loop is about to wake; or the kernel has stopped
                 return
             try:
                 self._loop.call_soon_threadsafe(self.drain)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 self.closed = True
 
-    def _rung(self) -> None:
-        assert self._bell is not None
-        self._bell.wait()  # no longer than it takes to read the byte
+    def _woken(self) -> None:
+        assert self._pipe is not None
+        self._pipe.wait()  # no longer than it takes to read the byte
         self.drain()
 
     def drain(self) -> None:
@@ -112,9 +112,9 @@ class Mailbox:
     def close(self) -> None:
         """Make the calls that are there, and take no more of them. On the loop."""
         self.closed = True
-        bell, self._bell = self._bell, None
+        pipe, self._pipe = self._pipe, None
         self.drain()
-        if bell is not None:
-            self._loop.remove_reader(bell.fileno())
-            bell.close()
-            self._loop.call_soon(self.drain)  # a thread may have looked at `closed` and at the bell just before
+        if pipe is not None:
+            self._loop.remove_reader(pipe.fileno())
+            pipe.close()
+            self._loop.call_soon(self.drain)  # a thread may have looked at `closed` and at the pipe just before

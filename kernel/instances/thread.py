@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kernel.instances.bell import Bell
+from kernel.instances.wake_pipe import WakePipe
 from kernel.requests.request import Batch
 
 __all__ = ["DaemonThreads", "InstanceThread"]
@@ -28,7 +28,7 @@ class InstanceThread:
 
     def __init__(self, name: str) -> None:
         self.inbox: deque[Any] = deque()
-        self._bell = Bell()
+        self._pipe = WakePipe()
         self._asleep = False
         self.serve: Callable[[Batch], None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -40,7 +40,7 @@ class InstanceThread:
         # The order matters, as in `Mailbox.post`: append, then look; the thread says that it sleeps, then looks at the inbox.
         if self._asleep:
             self._asleep = False
-            self._bell.ring()
+            self._pipe.wake()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on the thread and return its result, or raise what it raised."""
@@ -67,17 +67,17 @@ class InstanceThread:
     def stop(self) -> None:
         """End the thread after what is in its inbox. On the loop, the last that is put there."""
         self.put(None)
-        self._bell.put_away()  # it rings, or the thread sees what is in its inbox before it sleeps
+        self._pipe.put_away()  # the thread is awake by now, or looks into its inbox before it sleeps
 
     def _run(self) -> None:
-        inbox, bell = self.inbox, self._bell
+        inbox, pipe = self.inbox, self._pipe
         while True:
             try:
                 work = inbox.popleft()
             except IndexError:
                 self._asleep = True
                 if not inbox:
-                    bell.wait()
+                    pipe.wait()
                 self._asleep = False
                 continue
             if type(work) is Batch:
@@ -88,7 +88,7 @@ class InstanceThread:
             else:
                 work()
             del work
-        bell.close()
+        pipe.close()
 
 
 class DaemonThreads(concurrent.futures.Executor):

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 import uvloop
 
-from kernel.instances.bell import Bell
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.thread import InstanceThread
+from kernel.instances.wake_pipe import WakePipe
 
 
 def test_a_ring_is_heard_also_by_who_listens_later() -> None:
-    bell = Bell()
-    bell.ring()
-    bell.wait()
+    pipe = WakePipe()
+    pipe.wake()
+    pipe.wait()
     with pytest.raises(BlockingIOError):  # whoever rings never blocks
         for _ in range(1_000_000):
-            bell.ring()
-    bell.wait()
-    bell.close()
+            pipe.wake()
+    pipe.wait()
+    pipe.close()
     with pytest.raises(BrokenPipeError):  # nobody hears it any more
-        bell.ring()
+        pipe.wake()
 
 
 def test_a_thread_does_all_it_is_given_in_order() -> None:
@@ -45,7 +45,7 @@ def test_a_thread_does_all_it_is_given_in_order() -> None:
     thread._thread.join(10)
     assert not thread._thread.is_alive()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(thread._bell.fileno())
+        os.fstat(thread._pipe.fileno())
 
 
 def test_a_mailbox_whose_loop_was_closed_says_so() -> None:

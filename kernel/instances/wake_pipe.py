@@ -1,0 +1,44 @@
+"""Wakes one thread, or a loop, by a byte in a pipe.
+
+Why not a lock: whoever is woken by a pipe is put next to who wakes it, on the same core where that is about to have nothing to
+do, and finds its data in that core's cache; a lock (a futex) and an eventfd wake it on another core, which may be asleep. For
+a request that comes alone that is a third of its way through the server (docs/internals/instances.md).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import partial
+
+from kernel.instances.forking import end, guard, put_away
+
+__all__ = ["WakePipe"]
+
+
+class WakePipe:
+    """One reader, which sleeps in `wait` or has its loop look at `fileno()`, and any number of threads that `wake` it.
+
+    `wake()`: by any thread. Raises OSError where the pipe is full, so that the reader is awake soon, and where it is closed.
+    `wait()`: returns after a `wake`, when nobody is left who could wake, and now and then for no reason.
+    `close()`: the reader's end. `put_away()`: the writer's, where only one thread wakes; where several do, it is closed when none
+    of them has the object any more, and not before: the number of its file may soon mean another one.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self.wake = partial(os.write, self._write, b"\0")  # no function of ours: it is called once for each hop
+        self.wait = partial(os.read, self._read, 64)
+        self.close = weakref.finalize(self, os.close, self._read)
+        self.put_away = weakref.finalize(self, os.close, self._write)
+        self.close.atexit = self.put_away.atexit = False
+        guard(self)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def forked(self) -> None:
+        """In a child, whose reading would take what wakes the server, and whose writing would wake it."""
+        put_away(self._read if self.close.alive else -1, self._write if self.put_away.alive else -1)
+        self.wait = end  # type: ignore[assignment]  # a thread that goes to sleep here is at its end
