@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
 from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
-from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Watchdog:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._rules = LoopWatch()
+        self._rules = WatchdogRules()
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0

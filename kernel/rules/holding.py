@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BUSY_SHARE", "Blocked", "Held", "Holding", "LoopWatch", "Notice", "Sight"]
+__all__ = ["BUSY_SHARE", "Blocked", "Held", "Holding", "Notice", "Sight", "WatchdogRules"]
 
 LONG_SECONDS = 2.0  # for which the loop has been held when that is told …
 AGAIN_SECONDS = 30.0  # … and told again, while it lasts
@@ -61,7 +61,7 @@ class Blocked:
 Notice = Holding | Held | Blocked
 
 
-class LoopWatch:
+class WatchdogRules:
     """Told of each look, it says what is to be told. Times are seconds on any clock that goes forward."""
 
     def __init__(self) -> None:

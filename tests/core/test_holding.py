@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernel.models.conduct import Conduct
-from kernel.rules.holding import Blocked, Held, Holding, LoopWatch, Notice, Sight
+from kernel.rules.holding import Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.watchdog import PERIOD, sight_of
 
 ONE, TWO = Sight("first batch", "one", "one_0", "model.py:9"), Sight("second batch", "two", "two_0", "model.py:4")
@@ -20,7 +20,7 @@ NOBODY = Sight("the loop's own")
 
 def looks(*steps: tuple[float, float | None, Sight | None]) -> list[Notice]:
     """Ask at 10.0, look at each step; return all that is said."""
-    rules = LoopWatch()
+    rules = WatchdogRules()
     assert rules.looked(9.95, None, ONE) == []  # nothing has been asked
     rules.asked(10.0)
     return [notice for step in steps for notice in rules.looked(*step)]
@@ -50,7 +50,7 @@ def test_what_lasts_is_told_after_two_seconds_and_then_every_thirty() -> None:
 
 
 def test_after_a_sign_everything_begins_anew() -> None:
-    rules = LoopWatch()
+    rules = WatchdogRules()
     rules.asked(10.0)
     for now in (11.0, 12.0):
         said = rules.looked(now, None, NOBODY)
@@ -76,18 +76,18 @@ def test_after_a_sign_everything_begins_anew() -> None:
 def test_who_keeps_the_interpreter(
     late: float, busy: float, loop_busy: float, own: Sight, others: list[Sight], said: list[Notice]
 ) -> None:
-    assert LoopWatch().slept(late, busy, loop_busy, own, others) == said
+    assert WatchdogRules().slept(late, busy, loop_busy, own, others) == said
 
 
 def test_a_machine_that_was_asleep_has_held_nothing() -> None:
-    rules = LoopWatch()
+    rules = WatchdogRules()
     rules.asked(10.0)
     assert rules.slept(3600.0, 0.01, 0.0, NOBODY, []) == []
     assert rules.looked(3610.1, None, NOBODY) == []
 
 
 def test_what_is_nobodys_fault_is_not_counted() -> None:
-    rules = LoopWatch()
+    rules = WatchdogRules()
     rules.asked(10.0)
     rules.looked(10.05, None, ONE, waited=5.0)
     rules.looked(10.1, None, ONE, waited=5.04)  # for a processor
@@ -158,7 +158,7 @@ def test_what_is_nobodys_has_a_place() -> None:
 def test_seventy_milliseconds_are_seen_however_they_fall_between_the_looks(step: int) -> None:
     begin = 1.0 + PERIOD * step / 10
     end = begin + 0.0701
-    rules, asked, said, now = LoopWatch(), 0.0, [], 1.0 - 3 * PERIOD
+    rules, asked, said, now = WatchdogRules(), 0.0, [], 1.0 - 3 * PERIOD
     while now < end + 3 * PERIOD:
         answered = end if begin <= asked < end else asked
         held = answered > now
