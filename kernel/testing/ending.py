@@ -15,7 +15,7 @@ from typing import Any
 from kernel.server import Kernel
 from kernel.testing.errors import Unanswered
 from kernel.testing.frames import frames_of_task, place_of
-from kernel.testing.loop import WatchedLoop, patience
+from kernel.testing.loop import KitLoop, patience
 from kernel.testing.threads import Threads, where
 
 __all__ = ["LogOfClose", "Snapshot", "drain", "shut_down", "tasks_left"]
@@ -31,7 +31,7 @@ async def drain(kernel: Kernel, explain: Callable[[], str]) -> None:
     for model in models:
         model.stop()
     limit: float | None = DRAIN_SECONDS
-    if isinstance(loop, WatchedLoop):  # which sees by itself when nothing comes; a timer would be something to wait for
+    if isinstance(loop, KitLoop):  # which sees by itself when nothing comes; a timer would be something to wait for
         loop.renew(DRAIN_SECONDS)
         limit = None
     try:
@@ -42,7 +42,7 @@ async def drain(kernel: Kernel, explain: Callable[[], str]) -> None:
         raise Unanswered(f"no end {DRAIN_SECONDS:g} s after the end of the test\n{explain()}") from None
 
 
-async def shut_down(loop: WatchedLoop) -> None:
+async def shut_down(loop: KitLoop) -> None:
     """End what the kit's own loop has besides tasks."""
     await loop.shutdown_asyncgens()
     with patience(loop):

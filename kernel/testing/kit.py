@@ -22,7 +22,7 @@ from kernel.testing.errors import Leak, Unanswered
 from kernel.testing.fakes import Fake
 from kernel.testing.folders import find_folder
 from kernel.testing.frames import frames_of_task, place_of
-from kernel.testing.loop import WatchedLoop, patience, running_loop
+from kernel.testing.loop import KitLoop, patience, running_loop
 from kernel.testing.models import AsyncModel, AsyncRepository, LoadedModel, LoadedRepository
 from kernel.testing.session import Session
 
@@ -115,19 +115,19 @@ class Kit(Session):
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     @property
-    def loop(self) -> WatchedLoop:
+    def loop(self) -> KitLoop:
         """The kit's own loop."""
         if self._loop is None:
-            self._loop = WatchedLoop(virtual=self.virtual_time, limit=self.limit)
+            self._loop = KitLoop(virtual=self.virtual_time, limit=self.limit)
             self._loop.set_exception_handler(self._note_problem)
-        if not isinstance(self._loop, WatchedLoop):
+        if not isinstance(self._loop, KitLoop):
             raise RuntimeError("the models were loaded on the loop of another plugin; use them in an async test")
         return self._loop
 
     @property
     def limit_elsewhere(self) -> float | None:
         """How long to wait for an answer on a loop that does not see by itself that none will come."""
-        return None if isinstance(self._loop, WatchedLoop) else self.limit
+        return None if isinstance(self._loop, KitLoop) else self.limit
 
     def prepare(self) -> None:
         """Have everything there before a plain test sends a request."""
@@ -205,7 +205,7 @@ class Kit(Session):
         loop = self._loop
         if loop is None or loop.is_closed():
             self._forget()
-        elif not isinstance(loop, WatchedLoop):
+        elif not isinstance(loop, KitLoop):
             loop.run_until_complete(self.aclose(quiet=quiet))
         else:
             try:
@@ -251,7 +251,7 @@ class Kit(Session):
         if hopeless:
             return []
         leaks = log.lines
-        if isinstance(loop, WatchedLoop) and not self.for_async_test:  # else there are tasks of the test's own
+        if isinstance(loop, KitLoop) and not self.for_async_test:  # else there are tasks of the test's own
             await asyncio.sleep(0)
             leaks += ending.tasks_left(loop, folders)
         leaks += self._snapshot.leaks(folders, getattr(loop, "_default_executor", None))

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernel.testing.errors import Deadlock, Unanswered
 
-__all__ = ["Elsewhere", "WatchedLoop", "patience", "running_loop"]
+__all__ = ["Elsewhere", "KitLoop", "patience", "running_loop"]
 
 LOAD_LIMIT = 300.0  # real seconds that loading and finalizing may take
 WAKING = 0.0005  # real seconds in which a thread that was given something has begun with it
@@ -38,7 +38,7 @@ class Elsewhere(enum.IntEnum):
 
 
 class _Selector(selectors.DefaultSelector):
-    loop: WatchedLoop
+    loop: KitLoop
 
     def select(self, timeout: float | None = None) -> Ready:
         ready = super().select(0)
@@ -47,7 +47,7 @@ class _Selector(selectors.DefaultSelector):
         return self.loop.wait(timeout, super().select)
 
 
-class WatchedLoop(asyncio.SelectorEventLoop):
+class KitLoop(asyncio.SelectorEventLoop):
     """An asyncio loop for tests. `limit`: real seconds that one `run` may take.
 
     `elsewhere`: what goes on outside. `explain`: who holds what is waited for, in lines. `patient`: something is at work,
@@ -141,7 +141,7 @@ class WatchedLoop(asyncio.SelectorEventLoop):
 @contextlib.contextmanager
 def patience(loop: object) -> Iterator[None]:
     """While models load or go: what can't be looked into counts as work, and takes as long as it takes."""
-    if not isinstance(loop, WatchedLoop):
+    if not isinstance(loop, KitLoop):
         yield
         return
     loop.patient = True

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from kernel.server import Kernel
-from kernel.testing.loop import WatchedLoop
+from kernel.testing.loop import KitLoop
 
 __all__ = ["Owner"]
 
@@ -20,7 +20,7 @@ class Owner(Protocol):
     def kernel(self) -> Kernel: ...
 
     @property
-    def loop(self) -> WatchedLoop: ...
+    def loop(self) -> KitLoop: ...
 
     @property
     def limit_elsewhere(self) -> float | None: ...

@@ -20,7 +20,7 @@ from kernel.server import Kernel
 from kernel.testing import holders
 from kernel.testing.fakes import Fake, FakeBackend
 from kernel.testing.folders import Folders
-from kernel.testing.loop import Elsewhere, WatchedLoop, patience, running_loop
+from kernel.testing.loop import Elsewhere, KitLoop, patience, running_loop
 from kernel.testing.threads import Threads
 
 __all__ = ["Session"]
@@ -134,7 +134,7 @@ class Session:
             self.check_loop()
             return
         loop = self._loop = asyncio.get_running_loop()
-        if self.virtual_time and not isinstance(loop, WatchedLoop):
+        if self.virtual_time and not isinstance(loop, KitLoop):
             raise RuntimeError(
                 f"virtual time needs the kit's own loop, this test runs on a {type(loop).__name__}: "
                 "leave the markers of other async plugins out"
@@ -149,7 +149,7 @@ class Session:
         )
         await kernel.start()
         self._kernel = kernel
-        if isinstance(loop, WatchedLoop):
+        if isinstance(loop, KitLoop):
             loop.elsewhere, loop.explain = self._elsewhere, self.explain
 
     # -- what goes on --------------------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_beside_other_async_plugins(plugin: str, tests: pytest.Pytester) -> None
         async def test_infer(load_model):
             model = await load_model("repository/add_sub")
             assert (await model.infer(A=[1], B=[1]))["SUM"].tolist() == [2]
-            assert type(asyncio.get_running_loop()).__name__ != "WatchedLoop"
+            assert type(asyncio.get_running_loop()).__name__ != "KitLoop"
 
         @pytest.mark.{plugin}
         async def test_virtual_time(load_model, virtual_time):
