@@ -1,4 +1,4 @@
-"""class Local: a kernel for scripts and notebooks, in plain calls that wait.
+"""class Local: a kernel for scripts and notebooks, in calls that wait.
 
 A Kernel on a thread of its own with a loop of its own; each method hands its work to that loop and waits for what comes of it. So
 it works as well where another loop is running already, as in Jupyter. Decides nothing else.
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Local:
-    """The models of one or more repositories, in plain calls: `with kernel.Local("repository/") as models:`.
+    """The models of one or more repositories, in calls that wait: `with kernel.Local("repository/") as models:`.
 
     Arguments are those of `Kernel`, but for the control mode, "explicit" by default: models may be loaded and unloaded, and all
     are loaded at first, unless `load_models` names some (`[]` for none). Returns when they are ready. Raises ServingError when a

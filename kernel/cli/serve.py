@@ -361,11 +361,11 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) ->
     """Finish what is in flight; return whether that took no longer than `limit` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
-    telling = asyncio.ensure_future(_tell(kernel, limit))
+    log_task = asyncio.ensure_future(_log_drain(kernel, limit))
     await _retire(kernel, [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)], end)
     draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
     await kernel.stop(max(0.0, end - loop.time()))
-    telling.cancel()
+    log_task.cancel()
     in_time = loop.time() < end
     # What was answered has still to be sent.
     if draining:
@@ -396,7 +396,7 @@ async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], end: f
         await asyncio.sleep(min(LOOK_SECONDS, left))
 
 
-async def _tell(kernel: Kernel, limit: float) -> None:
+async def _log_drain(kernel: Kernel, limit: float) -> None:
     """Say once a second what is still waited for."""
     left = int(limit)
     while True:

@@ -38,19 +38,19 @@ TOGETHER = 0.1
 class Signals:
     """Handles signals of the process from `start` on. On the main thread, in which `loop` runs.
 
-    `heard(signal)` is called on the loop for each; `leave()` ends the process at once. Where the process has not ended `limit`
-    seconds after the first one, it is ended: the loop, which should have, is held.
+    `on_signal(signal)` is called on the loop for each; `leave()` ends the process at once. Where the process has not ended
+    `limit` seconds after the first one, it is ended: the loop, which should have, is held.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        heard: Callable[[signal.Signals], None],
+        on_signal: Callable[[signal.Signals], None],
         leave: Callable[[], NoReturn],
         limit: float,
     ) -> None:
         self._loop = loop
-        self._heard = heard
+        self._on_signal = on_signal
         self._leave = leave
         self._limit = limit
         self._came = 0
@@ -95,7 +95,7 @@ class Signals:
 
     def _tell(self, number: signal.Signals) -> None:
         self._told += 1
-        self._heard(number)
+        self._on_signal(number)
 
     def _end(self, number: signal.Signals, count: int) -> None:
         """End the process unless the loop hears of the signal and does."""

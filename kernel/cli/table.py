@@ -1,4 +1,4 @@
-"""Text in columns: boxed as Triton's start-up table, or plain. Knows nothing of what it shows."""
+"""Text in columns: boxed as Triton's start-up table, or without lines. Knows nothing of what it shows."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def as_tensor(name: str, value: Any, datatype: str | None, whose: str) -> Tensor
     if isinstance(value, np.ndarray):
         array = np.array(value, order="C")
     elif datatype is None:
-        array = _plain(name, value, whose)
+        array = _array_of(name, value, whose)
     else:
         return Tensor(name, datatype, _declared(name, value, datatype, whose))
     found = datatype_of(array.dtype)
@@ -48,7 +48,7 @@ def declared_tensor(name: str, value: Any, datatype: str | None, whose: str) -> 
     return as_tensor(name, value, datatype, whose)
 
 
-def _plain(name: str, value: Any, whose: str) -> Array:
+def _array_of(name: str, value: Any, whose: str) -> Array:
     __tracebackhide__ = True
     try:
         return np.atleast_1d(np.array(value))

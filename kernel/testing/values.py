@@ -55,10 +55,10 @@ def _compare(what: str, actual: Any, expected: Any, rtol: float, atol: float) ->
     first = place if got.shape else ()
     index = f"[{', '.join(map(str, first))}]" if first else ""
     others = f"; {len(places)} of {got.size} elements differ" if got.size > 1 else ""
-    raise AssertionError(f"{what}{index} is {_plainly(got[first])}, expected {_plainly(wanted[first])}{others}")
+    raise AssertionError(f"{what}{index} is {_shown(got[first])}, expected {_shown(wanted[first])}{others}")
 
 
-def _plainly(item: Any) -> str:
+def _shown(item: Any) -> str:
     return repr(item.item() if isinstance(item, np.generic | np.ndarray) else item)
 
 
