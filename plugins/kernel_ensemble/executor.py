@@ -10,33 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel import Batch, InferenceRequest, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
-from kernel_ensemble.graph import Plan, Step, compile_plan
+from kernel_ensemble.bound import Bound
+from kernel_ensemble.graph import Plan, compile_plan
 from kernel_ensemble.run import Run
 from kernel_ensemble.words import step_error
 
-__all__ = ["Bound", "Ensemble", "EnsembleBackend"]
+__all__ = ["Ensemble", "EnsembleBackend"]
 
 log = logging.getLogger("kernel")
 
 PLANS = 64  # sets of wanted outputs whose plans are kept
-
-
-class Bound:
-    """A step bound to the model version that runs it. Kept in the model's attachments, so it goes when the model goes.
-
-    `dims`: the model's inputs. `requested`: the outputs to ask for, None where that is all it has. `batches`: whether its
-    tensors have a batch dimension.
-    """
-
-    __slots__ = ("batches", "dims", "model", "requested", "step", "version")
-
-    def __init__(self, step: Step, model: Model) -> None:
-        self.step = step
-        self.model = model
-        self.version = str(model.version)
-        self.batches = model.config.max_batch_size > 0
-        self.dims = {spec.name: spec.dims for spec in model.config.inputs}
-        self.requested = None if model.output_names <= step.outputs.keys() else tuple(step.outputs)
 
 
 class Ensemble:

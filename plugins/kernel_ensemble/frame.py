@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernel import Tensor
-from kernel_ensemble.graph import Feed, Plan, fit
+from kernel_ensemble.bound import Bound
+from kernel_ensemble.graph import Feed, Plan, Step, fit
 from kernel_ensemble.sequence import Sequence
 
-if TYPE_CHECKING:
-    from kernel_ensemble.run import Run
-
-__all__ = ["Frame", "give", "spread"]
+__all__ = ["Frame", "Walk"]
 
 
 class Frame:
@@ -42,47 +40,62 @@ class Frame:
         self.closed = False
 
 
-def spread(run: Run, frame: Frame, feed: Feed, tensors: Mapping[str, Tensor], batched: bool) -> None:
-    """Hand what `feed` gives to its takers in `frame`, and note which steps have become ready.
+class Walk(Frame):
+    """The first frame of a walk, and what is the same in all its frames.
 
-    `tensors`: by the giver's names; what is absent counts as settled too. `batched`: they have a batch dimension.
+    `bound` by step index: the model that runs the step. `batches`: whether the ensemble's own tensors have a batch dimension.
+    `ready`: what can be started.
     """
-    given: list[Any] | None = [] if feed.apart else None
-    for name, route in feed.routes:
-        tensor = tensors.get(name)
-        if tensor is not None and given is not None:  # a model may answer with one array under two names
-            if any(np.may_share_memory(tensor.array, other) for other in given):
-                tensor.array = tensor.array.copy()
-            given.append(tensor.array)
-        copies = len(route)
-        for taker, target in route:
-            copies -= 1
-            if copies and tensor is not None:
-                give(run, frame, taker, target, Tensor(target, tensor.datatype, tensor.array.copy()), batched)
-            else:
-                give(run, frame, taker, target, tensor, batched)
 
+    __slots__ = ("batches", "bound", "plan", "ready")
 
-def give(run: Run, frame: Frame, taker: int, target: str, tensor: Tensor | None, batched: bool) -> None:
-    """Put a tensor in its taker's place, under the taker's name and in its form. It is the taker's from now on.
+    def __init__(self, plan: Plan, bound: dict[int, Bound], batches: bool) -> None:
+        super().__init__(plan)
+        self.plan = plan
+        self.bound = bound
+        self.batches = batches
+        self.ready: list[tuple[Frame, Step]] = []
 
-    The object itself, not a second one with the same array: that would look like somebody else who sees the memory.
-    """
-    if taker < 0:
+    def spread(self, frame: Frame, feed: Feed, tensors: Mapping[str, Tensor], batched: bool) -> None:
+        """Hand what `feed` gives to its takers in `frame`, and note which steps have become ready.
+
+        `tensors`: by the giver's names; what is absent counts as settled too. `batched`: they have a batch dimension.
+        """
+        given: list[Any] | None = [] if feed.apart else None
+        for name, route in feed.routes:
+            tensor = tensors.get(name)
+            if tensor is not None and given is not None:  # a model may answer with one array under two names
+                if any(np.may_share_memory(tensor.array, other) for other in given):
+                    tensor.array = tensor.array.copy()
+                given.append(tensor.array)
+            copies = len(route)
+            for taker, target in route:
+                copies -= 1
+                if copies and tensor is not None:
+                    self.give(frame, taker, target, Tensor(target, tensor.datatype, tensor.array.copy()), batched)
+                else:
+                    self.give(frame, taker, target, tensor, batched)
+
+    def give(self, frame: Frame, taker: int, target: str, tensor: Tensor | None, batched: bool) -> None:
+        """Put a tensor in its taker's place, under the taker's name and in its form. It is the taker's from now on.
+
+        The object itself, not a second one with the same array: that would look like somebody else who sees the memory.
+        """
+        if taker < 0:
+            if tensor is not None:
+                tensor.name = target
+                if batched is not self.batches:
+                    tensor.array = fit(tensor.array, self.plan.dims[~taker], batched, self.batches)
+                frame.outputs[~taker] = tensor
+            frame.left -= 1
+            return
         if tensor is not None:
             tensor.name = target
-            if batched is not run.ensemble.batches:
-                tensor.array = fit(tensor.array, run.plan.dims[~taker], batched, run.ensemble.batches)
-            frame.outputs[~taker] = tensor
-        frame.left -= 1
-        return
-    if tensor is not None:
-        tensor.name = target
-        model = run.bound[taker]
-        if batched is not model.batches and target in model.dims:
-            tensor.array = fit(tensor.array, model.dims[target], batched, model.batches)
-        frame.inputs[taker][target] = tensor
-    waiting = frame.waiting
-    waiting[taker] -= 1
-    if not waiting[taker]:
-        run.ready.append((frame, run.plan.at[taker]))
+            model = self.bound[taker]
+            if batched is not model.batches and target in model.dims:
+                tensor.array = fit(tensor.array, model.dims[target], batched, model.batches)
+            frame.inputs[taker][target] = tensor
+        waiting = frame.waiting
+        waiting[taker] -= 1
+        if not waiting[taker]:
+            self.ready.append((frame, self.plan.at[taker]))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from kernel import Batch, Code, InferenceRequest, InferenceResponse, Reason, RequestState, ServingError, Tensor
-from kernel_ensemble.frame import Frame, give, spread
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Model, Reason, RequestState, ServingError, Tensor
+from kernel_ensemble.bound import Bound
+from kernel_ensemble.frame import Frame, Walk
 from kernel_ensemble.graph import Plan, Step
 from kernel_ensemble.sequence import override, parameters_of
 from kernel_ensemble.words import absent_output, deadlock, step_error
-
-if TYPE_CHECKING:
-    from kernel_ensemble.executor import Bound, Ensemble
 
 __all__ = ["Run"]
 
@@ -25,6 +24,27 @@ log = logging.getLogger("kernel")
 
 RELEASED = RequestState.RELEASED
 _GIVEN: dict[str, Tensor] = {}  # in place of the inputs of a step that has got them
+
+
+class Owner(Protocol):
+    """The ensemble whose request is walked; executor.py has it."""
+
+    name: str
+    batches: bool
+
+    @property
+    def send(self) -> Callable[[InferenceRequest, InferenceResponse | None, bool], object]:
+        """Answer a request whose execution has not ended, or is about to."""
+
+    @property
+    def soon(self) -> Callable[..., object]:
+        """Call back in the next turn of the loop."""
+
+    def submit(self, model: Model, request: InferenceRequest) -> None:
+        """Give a step its request."""
+
+    def tell_once(self, output: str, message: str) -> None:
+        """Log that an output is missing, the first time that this one is."""
 
 
 class Call:
@@ -67,38 +87,32 @@ class Call:
             run.advance()
 
 
-class Run(Frame):
-    """The walk of one request, and its first frame.
+class Run(Walk):
+    """The walk of one request.
 
-    `bound` by step index: the model that runs the step. `ready`: what can be started. `active`: steps that have not given
-    their final response. `error`: the answer, once something failed. `input`, `infer`, `output`: seconds, sums of the steps.
-    `held`: a response that is complete, and goes as the final one if it turns out at once that it was the last.
+    `active`: steps that have not given their final response. `error`: the answer, once something failed. `input`, `infer`,
+    `output`: seconds, sums of the steps. `held`: a response that is complete, and goes as the final one if it turns out at
+    once that it was the last.
     """
 
     __slots__ = (
         "active",
         "advancing",
         "batch",
-        "bound",
         "ensemble",
         "error",
         "held",
         "infer",
         "input",
         "output",
-        "plan",
-        "ready",
         "request",
     )
 
-    def __init__(self, ensemble: Ensemble, batch: Batch, plan: Plan, bound: dict[int, Bound]) -> None:
-        super().__init__(plan)
+    def __init__(self, ensemble: Owner, batch: Batch, plan: Plan, bound: dict[int, Bound]) -> None:
+        super().__init__(plan, bound, ensemble.batches)
         self.ensemble = ensemble
         self.batch = batch
         self.request = batch.requests[0]
-        self.plan = plan
-        self.bound = bound
-        self.ready: list[tuple[Frame, Step]] = []
         self.active = 0
         self.advancing = False
         self.error: ServingError | None = None
@@ -108,7 +122,7 @@ class Run(Frame):
     def begin(self) -> None:
         request = self.request
         try:
-            spread(self, self, self.plan.feed, request.inputs, self.ensemble.batches)
+            self.spread(self, self.plan.feed, request.inputs, self.batches)
             request.inputs = {}  # handed over: whoever is seen to hold an array makes the steps copy it
         except Exception as error:
             self.broken(error)
@@ -182,10 +196,10 @@ class Run(Frame):
         call.taken = True
         single, outputs = step.feed.single, response.outputs
         if single is not None and len(outputs) == 1 and (tensor := outputs[0]).name == single[0]:
-            give(self, call.frame, single[1], single[2], tensor, self.bound[step.index].batches)
+            self.give(call.frame, single[1], single[2], tensor, self.bound[step.index].batches)
         else:
             tensors = {tensor.name: tensor for tensor in outputs}
-            spread(self, call.frame, step.feed, tensors, self.bound[step.index].batches)
+            self.spread(call.frame, step.feed, tensors, self.bound[step.index].batches)
 
     def take(self, call: Call, response: InferenceResponse | None, final: bool) -> None:
         """Take in a step's response: its tensors go to their takers, who may be ready to run then."""
@@ -217,7 +231,7 @@ class Run(Frame):
                 frame.sequence = {}
             frame.sequence[step.index] = said
         tensors = {tensor.name: tensor for tensor in response.outputs} if response is not None else {}
-        spread(self, frame, step.feed, tensors, self.bound[step.index].batches)
+        self.spread(frame, step.feed, tensors, self.bound[step.index].batches)
 
     def _begin_iteration(self, frame: Frame) -> Frame:
         child = Frame(self.plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import kernel_python.api.builtin  # noqa: F401 - `import c_python_backend_utils` works
 from kernel import Backend, Kernel, hookimpl
 from kernel_python.api.calibration import calibrate
-from kernel_python.api.memory import COPIES
+from kernel_python.api.copies import COPIES
 from kernel_python.backend import PythonBackend
 
 __all__ = ["COPIES", "PythonBackend", "register_backends"]

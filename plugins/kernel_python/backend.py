@@ -25,7 +25,7 @@ from kernel import (
     PlacementChoice,
     ServingError,
 )
-from kernel_python.calling import EXECUTION, Instance
+from kernel_python.calling import EXECUTION, Instance, Modules
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.loading.completion import completed
 from kernel_python.loading.foresight import may_wait
@@ -212,5 +212,5 @@ def _model_file(config: ModelConfig, version_folder: Path) -> Path:
     return file
 
 
-def _load_error(modules: PrivateModules, error: BaseException) -> ServingError:
+def _load_error(modules: Modules, error: BaseException) -> ServingError:
     return ServingError(Code.INTERNAL, modules.describe(error))

@@ -8,19 +8,49 @@ library code on threads of its own belong to nobody: they are made for no execut
 from __future__ import annotations
 
 import sys
+import types
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from kernel import Batch, Kernel, RequestState
 from kernel_python.faults import TritonModelException
 
-if TYPE_CHECKING:
-    from kernel_python.loading.modules import PrivateModules
-
-__all__ = ["EXECUTION", "Instance", "Site", "bls_site", "calling_instance", "calling_site", "only", "retired", "serving"]
+__all__ = [
+    "EXECUTION",
+    "Instance",
+    "Modules",
+    "Site",
+    "bls_site",
+    "calling_instance",
+    "calling_site",
+    "only",
+    "retired",
+    "serving",
+]
 
 RELEASED = RequestState.RELEASED
 BLS_MISPLACED = "BLS is only supported during the 'execute' function."
+
+
+class Modules(Protocol):
+    """The private modules of a model in the server; loading/modules.py has them.
+
+    `names`: what their code mentions. `main`: the private name of the model's file, `shown`: the reference's.
+    """
+
+    names: set[str]
+    main: str
+    shown: str
+
+    def load_main(self, file: Path) -> types.ModuleType:
+        """Import the model's own file. Raises what it raises."""
+
+    def describe(self, error: BaseException) -> str:
+        """Return what is told of an exception of the model's."""
+
+    def remove(self) -> None:
+        """Take everything of the model out of sys.modules. May be called twice."""
 
 
 class Instance:
@@ -60,7 +90,7 @@ class Instance:
         self.model_name = model_name
         self.version_folder = version_folder
         self.phase = phase
-        self.modules: PrivateModules | None = None
+        self.modules: Modules | None = None
         self.executor: Any = None  # the instance's ModelExecutor, once it is made
         self.decoupled = False
         self.iterative = False  # its requests may be executed more than once

@@ -452,7 +452,7 @@ def test_what_is_only_passed_on_is_never_copied(tmp_path: Path) -> None:
 
 def test_python_models_in_a_chain_pass_a_large_array_on_without_a_copy(repo: Any, helpers: Any) -> None:
     """They copy what somebody else might still hold, and in a chain nobody does: neither request nor ensemble nor step."""
-    from kernel_python.api.memory import COPIES
+    from kernel_python.api.copies import COPIES
 
     async def ask(kernel: Kernel) -> None:
         COPIES.reset()

@@ -13,7 +13,7 @@ import pytest
 
 import kernel_http
 from kernel import Kernel
-from kernel_python.api.memory import COPIES
+from kernel_python.api.copies import COPIES
 
 from .serving import write_model
 

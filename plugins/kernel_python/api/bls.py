@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenlet import getcurrent
 
@@ -18,14 +18,13 @@ from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
 from kernel_python import waiting
+from kernel_python.api.asked import Asked
+from kernel_python.api.copies import COPIES
 from kernel_python.api.iterator import ResponseIterator
-from kernel_python.api.memory import COPIES, SMALL, Hop, hand_over
+from kernel_python.api.memory import SMALL, Hop, hand_over
 from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.faults import TritonModelException
-
-if TYPE_CHECKING:
-    from kernel_python.api.requests import InferenceRequest
 
 _DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled transaction "
@@ -46,7 +45,7 @@ CALLED = Hop("called", takes=True)
 _USE_ASYNC = "use `await request.async_exec()` there"
 
 
-def call(request: InferenceRequest, holders: int) -> InferenceResponse:
+def call(request: Asked, holders: int) -> InferenceResponse:
     """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
     instance, batch = bls_site(request._site)
     kernel = instance.kernel
@@ -87,7 +86,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
 
 
 def _call_by_helper(
-    instance: Instance, batch: Batch | None, request: InferenceRequest, holders: int
+    instance: Instance, batch: Batch | None, request: Asked, holders: int
 ) -> InferenceResponse:
     """Call, and wait, on a thread of a model that runs on the loop: its `execute` must not wait for that thread there."""
     kernel = instance.kernel
@@ -117,7 +116,7 @@ def _call_by_helper(
     return _outcome(instance, core, responses[0] if responses else None)
 
 
-def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
+def call_and_iterate(request: Asked, holders: int) -> ResponseIterator:
     """Call the model and return at once the iterator of its responses."""
     instance, batch = bls_site(request._site)
     kernel = instance.kernel
@@ -133,7 +132,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
     return iterator
 
 
-def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+def call_async(request: Asked, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
     try:
         instance, batch = bls_site(request._site)
@@ -146,7 +145,7 @@ def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     return _submit(instance, batch, request, holders, loop)
 
 
-def call_async_and_iterate(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+def call_async_and_iterate(request: Asked, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of the iterator of its responses."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_result(call_and_iterate(request, holders))
@@ -180,7 +179,7 @@ class _Call(asyncio.Future[Any]):
 
 
 def _submit(
-    instance: Instance, batch: Batch | None, request: InferenceRequest, holders: int, loop: asyncio.AbstractEventLoop
+    instance: Instance, batch: Batch | None, request: Asked, holders: int, loop: asyncio.AbstractEventLoop
 ) -> _Call:
     future = _Call(loop=loop)
     future.instance = instance
@@ -212,7 +211,7 @@ def _submit(
 
 
 def _submit_from_afar(
-    future: _Call, batch: Batch | None, request: InferenceRequest, holders: int, loop: asyncio.AbstractEventLoop
+    future: _Call, batch: Batch | None, request: Asked, holders: int, loop: asyncio.AbstractEventLoop
 ) -> _Call:
     """Submit from the loop of an instance's own thread."""
     instance = future.instance
@@ -237,7 +236,7 @@ def _submit_from_afar(
 
 
 def _core_request(
-    instance: Instance, batch: Batch | None, call: InferenceRequest, holders: int, respond: Any
+    instance: Instance, batch: Batch | None, call: Asked, holders: int, respond: Any
 ) -> CoreRequest:
     """Return the core's request. Its arrays are the called model's own: what the caller could still change is copied."""
     inputs: dict[str, CoreTensor] = {}
@@ -300,14 +299,14 @@ def _target(kernel: Any, core: CoreRequest) -> Model | None:
     return model
 
 
-def _refusal(model: Model | None, call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
+def _refusal(model: Model | None, call: Asked, core: CoreRequest) -> CoreResponse | None:
     """Return why a call for one response can't be made, None when it can: a decoupled model, or memory that is not there."""
     if model is not None and model.decoupled:
         return refusal_of_decoupled(core)
     return None if call._memory is None else _memory_refusal(call, core)
 
 
-def _memory_refusal(call: InferenceRequest, core: CoreRequest) -> CoreResponse | None:
+def _memory_refusal(call: Asked, core: CoreRequest) -> CoreResponse | None:
     return None if call._memory is None or call._memory.is_cpu else refusal_of_memory(core)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from kernel import Code, ServingError
 from kernel import InferenceRequest as CoreRequest
 from kernel_python.api import bls, memory, responses, sender
-from kernel_python.api.memory import COPIES, NEVER, SMALL
+from kernel_python.api.copies import COPIES
+from kernel_python.api.memory import NEVER, SMALL
 from kernel_python.api.requests import InferenceRequest
 from kernel_python.api.responses import InferenceResponse
 from kernel_python.api.tensors import Tensor

@@ -3,53 +3,29 @@
 An array that a model hands over is copied unless nobody but us can see its memory any more. Small ones are copied always,
 which is cheaper than to reason about. For large ones the reference counts tell: of the tensor, of what holds it, of the
 array, and of the arrays that it is a view of. What counts mean "nobody else" differs between Python versions, so they are
-measured when the package is imported. `COPIES` counts, per hop; tests hold it.
+measured when the package is imported. What is copied is counted, by hop (copies.py); tests hold it.
 """
 
 from __future__ import annotations
 
 import sys
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernel import Tensor as CoreTensor
 from kernel import as_bytes_array
+from kernel_python.api.copies import COPIES
+from kernel_python.api.tensors import Tensor
 
-if TYPE_CHECKING:
-    from kernel_python.api.tensors import Tensor
-
-__all__ = ["COPIES", "NEVER", "SMALL", "Copies", "Hop", "hand_over", "measure"]
+__all__ = ["NEVER", "SMALL", "Hop", "hand_over", "measure"]
 
 Array = np.ndarray[Any, Any]
 
 #: Arrays up to this many bytes are always copied.
 SMALL = 4096
 _ndarray = np.ndarray
-
-
-class Copies:
-    """How often arrays were copied. `small`: any hop, up to SMALL bytes. The rest: larger ones, by hop.
-
-    `received`: a received array whose memory others can see, at `as_numpy()`. `output`, `sent`: a response returned from
-    `execute`, or sent by a sender. `called`: an input of a BLS call. `passed`: large arrays handed over without a copy.
-    """
-
-    __slots__ = ("called", "output", "passed", "received", "sent", "small")
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.small = self.received = self.output = self.sent = self.called = self.passed = 0
-
-    @property
-    def large(self) -> int:
-        return self.received + self.output + self.sent + self.called
-
-
-COPIES = Copies()
 
 
 class Hop:

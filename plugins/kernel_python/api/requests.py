@@ -72,6 +72,13 @@ class InferenceRequest:
     )
     __module__ = "c_python_backend_utils"
 
+    _correlation: int | str
+    _inputs: list[Tensor]
+    _outputs: list[str]
+    _memory: PreferredMemory | None
+    _trace: InferenceTrace | None
+    _parameters: dict[str, Any] | None
+
     def __init__(
         self,
         request_id: str = "",

@@ -14,7 +14,8 @@ from typing import Any
 from kernel import Code, InferenceRequest, Reason, ServingError
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
-from kernel_python.api.memory import COPIES, SMALL, Hop, hand_over
+from kernel_python.api.copies import COPIES
+from kernel_python.api.memory import SMALL, Hop, hand_over
 from kernel_python.api.tensors import Tensor, received
 from kernel_python.calling import Instance
 from kernel_python.faults import ErrorCode, TritonModelException, incompatible

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernel import DATATYPES, datatype_of
 from kernel import Tensor as CoreTensor
+from kernel_python.api.copies import COPIES
 from kernel_python.api.dlpack import array_of, mark_bf16, text, unsupported
-from kernel_python.api.memory import COPIES
 from kernel_python.faults import TritonModelException, incompatible
 
 __all__ = ["DATATYPE_NUMBERS", "Tensor", "received"]

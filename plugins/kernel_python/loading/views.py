@@ -18,12 +18,27 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-if TYPE_CHECKING:
-    from kernel_python.loading.modules import PrivateModules
+__all__ = ["ModelPath", "Modules", "views_of"]
 
-__all__ = ["ModelPath", "views_of"]
+
+class Modules(Protocol):
+    """The private modules of one instance, as its views ask for them; modules.py has them."""
+
+    package: str
+
+    def private_import(self, name: str, /) -> types.ModuleType:
+        """What `__import__` is in the instance's code."""
+
+    def import_module(self, name: str, package: str | None = None) -> types.ModuleType:
+        """Import as `importlib.import_module` does, the model's own modules first."""
+
+    def named(self, name: str) -> types.ModuleType | None:
+        """Return the model's own module of a name as its author knows it, None if it has none."""
+
+    def public(self, name: str) -> str:
+        """Return the name of a module of the model as its author knows it."""
 
 
 class View(types.ModuleType):
@@ -57,7 +72,7 @@ class SysView(View):
             super().__setattr__(name, value)
 
 
-def views_of(modules: PrivateModules, path: ModelPath) -> dict[str, View]:
+def views_of(modules: Modules, path: ModelPath) -> dict[str, View]:
     """Return the views of one instance, by name."""
     own_pickle = _Pickling(modules)
     listed = [name for name in dir(sys) if not name.startswith("_")]
@@ -172,7 +187,7 @@ for _name in ("append", "clear", "extend", "insert", "pop", "remove", "__delitem
 class _Pickling:
     """`pickle` for one instance."""
 
-    def __init__(self, modules: PrivateModules) -> None:
+    def __init__(self, modules: Modules) -> None:
         self._modules = modules
 
         class Unpickler(pickle.Unpickler):
@@ -207,7 +222,7 @@ class _Renaming(pickle._Pickler):  # type: ignore[misc, name-defined]
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
 
-    def __init__(self, file: Any, modules: PrivateModules, protocol: int | None, **named: Any) -> None:
+    def __init__(self, file: Any, modules: Modules, protocol: int | None, **named: Any) -> None:
         super().__init__(file, protocol, **named)
         self._modules = modules
 
@@ -233,7 +248,7 @@ class _Renaming(pickle._Pickler):  # type: ignore[misc, name-defined]
     dispatch[types.FunctionType] = save_global
 
 
-def _locating(modules: PrivateModules) -> Callable[..., Any]:
+def _locating(modules: Modules) -> Callable[..., Any]:
     def locate(path: str, forceload: bool = False) -> Any:
         """Return the object that a dotted path names, the model's own ones first; None where there is none."""
         parts = path.split(".")

@@ -6,18 +6,16 @@ The call goes out as it is; whether it may be made, and how its errors read, is 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
+from kernel_python.api.asked import Asked
 from kernel_python.api.iterator import ResponseIterator
 from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.process import wire
 from kernel_python.process.child.waiting import call_in
-
-if TYPE_CHECKING:
-    from kernel_python.api.requests import InferenceRequest
 
 __all__ = ["call", "call_and_iterate", "call_async", "call_async_and_iterate"]
 
@@ -58,7 +56,7 @@ class _Future(asyncio.Future[Any]):
             self.set_result(response_of(response or CoreResponse([]), self.instance.zero_copy))
 
 
-def call(request: InferenceRequest, holders: int) -> InferenceResponse:
+def call(request: Asked, holders: int) -> InferenceResponse:
     """Call the model and wait for its response."""
     one = Call()
     # Where a thread of the model's waits, nobody knows whether its execution can go on meanwhile.
@@ -68,7 +66,7 @@ def call(request: InferenceRequest, holders: int) -> InferenceResponse:
     return response_of(one.response, instance.zero_copy)
 
 
-def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterator:
+def call_and_iterate(request: Asked, holders: int) -> ResponseIterator:
     """Call the model and return at once the iterator of its responses."""
     one = Call()
     iterator = ResponseIterator(bls_site(request._site)[0], _as_it_is)
@@ -78,7 +76,7 @@ def call_and_iterate(request: InferenceRequest, holders: int) -> ResponseIterato
     return iterator
 
 
-def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+def call_async(request: Asked, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of its response."""
     loop = asyncio.get_running_loop()
     future = _Future(loop=loop)
@@ -90,7 +88,7 @@ def call_async(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
     return future
 
 
-def call_async_and_iterate(request: InferenceRequest, holders: int) -> asyncio.Future[Any]:
+def call_async_and_iterate(request: Asked, holders: int) -> asyncio.Future[Any]:
     """Call the model and return a future of the iterator of its responses."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_result(call_and_iterate(request, holders))
@@ -101,7 +99,7 @@ def _as_it_is(request: Any, error: Any) -> CoreResponse:
     return CoreResponse([], error)
 
 
-def _call(one: Any, respond: Any, request: InferenceRequest, wait: int) -> Instance:
+def _call(one: Any, respond: Any, request: Asked, wait: int) -> Instance:
     """Put the call down to be sent; return who makes it."""
     instance, batch = bls_site(request._site)
     kernel = instance.kernel

@@ -6,16 +6,33 @@ could be refused: then it is a question, and the server has the words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from kernel_python.api.metrics import MetricKind
 from kernel_python.process import wire
 
-if TYPE_CHECKING:
-    from kernel_python.process.child.remote import Kernel
-
 __all__ = ["CustomMetrics"]
+
+
+class Channel(Protocol):
+    """Where messages to the server go; channel.py has it."""
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send a message, and what was put down before."""
+
+
+class Kernel(Protocol):
+    """The kernel, as far as metrics need it; remote.py has it. `numbers`: of whatever the server has to know again."""
+
+    @property
+    def numbers(self) -> Iterator[int]: ...
+
+    @property
+    def channel(self) -> Channel: ...
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Return what the server answers; raises the ServingError that it answers with."""
 
 
 class CustomMetrics:
