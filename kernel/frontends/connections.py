@@ -18,8 +18,9 @@ __all__ = ["Connections", "ListeningFrontend", "peer_name"]
 class _Connection(Protocol):
     """What a connection can be told, and asked."""
 
-    busy: bool
-    """Whether something is under way on it that its client waits for."""
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way on it that its client waits for."""
 
     def retire(self) -> None:
         """Let the client know, as far as that can be said, that it should go on elsewhere; serve it as before."""

@@ -439,12 +439,12 @@ def test_a_retiring_server_answers_and_closes() -> None:
 def test_an_idle_client_does_not_keep_a_replaced_model(client: Client) -> None:
     message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
     assert client.ask(message).status == client.ask(message).status == 200
-    assert client.connection.template is not None
+    assert client.connection.layout is not None
     client.server.sweep(client.kernel.loop.now)
-    assert client.connection.template is not None
+    assert client.connection.layout is not None
     client.kernel.served["add_sub"] = {}
     client.server.sweep(client.kernel.loop.now)
-    assert client.connection.template is None
+    assert client.connection.layout is None
 
 
 def test_a_request_like_the_last_does_not_slip_past_the_drain(client: Client) -> None:

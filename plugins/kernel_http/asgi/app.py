@@ -144,7 +144,7 @@ class KernelApp:
             with suppress(OSError):
                 await transmit(send, CLIENT_GONE, begun=False, last=True)
             return
-        connection: Any = AsgiConnection(server)
+        connection = AsgiConnection(server)
         server.router.handler(head)(connection, head, json, tail)
         del json, tail  # the request's memory goes with the request
         await connection.run(receive, send)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from kernel_http.connection import replies
 
 if TYPE_CHECKING:
+    from kernel import InferenceRequest
     from kernel_http.asgi.request import Receive, Send
-    from kernel_http.connection.answers import Exchange
+    from kernel_http.connection.exchange import Exchange, Recipe
+    from kernel_http.connection.heads import Head
     from kernel_http.connection.server import Server
 
 __all__ = ["CLIENT_GONE", "LISTEN_AFTER", "SLICE", "AsgiConnection", "transmit"]
@@ -53,12 +55,8 @@ class AsgiConnection:
         "_waiter",
         "barrier",
         "exchanges",
-        "head",
         "is_held_up",
-        "prefix",
         "server",
-        "template",
-        "total",
     )
 
     client = "HTTP by ASGI"
@@ -77,8 +75,7 @@ class AsgiConnection:
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._listener: asyncio.Task[None] | None = None
-        # `head`, `prefix`, `template` and `total` are for what handlers note about the connection's next request, and
-        # `barrier` for what it would have to wait for; there is none.
+        self.barrier = False  # would hold later requests, of which there are none
 
     # --- what exchanges call
 
@@ -99,6 +96,13 @@ class AsgiConnection:
 
     def close_after(self) -> None:
         """There is no further request anyway."""
+
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Recipe) -> None:
+        """The next request may be like this one, but it will not come as bytes."""
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Nobody waits for the request's answer any more."""
+        self.server.kernel.cancel(request)
 
     def release(self) -> None:
         """There is no later request that would have waited."""

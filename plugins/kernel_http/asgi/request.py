@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from kernel_http.connection import replies
-from kernel_http.connection.bodies import Body, Bytes, ChunkedBody
+from kernel_http.connection.bodies import Body, Bytes, ChunkedBody, too_large
 from kernel_http.connection.heads import CHUNKED, Forwarding, Head, HeadError, read_headers
 from kernel_http.connection.server import HEAD_SIZE, HEADS, READ_SIZE
 
@@ -136,7 +136,7 @@ async def read_message(head: Head, server: Server, receive: Receive) -> tuple[by
     if split is None or not 0 <= split <= length:
         split = length
     if (split or length) > server.max_input_size:
-        raise Refusal(replies.error(400, server.too_large(head, length), json=True))
+        raise Refusal(replies.error(400, too_large(head, length, server.max_input_size), json=True))
     if split == length:
         return bytes(data), bytearray()
     return bytes(data[:split]), bytearray(memoryview(data)[split:])
@@ -164,7 +164,7 @@ async def _read_pieces(head: Head, server: Server, message: Message, receive: Re
     if head.content_length not in (CHUNKED, length):
         raise _mismatch(head, length)
     if body.discard:
-        raise Refusal(replies.error(400, server.too_large(head, length), json=True))
+        raise Refusal(replies.error(400, too_large(head, length, server.max_input_size), json=True))
     return body.parts()
 
 

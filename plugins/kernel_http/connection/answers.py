@@ -1,6 +1,6 @@
 """What goes out on a connection: answers in the order of the requests, each once, and the end of the connection.
 
-An Exchange is one request's place in that order. What comes in is protocol.py's business.
+What comes in, and becomes an exchange in that order, is the business of the Connection in protocol.py.
 """
 
 from __future__ import annotations
@@ -11,46 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import peer_name
 from kernel_http.connection import replies
-from kernel_http.connection.heads import Head
+from kernel_http.connection.exchange import Exchange
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
     from kernel_http.connection.server import Server
 
-__all__ = ["Answers", "Exchange"]
-
-
-class Exchange:
-    """One request and its answer. `request` is what to cancel when the client goes."""
-
-    __slots__ = ("connection", "head", "payload", "request")
-
-    def __init__(self, connection: Answers, head: Head) -> None:
-        self.connection: Answers | None = connection
-        self.head = head
-        self.payload: replies.Payload | None = None
-        self.request: InferenceRequest | None = None
-
-    #: The head of the answer has been written: the payload is only the rest of it.
-    begun = False
-
-    @property
-    def client(self) -> str:
-        """Who waits for the answer, as `Kernel.inflight` shows it."""
-        return self.connection.client if self.connection is not None else "an HTTP client that has gone"
-
-    def advance(self) -> None:
-        """It is this exchange's turn, and its answer isn't complete."""
-
-    def answer(self, payload: replies.Payload) -> None:
-        """Send the whole response as soon as it is its turn. The buffers must not change any more."""
-        connection = self.connection
-        if connection is None:
-            return  # the client has gone
-        self.request = None  # breaks the cycle request -> respond -> exchange -> request
-        self.payload = payload
-        if connection.exchanges[0] is self:
-            connection.flush()
+__all__ = ["Answers"]
 
 
 class Answers(asyncio.BufferedProtocol):
@@ -133,6 +100,10 @@ class Answers(asyncio.BufferedProtocol):
             else:
                 self._write_size = size
                 self._write_since = now
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Nobody waits for the request's answer any more."""
+        self.server.kernel.cancel(request)
 
     @property
     def client(self) -> str:

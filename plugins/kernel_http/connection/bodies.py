@@ -13,7 +13,7 @@ import numpy as np
 
 from kernel_http.connection.heads import Head
 
-__all__ = ["Body", "ChunkError", "ChunkedBody"]
+__all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "too_large"]
 
 #: The most memory that is reserved on the strength of a Content-Length alone.
 RESERVE = 64 * 1024 * 1024
@@ -100,6 +100,16 @@ class Body:
         """Return the JSON part and the tail of a complete body (both empty where it was thrown away)."""
         json, tail = self._finished
         return json.tobytes(), tail
+
+
+def too_large(head: Head, length: int, limit: int) -> str:
+    """Say that a body exceeds `--http-max-input-size`, which is `limit`. `length`: of the whole body, in bytes."""
+    if head.json_length == 0:
+        text = f"Raw input has a byte_size ({length} bytes) that exceeds the maximum allowed value of {limit}"
+    else:
+        size = head.json_length if head.json_length is not None and 0 < head.json_length <= length else length
+        text = f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit}"
+    return f"{text} bytes. Use --http-max-input-size to increase the limit."
 
 
 class ChunkError(Exception):

@@ -8,12 +8,12 @@ had happened. On a Unix-domain socket a look is enough.
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Any
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import Any
 
 from kernel_http.connection import replies
-
-if TYPE_CHECKING:
-    from kernel_http.connection.answers import Answers
+from kernel_http.connection.exchange import Exchanges
 
 __all__ = ["EndedTransport", "is_gone"]
 
@@ -22,13 +22,17 @@ PATIENCE = 0.05
 
 
 class EndedTransport:
-    """Stands in for the transport of such a client: sends what of an answer has not been sent ahead."""
+    """Stands in for the transport of such a client: sends what of an answer has not been sent ahead.
 
-    def __init__(self, connection: Answers, transport: Any) -> None:
-        self._connection = connection
+    `exchanges`: what the client may still wait for. `flush`: writes the answers that are complete.
+    """
+
+    def __init__(self, transport: Any, exchanges: Exchanges, flush: Callable[[], None], loop: AbstractEventLoop) -> None:
         self._inner = transport
+        self._exchanges = exchanges
+        self._flush = flush
         self._ahead = 0  # bytes of the next answer that have been sent
-        self._loop = connection.server.kernel.loop
+        self._loop = loop
         self._loop.call_later(PATIENCE, self._look, PATIENCE)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,13 +48,13 @@ class EndedTransport:
 
     def _look(self, delay: float) -> None:
         """Cut off a client that has gone, which cancels its requests; otherwise see whether it takes the next byte."""
-        if self._inner.is_closing() or not self._connection.exchanges:
+        if self._inner.is_closing() or not self._exchanges:
             return
         if is_gone(self._inner.get_extra_info("socket")):
             self._inner.abort()
             return
-        self._connection.server.outbox.flush()  # earlier answers go first
-        exchange = self._connection.exchanges[0]
+        self._flush()  # earlier answers go first
+        exchange = self._exchanges[0]
         start = replies.start_of(exchange.head.http10)
         if not exchange.begun and self._ahead < len(start):
             self._inner.write(start[self._ahead : self._ahead + 1])

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import httptools
 
 from kernel_http.connection.compression import accepted
-
-if TYPE_CHECKING:
-    from kernel_http.connection.routes import Route
 
 __all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
 
@@ -50,7 +46,9 @@ class Head:
     absent; `json_length_error`: the words for one that is no number. `plain`: HTTP/1.1, connection kept, not HEAD: the
     response goes out as it is. `forwarded`: headers that become request parameters.
     `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
-    `headers`: all of them as they came. `route`, `refusal`, `model`, `version` and `region` are the router's.
+    `headers`: all of them as they came. The router fills in the rest: `route`, the name of the route, or `refusal`, the whole
+    response to what isn't served; `json_errors`, whether the route tells errors as application/json from the start; and what the
+    path names, "" for nothing: `model`, `version`, `region`.
     """
 
     __slots__ = (
@@ -66,6 +64,7 @@ class Head:
         "head_only",
         "headers",
         "http10",
+        "json_errors",
         "json_length",
         "json_length_error",
         "method",
@@ -96,7 +95,8 @@ class Head:
         self.forwarded: tuple[tuple[str, str], ...] = ()
         self.forward_error = ""
         self.headers: Sequence[tuple[bytes, bytes]] = ()
-        self.route: Route | None = None
+        self.route = ""
+        self.json_errors = False
         self.refusal: bytes | None = None
         self.model = ""
         self.version = ""
@@ -190,17 +190,24 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
                 accept += b"," + value
             case b"inference-header-content-length":
                 _set_json_length(head, value.strip())
-    options = {option.strip() for option in connection.split(b",")}
-    head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
-    if chunked:
-        head.content_length = CHUNKED
-        head.close = head.close or announced or head.http10
+    _note_framing(head, {option.strip() for option in connection.split(b",")}, chunked, announced)
     head.accept = accepted(accept.decode("latin-1")) if accept else ""
     head.coded = bool(head.accept) or head.encoding not in ("", "identity")
     head.plain = not (head.close or head.http10 or head.head_only)
     if forwarding is not None:
         names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]
         forwarding(names, head)
+
+
+def _note_framing(head: Head, options: set[bytes], chunked: bool, announced: bool) -> None:
+    """Note how the body ends, and whether the connection ends after the answer.
+
+    `options`: of the header Connection. `announced`: there is a Content-Length.
+    """
+    head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
+    if chunked:
+        head.content_length = CHUNKED
+        head.close = head.close or announced or head.http10
 
 
 def _set_json_length(head: Head, value: bytes) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Answers, Exchange
-from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError
+from kernel_http.connection.answers import Answers
+from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, too_large
 from kernel_http.connection.ended import EndedTransport
+from kernel_http.connection.exchange import Exchange, Recipe
 from kernel_http.connection.heads import CHUNKED, Head, HeadError
 
 if TYPE_CHECKING:
@@ -28,8 +29,25 @@ MAX_HEAD = 64 * 1024
 #: A body that grows by less than this within the time-out is cut off, as is one that is not complete.
 PROGRESS = 64 * 1024
 
+#: The longest request that is recognised by its bytes alone: head and body.
+MAX_LAYOUT = 64 * 1024
+
 #: How long a refused client may go on sending before its connection is torn down.
 LINGER = 5.0
+
+
+class Layout:
+    """How the bytes of a request divide, if it is like the last: `prefix`, its head and JSON part, is the same, the rest of
+    `total` bytes is a new tail. What such a request means, `recipe` knows.
+    """
+
+    __slots__ = ("head", "prefix", "recipe", "total")
+
+    def __init__(self, head: Head, prefix: bytes, total: int, recipe: Recipe) -> None:
+        self.head = head
+        self.prefix = prefix
+        self.total = total
+        self.recipe = recipe
 
 
 class Connection(Answers):
@@ -44,21 +62,14 @@ class Connection(Answers):
         "_scanned",
         "barrier",
         "began",
-        "head",
-        "prefix",
-        "template",
-        "total",
+        "layout",
     )
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self.barrier = False  # an operation runs that later requests must wait for
         self.began = 0.0  # when the message began to come in that is being handed over, 0.0: just now
-        # The last request that may be repeated byte for byte: its head, head and JSON part, whole length, and meaning.
-        self.head: Head | None = None
-        self.prefix = b""
-        self.total = 0
-        self.template: Any = None
+        self.layout: Layout | None = None  # of the last request, where the next one may be recognised by it
         self._body: Body | ChunkedBody | None = None  # the body that is arriving
         self._rest = bytearray()  # bytes that can't be used yet
         self._scanned = 0  # how much of them has no end of a head
@@ -87,7 +98,7 @@ class Connection(Answers):
             request, exchange.request = exchange.request, None
             if request is not None:
                 self.server.kernel.cancel(request)
-        self._body = self.template = None
+        self._body = self.layout = None
         self._rest = bytearray()
 
     def eof_received(self) -> bool:
@@ -103,7 +114,9 @@ class Connection(Answers):
             self._body = None
             self._rest.clear()
             self._since = 0.0
-            self._transport = EndedTransport(self, self._transport)
+            self._transport = EndedTransport(
+                self._transport, self.exchanges, self.server.outbox.flush, self.server.kernel.loop
+            )
             self._write = self._transport.write
         return True
 
@@ -152,14 +165,15 @@ class Connection(Answers):
                     self._blocked = True
                     self._transport.pause_reading()
                     break
-                if self.template is not None:
-                    stop = at + self.total
-                    if stop <= end and data.startswith(self.prefix, at):
-                        tail = data[at + len(self.prefix) : stop]
+                layout = self.layout
+                if layout is not None:
+                    stop = at + layout.total
+                    if stop <= end and data.startswith(layout.prefix, at):
+                        tail = data[at + len(layout.prefix) : stop]
                         if self._since:
                             self._since = 0.0
                             self._scanned = 0
-                        if self.template.repeat(self, tail):
+                        if layout.recipe.repeat(self, layout.head, tail):
                             at = stop
                             continue
                 taken = self._begin(data, at, end)
@@ -244,7 +258,7 @@ class Connection(Answers):
     def _complete(self, body: Body | ChunkedBody) -> None:
         head = body.head
         if body.discard:
-            message = self.server.too_large(head, body.length)
+            message = too_large(head, body.length, self.server.max_input_size)
             self._dispatch_error(head, head.refusal or replies.error(400, message, json=True))
         else:
             self.began = body.began
@@ -278,6 +292,14 @@ class Connection(Answers):
         self._lingering = True
         self._dispatch_error(self.server.refused_head, replies.error(status, message, json=False))
 
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Recipe) -> None:
+        """Recognise the next request by its bytes, if it is like this one, and have `recipe` repeat it."""
+        if head.plain and not head.expect and head.content_length != CHUNKED and not self.server.retiring:
+            prefix = head.block + json
+            total = len(prefix) + tail_size
+            if total <= MAX_LAYOUT:
+                self.layout = Layout(head, prefix, total, recipe)
+
     def release(self) -> None:
         """Let later requests through again, after an operation with `barrier`."""
         self.barrier = False
@@ -300,13 +322,13 @@ class Connection(Answers):
 
     def retire(self) -> None:
         """Let the next answer be the last: the one that is awaited, or one more where the client waits for none."""
-        self.template = None  # what is like the last request is no longer taken without a look
+        self.layout = None  # from now on each request is looked at: its answer may have to be the connection's last
         if self.exchanges and self._body is None and not self._rest:
             self._closing = True
 
     def drain(self) -> None:
         """Take no further request; close as soon as the last answer is out."""
-        self.template = None
+        self.layout = None
         if self._closing:
             return
         if self._body is not None or self._rest:
@@ -317,9 +339,9 @@ class Connection(Answers):
 
     def sweep(self, now: float, limit: float) -> None:
         """Cut off a client that does not send what it began, or does not take what it is sent."""
-        template = self.template
-        if template is not None and template.generation != self.server.kernel.generation:
-            self.template = None  # perhaps a model's that was replaced: an idle client must not keep it in memory
+        layout = self.layout
+        if layout is not None and layout.recipe.generation != self.server.kernel.generation:
+            self.layout = None  # perhaps its model has been replaced: an idle client must not keep that in memory
         if self._lingering:
             if not self.exchanges and now - self._since > min(limit, LINGER):
                 self._transport.abort()

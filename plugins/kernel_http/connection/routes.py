@@ -9,18 +9,16 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kernel_http.connection import replies
+from kernel_http.connection.exchange import ClientConnection
 from kernel_http.connection.heads import Head
-
-if TYPE_CHECKING:
-    from kernel_http.connection.protocol import Connection
 
 __all__ = ["Handler", "Route", "Router"]
 
 #: `handler(connection, head, json, tail)`: open an exchange on the connection and see to it that it is answered once.
-Handler = Callable[["Connection", Head, bytes, Any], None]
+Handler = Callable[[ClientConnection, Head, bytes, Any], None]
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+))?"
 _MODEL = rf"/v2/models/(?P<model>[^/]+){_VERSION}"
@@ -85,8 +83,7 @@ class Router:
         self._rows = [(route, re.compile(route.pattern).fullmatch) for route in ROUTES]
 
     def handler(self, head: Head) -> Handler:
-        assert head.route is not None
-        return self._handlers[head.route.name]
+        return self._handlers[head.route]
 
     def resolve(self, head: Head) -> None:
         """Fill `head.route` and what its path names, or `refusal` with the response to what isn't served."""
@@ -103,7 +100,8 @@ class Router:
                 head.refusal = replies.error(405, "Method Not Allowed", json=route.json)
                 return
             groups = found.groupdict()
-            head.route = route
+            head.route = route.name
+            head.json_errors = route.json
             head.model = groups.get("model") or ""
             head.version = groups.get("version") or ""
             head.region = groups.get("region") or ""

@@ -5,16 +5,15 @@ One per front end and loop; everything here runs on the loop's thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kernel import Connections
 from kernel_http.connection.heads import Forwarding, Head, parse_head
 from kernel_http.connection.outbox import Outbox
+from kernel_http.connection.routes import Router
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_http.connection.protocol import Connection
-    from kernel_http.connection.routes import Router
 
 __all__ = ["Server"]
 
@@ -30,7 +29,22 @@ SLOW_CLIENT_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
 
 
-class Server(Connections["Connection"]):
+class OpenConnection(Protocol):
+    """What the server tells its connections, and asks them; Connection says what each is."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def retire(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def sweep(self, now: float, limit: float, /) -> None: ...
+
+
+class Server(Connections[OpenConnection]):
     """The state shared by the connections of one front end."""
 
     def __init__(
@@ -67,16 +81,6 @@ class Server(Connections["Connection"]):
             self.heads[block] = head
         return head
 
-    def too_large(self, head: Head, length: int) -> str:
-        """Say that a body exceeds `--http-max-input-size`; `length` is the whole body's."""
-        limit = self.max_input_size
-        if head.json_length == 0:
-            text = f"Raw input has a byte_size ({length} bytes) that exceeds the maximum allowed value of {limit}"
-        else:
-            size = head.json_length if head.json_length is not None and 0 < head.json_length <= length else length
-            text = f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit}"
-        return f"{text} bytes. Use --http-max-input-size to increase the limit."
-
-    def look_at(self, connection: Connection, now: float) -> None:
+    def look_at(self, connection: OpenConnection, now: float) -> None:
         """Cut off a client that is too slow."""
         connection.sweep(now, self._slow_client_seconds)

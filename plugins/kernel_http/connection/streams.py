@@ -6,14 +6,9 @@ else is held up by that. A client that lets too much wait is cut off, and its re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-
-if TYPE_CHECKING:
-    from kernel_http.connection.answers import Answers
 
 __all__ = ["MAX_WAITING", "StreamExchange"]
 
@@ -31,7 +26,7 @@ class StreamExchange(Exchange):
 
     __slots__ = ("_size", "_status", "_waiting", "begun")
 
-    def __init__(self, connection: Answers, head: Head) -> None:
+    def __init__(self, connection: ClientConnection, head: Head) -> None:
         super().__init__(connection, head)
         self.begun = False
         self._status = 0  # of the first piece
@@ -86,4 +81,4 @@ class StreamExchange(Exchange):
         if connection is not None:
             connection.abort()
             if request is not None:
-                connection.server.kernel.cancel(request)
+                connection.cancel(request)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, classify
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
 from kernel_http.connection.compression import compressed
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.inference.encode import Replies, encode, encode_placed
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernel import Span
-    from kernel_http.connection.protocol import Connection
     from kernel_http.inference.reader import Reader
 
 __all__ = ["InferExchange", "WorkedExchange"]
@@ -36,7 +35,7 @@ class InferExchange(Exchange):
 
     __slots__ = ("binary", "replies")
 
-    def __init__(self, connection: Connection, head: Head, binary: bool | frozenset[str], replies: Replies) -> None:
+    def __init__(self, connection: ClientConnection, head: Head, binary: bool | frozenset[str], replies: Replies) -> None:
         self.connection = connection
         self.head = head
         self.payload = None
@@ -64,7 +63,7 @@ class WorkedExchange(InferExchange):
 
     __slots__ = ("classes", "model", "spans")
 
-    def __init__(self, connection: Connection, head: Head, reader: Reader, replies: Replies) -> None:
+    def __init__(self, connection: ClientConnection, head: Head, reader: Reader, replies: Replies) -> None:
         super().__init__(connection, head, reader.binary, replies)
         self.classes = reader.classes
         self.spans = reader.spans
@@ -91,7 +90,7 @@ class WorkedExchange(InferExchange):
         elif (len(payload) if isinstance(payload, bytes) else sum(map(len, payload))) <= COMPRESSED_ON_LOOP:
             self.answer(compressed(payload, coding))
         else:
-            loop = self.connection.server.kernel.loop
+            loop = self.model.kernel.loop
             loop.run_in_executor(None, compressed, payload, coding).add_done_callback(self._compressed)
 
     def _compressed(self, done: asyncio.Future[bytes]) -> None:

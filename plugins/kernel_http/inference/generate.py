@@ -15,9 +15,9 @@ import msgspec
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
+from kernel_http.connection.bodies import too_large
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.connection.protocol import Connection
 from kernel_http.connection.streams import StreamExchange
 from kernel_http.inference.body import custom_value, text_of
 from kernel_http.inference.reader import Reader
@@ -51,14 +51,14 @@ class Generate:
         self.max_input_size = max_input_size
         self.stream = stream
 
-    def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def __call__(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange: OneExchange | EventExchange
         exchange = EventExchange(connection, head) if self.stream else OneExchange(connection, head)
         connection.exchanges.append(exchange)
         if self.stream and head.http10:
             connection.close_after()  # the end of the connection is the end of the stream
         try:
-            request = self._read(connection, head, json + bytes(tail) if len(tail) else json, exchange.respond)
+            request = self._read(head, json + bytes(tail) if len(tail) else json, exchange.respond)
         except ServingError as error:
             exchange.answer(replies.error_of(error, json=True))
             return
@@ -71,14 +71,14 @@ class Generate:
             arrived(connection, head, request)
         request.model.enqueue(request)
 
-    def _read(self, connection: Connection, head: Head, body: bytes, respond: Respond) -> InferenceRequest:
+    def _read(self, head: Head, body: bytes, respond: Respond) -> InferenceRequest:
         """Return the request, checked by its model. Raises ServingError."""
         model = self.kernel.model(head.model, head.version)
         if head.encoding not in ("", "identity"):
             raise ServingError(Code.INVALID_ARG, "Unsupported content-encoding, only 'identity' is supported.")
         if len(body) > self.max_input_size:
-            raise ServingError(Code.INVALID_ARG, connection.server.too_large(head, len(body)))
-        reader = FlatReader(model, head, self.max_input_size)
+            raise ServingError(Code.INVALID_ARG, too_large(head, len(body), self.max_input_size))
+        reader = FlatReader(self.kernel, model, head, self.max_input_size)
         reader.read(body, b"")
         request = InferenceRequest(
             head.model,
@@ -217,7 +217,7 @@ class OneExchange(Exchange):
 
     __slots__ = ("_first",)
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: ClientConnection, head: Head) -> None:
         super().__init__(connection, head)
         self._first: tuple[int, bytes] | None = None
 
@@ -231,7 +231,7 @@ class OneExchange(Exchange):
                 request = None if final else self.request
                 self._answer(400, replies.error_body(NOT_ONE))
                 if request is not None:  # nobody wants what else it says
-                    connection.server.kernel.cancel(request)
+                    connection.cancel(request)
                 return
             self._first = rendered(response)
         if final:

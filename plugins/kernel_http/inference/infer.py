@@ -13,10 +13,9 @@ import numpy as np
 
 from kernel import Code, InferenceRequest, ServingError, Tensor, strings_of, unpacked
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
 from kernel_http.connection.compression import CODINGS, OFFER, decompressed
-from kernel_http.connection.heads import CHUNKED, Head
-from kernel_http.connection.protocol import Connection
+from kernel_http.connection.exchange import ClientConnection, Exchange
+from kernel_http.connection.heads import Head
 from kernel_http.inference.answers import InferExchange, WorkedExchange
 from kernel_http.inference.encode import Replies
 from kernel_http.inference.reader import Reader
@@ -32,9 +31,6 @@ log = logging.getLogger(__name__)
 #: Bounds of a model's templates: how many, and how long a JSON part may be.
 TEMPLATES = 256
 TEMPLATE_SIZE = 4096
-
-#: The longest request that is recognised by its bytes alone, head included.
-PREFIX_SIZE = 64 * 1024
 
 
 class Memory:
@@ -90,10 +86,8 @@ class Template:
         self.rows = request.batch_size
         self.wanted = request.wanted
 
-    def repeat(self, connection: Connection, tail: Any) -> bool:
+    def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
         """Serve a request with the same head and JSON part as the last. False: the model is another one now."""
-        head = connection.head
-        assert head is not None
         kernel = self.inference.kernel
         if self.generation != kernel.generation:
             if not self.model.is_meant_by(head.model, head.version):
@@ -102,7 +96,7 @@ class Template:
         self.launch(connection, head, tail)
         return True
 
-    def launch(self, connection: Connection, head: Head, tail: Any) -> None:
+    def launch(self, connection: ClientConnection, head: Head, tail: Any) -> None:
         """Make the request from its tail and hand it to the model. `tail` belongs to the request from here on."""
         exchange = InferExchange(connection, head, self.binary, self.replies)
         connection.exchanges.append(exchange)
@@ -149,7 +143,7 @@ class Inference:
         self.kernel = kernel
         self.max_input_size = max_input_size
 
-    def __call__(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def __call__(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         if head.coded:
             self._coded(connection, head, json, tail)
             return
@@ -163,7 +157,7 @@ class Inference:
         if template is None or template.size != len(tail) or head.forward_error:
             self._first(connection, head, json, tail, model, memory)
             return
-        self._remember(connection, head, json, len(tail), template)
+        connection.remember(head, json, len(tail), template)
         template.launch(connection, head, tail)
 
     def _memory(self, model: Model) -> Memory:
@@ -172,7 +166,7 @@ class Inference:
             memory = model.attachments[Inference] = Memory(model)
         return memory
 
-    def _coded(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def _coded(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         """Serve a request that is compressed, or whose answer is to be; it is always read anew."""
         try:
             model = self._admit(head, None)
@@ -208,25 +202,15 @@ class Inference:
                 )
         return model
 
-    def _refuse(self, connection: Connection, head: Head, error: ServingError, *, json: bool) -> None:
+    def _refuse(self, connection: ClientConnection, head: Head, error: ServingError, *, json: bool) -> None:
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
         exchange.answer(replies.error_of(error, json=json))
 
-    def _remember(self, connection: Connection, head: Head, json: bytes, tail_size: int, template: Template) -> None:
-        """Let the connection recognise the next such request by its bytes."""
-        if head.plain and not head.expect and head.content_length != CHUNKED and not connection.server.retiring:
-            total = len(head.block) + len(json) + tail_size
-            if total <= PREFIX_SIZE:
-                connection.head = head
-                connection.prefix = head.block + json
-                connection.total = total
-                connection.template = template
-
-    def _first(self, connection: Connection, head: Head, json: bytes, tail: Any, model: Model, memory: Memory) -> None:
+    def _first(self, connection: ClientConnection, head: Head, json: bytes, tail: Any, model: Model, memory: Memory) -> None:
         """Serve a request whose JSON part isn't known: read it, have it checked, and perhaps remember it."""
         try:
-            reader = Reader(model, head, self.max_input_size)
+            reader = Reader(self.kernel, model, head, self.max_input_size)
             reader.read(json, tail)
             exchange: InferExchange
             if reader.classes or reader.spans or head.accept:
@@ -249,7 +233,7 @@ class Inference:
             if len(memory.templates) >= TEMPLATES:
                 memory.templates.clear()
             memory.templates[json] = template = Template(self, reader, request, memory.replies)
-            self._remember(connection, head, json, len(tail), template)
+            connection.remember(head, json, len(tail), template)
         exchange.request = request
         connection.exchanges.append(exchange)
         if model.tracing is not None:

@@ -40,7 +40,7 @@ from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
 
 if TYPE_CHECKING:
-    from kernel import Model, Respond
+    from kernel import Kernel, Model, Respond
 
 __all__ = ["Reader"]
 
@@ -52,7 +52,8 @@ class Reader:
     reference only finds after the model's check.
     """
 
-    def __init__(self, model: Model, head: Head, max_input_size: int) -> None:
+    def __init__(self, kernel: Kernel, model: Model, head: Head, max_input_size: int) -> None:
+        self.kernel = kernel
         self.model = model
         self.head = head
         self.max_input_size = max_input_size
@@ -86,7 +87,7 @@ class Reader:
             self.requested = list(outputs)
             self.binary = frozenset(name for name, output in outputs.items() if output.binary)
             self.classes = {name: output.classes for name, output in outputs.items() if output.classes}
-            span_of = self.model.kernel.shared_memory.span
+            span_of = self.kernel.shared_memory.span
             self.spans = {name: span_of(*output.region) for name, output in outputs.items() if output.region is not None}
         self.repeatable = (
             not (self.id or self.classes or self.spans) and len(self.plan) == len(self.inputs) and self.deferred is None
@@ -157,7 +158,7 @@ class Reader:
 
     def _from_region(self, name: str, datatype: str, shape: tuple[int, ...], region: tuple[str, int, int]) -> Any:
         """Return the input's array, a copy: models may write to it, and the client to its region."""
-        span = self.model.kernel.shared_memory.span(*region)
+        span = self.kernel.shared_memory.span(*region)
         dtype = DATATYPES[datatype]
         expected = prod(shape) * dtype.itemsize
         if datatype != "BYTES" and expected != span.byte_size:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
+    from kernel_http.connection.exchange import ClientConnection
     from kernel_http.connection.heads import Head
-    from kernel_http.connection.protocol import Connection
 
 __all__ = ["arrived"]
 
 
-def arrived(connection: Connection, head: Head, request: InferenceRequest) -> None:
+def arrived(connection: ClientConnection, head: Head, request: InferenceRequest) -> None:
     """Tell of a checked request whose model's `tracing` is not None."""
     parent = ""
     for name, value in head.headers:

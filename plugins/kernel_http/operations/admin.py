@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import EXTENSIONS, Code, ServingError, model_metadata
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.connection.protocol import Connection
 from kernel_http.inference.body import flag_of
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
 from kernel_http.operations.operation import Operation, at_once, read_object
@@ -65,7 +64,7 @@ class Admin:
     def ready(self, head: Head, body: bytes) -> bytes:
         return replies.OK_EMPTY if self.kernel.is_ready() else replies.REQUEST_ERROR
 
-    def model_ready(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def model_ready(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         """Not ready, unknown model, unknown version: all the same (spec http_protocol 2.4). The model itself may have a say."""
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
@@ -120,7 +119,7 @@ class Admin:
         self.kernel.unload(head.model, dependents=dependents)
         return replies.EMPTY_JSON
 
-    def load(self, connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def load(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         """Load a model, and hold back what else the connection sends until that is done."""
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
@@ -129,7 +128,7 @@ class Admin:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load(self, connection: Connection, exchange: Exchange, body: bytes) -> None:
+    async def _load(self, connection: ClientConnection, exchange: Exchange, body: bytes) -> None:
         try:
             config, files = load_overrides(read_load_parameters(body))
             await self.kernel.load(exchange.head.model, config=config, files=files)

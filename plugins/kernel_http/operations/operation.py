@@ -13,9 +13,8 @@ import msgspec
 
 from kernel import ServingError
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Exchange
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.connection.protocol import Connection
 from kernel_http.json.errors import read_again
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _decode = msgspec.json.Decoder().decode
 def at_once(operation: Operation) -> Handler:
     """Return the handler that answers with what `operation` returns or raises."""
 
-    def handler(connection: Connection, head: Head, json: bytes, tail: Any) -> None:
+    def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
         exchange.answer(_answer_of(operation, head, json if not len(tail) else json + bytes(tail)))
@@ -43,14 +42,13 @@ def at_once(operation: Operation) -> Handler:
 
 
 def _answer_of(operation: Operation, head: Head, body: bytes) -> bytes:
-    assert head.route is not None
     try:
         return operation(head, body)
     except ServingError as error:
-        return replies.error_of(error, json=head.route.json)
+        return replies.error_of(error, json=head.json_errors)
     except Exception as error:
         log.exception("%s failed", head.path)
-        return replies.error(500, f"{type(error).__name__}: {error}", json=head.route.json)
+        return replies.error(500, f"{type(error).__name__}: {error}", json=head.json_errors)
 
 
 def read_document(body: bytes) -> dict[str, Any]:
