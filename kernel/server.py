@@ -43,7 +43,7 @@ from kernel.observability.tracer import APP, Tracer
 from kernel.plugins import Plugins
 from kernel.registry.entries import Failure
 from kernel.registry.polling import Poller
-from kernel.registry.registry import ModelIndex, Registry, Wish
+from kernel.registry.registry import LoadRequest, ModelIndex, Registry
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond, nobody
@@ -318,7 +318,7 @@ class Kernel:
             model.check(request)
         except ServingError as error:
             if request.parent is not None and error.code is not Code.INVALID_ARG:
-                held = self._registry.arrivals.hold(request, error, self.submit)
+                held = self._registry.pending_loads.hold(request, error, self.submit)
                 if held is None:
                     return
                 error = held
@@ -704,7 +704,7 @@ class Kernel:
         it could only wait for in vain. On the loop.
         """
         self._check_loads("load")
-        await self._registry.load(name, Wish(config, files), within)
+        await self._registry.load(name, LoadRequest(config, files), within)
 
     def unload(self, name: str, *, dependents: bool = False) -> Awaitable[None]:
         """Refuse new requests for the model from now on, finish what it has, then finalize it; returns at once.

@@ -84,7 +84,7 @@ class ProcessLog:
         """Log by `options` from now on; where to stays as it is."""
         self._handler.setFormatter(Formatter(options.format))
         self._chosen.options = options
-        # Other libraries' debugging is nobody's wish; `--log-verbose` is about the kernel, its plugins and their models.
+        # Other libraries' debugging is not wanted; `--log-verbose` is about the kernel, its plugins and their models.
         for name in {"kernel", *(name.partition(".")[0] for name in logging.root.manager.loggerDict)}:
             if name.startswith("kernel"):
                 logging.Logger.setLevel(logging.getLogger(name), logging.DEBUG if options.verbose else logging.INFO)

@@ -14,13 +14,13 @@ from kernel.errors import ServingError
 from kernel.models.warming import warmed_by
 from kernel.requests.request import InferenceRequest
 
-__all__ = ["Arrivals", "Coming"]
+__all__ = ["Coming", "PendingLoads"]
 
 #: What one operation is still at: the names of the models, each with those that it, an ensemble, consists of.
 Coming = dict[str, set[str]]
 
 
-class Arrivals:
+class PendingLoads:
     """The models that are being loaded in one kernel, and the calls that wait for them."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What models are to be loaded, and what their files say: from wishes to plans.
+"""What models are to be loaded, and what their files say: from load requests to plans.
 
 In explicit mode an ensemble brings along what it consists of. What is wrong with a model's files changes nothing for what
 serves, and can be read in the index. Files are read on load threads.
@@ -17,11 +17,11 @@ from kernel.registry.catalog import Catalog
 from kernel.registry.loading import Loader
 from kernel.repository.plans import LoadPlan, NotRead
 
-__all__ = ["Reader", "Wish", "Work"]
+__all__ = ["LoadRequest", "Reader", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LoadRequest:
     """How a model is to be loaded: from its repository, with another config, or from files that come along.
 
     Apps make it out of what they have: raises ServingError where that is something else.
@@ -75,23 +75,23 @@ class Reader:
         self._brings_along = brings_along
         self._parallel = parallel
 
-    async def read(self, wishes: Mapping[str, Wish]) -> Work:
+    async def read(self, asked: Mapping[str, LoadRequest]) -> Work:
         """Plan what was asked for, in explicit mode also what ensembles consist of, where it is there."""
         work = Work()
         entries = self._catalog.entries
         limit = asyncio.Semaphore(self._parallel)
 
-        async def plan(name: str, wish: Wish) -> None:
+        async def plan(name: str, load: LoadRequest) -> None:
             try:
                 async with limit:
-                    work.plans[name] = await self._plan(name, wish)
+                    work.plans[name] = await self._plan(name, load)
             except ServingError as error:
                 work.failures[name] = error
 
-        pending = dict(wishes)
+        pending = dict(asked)
         while pending:
-            await asyncio.gather(*(plan(name, wish) for name, wish in pending.items()))
-            for name in pending.keys() & wishes.keys():
+            await asyncio.gather(*(plan(name, load) for name, load in pending.items()))
+            for name in pending.keys() & asked.keys():
                 self._catalog.ask(name)
             steps = {step.model_name for config in work.ensembles().values() for step in config.ensemble or ()}
             missing = steps - work.plans.keys() - work.failures.keys() if self._brings_along else set()
@@ -102,15 +102,15 @@ class Reader:
                 # What came with its own files stays as it is; what is nowhere, the check of the ensembles tells.
                 if sightings[name].paths and not (entry is not None and entry.serves and entry.seen is None):
                     work.composing.add(name)
-                    pending[name] = Wish(None if entry is None else entry.config)
+                    pending[name] = LoadRequest(None if entry is None else entry.config)
                     self._catalog.need(name)
         return work
 
-    async def _plan(self, name: str, wish: Wish) -> LoadPlan:
+    async def _plan(self, name: str, load: LoadRequest) -> LoadPlan:
         """Read what is to be loaded; a mistake changes nothing for what serves, and can be read in the index."""
-        sighting, plan = await self._loader.in_thread(self._loader.read, name, wish.config, wish.files)
+        sighting, plan = await self._loader.in_thread(self._loader.read, name, load.config, load.files)
         if isinstance(plan, LoadPlan):
-            self._catalog.read(name, wish.config, sighting)
+            self._catalog.read(name, load.config, sighting)
             return plan
         if isinstance(plan, NotRead) and plan.code is Code.NOT_FOUND:
             self._catalog.unknown(name)

@@ -19,14 +19,14 @@ from kernel.registry.claims import Claims
 from kernel.registry.dependents import by_dependency, related_to
 from kernel.registry.entries import Failure, ModelIndex
 from kernel.registry.loading import Loader
-from kernel.registry.pending_loads import Arrivals, Coming
-from kernel.registry.reading import Reader, Wish, Work
+from kernel.registry.pending_loads import Coming, PendingLoads
+from kernel.registry.reading import LoadRequest, Reader, Work
 from kernel.registry.rollout import Rollout
 from kernel.repository.overrides import check_model_name, remove_left_behind
 from kernel.repository.plans import LoadPlan, StartFailed, behind
 from kernel.repository.repository import FileRepository
 
-__all__ = ["ModelIndex", "Registry", "Wish"]
+__all__ = ["LoadRequest", "ModelIndex", "Registry"]
 
 log = logging.getLogger("kernel")
 
@@ -65,7 +65,7 @@ class Registry:
         self._rollout = Rollout(kernel, self.catalog, self.loader)
         self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
         self._claims = Claims()
-        self.arrivals = Arrivals()
+        self.pending_loads = PendingLoads()
         self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
         self._explicit = explicit
         self._load_models = load_models
@@ -104,7 +104,7 @@ class Registry:
                         "Wildcard model name '*' must be the ONLY startup model if specified at all.",
                     )
                 names = found
-        failures = await self.bring_up({name: Wish() for name in sorted(names)})
+        failures = await self.bring_up({name: LoadRequest() for name in sorted(names)})
         for name, error in failures.items():
             self.catalog.entry(name)
             log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
@@ -120,7 +120,7 @@ class Registry:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
         catalog = self.catalog
         self._rollout.stopping = True
-        self.arrivals.give_up()
+        self.pending_loads.give_up()
         self.loader.stop()
         deadline = self._kernel.clock() + timeout
         for model in catalog.ready_models():
@@ -147,7 +147,7 @@ class Registry:
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
-    async def load(self, name: str, wish: Wish, within: str) -> None:
+    async def load(self, name: str, load: LoadRequest, within: str) -> None:
         """Load one model as a client asks for it. `within`: the model whose own load makes this call."""
         self._check_usable()
         self.check_mode()
@@ -155,9 +155,9 @@ class Registry:
             raise _exiting()
         check_model_name(name)
         names = [name]
-        if self.loader.repositories.namespacing and not wish.files:  # elsewhere the claim is made before anybody else's turn
+        if self.loader.repositories.namespacing and not load.files:  # elsewhere the claim is made before anybody else's turn
             names = await self.loader.in_thread(self.loader.repositories.meant_by, name)
-        failures = await self.bring_up(dict.fromkeys(names, wish), within)
+        failures = await self.bring_up(dict.fromkeys(names, load), within)
         for one in names:
             if one not in failures:
                 log.info("model '%s' is loaded: version %s", one, self._versions(one))
@@ -174,7 +174,7 @@ class Registry:
     async def update(self, names: Collection[str]) -> dict[str, ServingError]:
         """Load models whose files have changed, each as it was last asked for; return why which ones failed."""
         entries = self.catalog.entries
-        return await self.bring_up({name: Wish(entries[name].config if name in entries else None) for name in names})
+        return await self.bring_up({name: LoadRequest(entries[name].config if name in entries else None) for name in names})
 
     def groups(self, names: Collection[str]) -> list[set[str]]:
         """Return the names in groups of which none can touch another. With a model that is new there is one: who knows."""
@@ -191,14 +191,14 @@ class Registry:
             groups.append((members, related))
         return [members for members, _ in groups]
 
-    async def bring_up(self, wishes: Mapping[str, Wish], within: str = "") -> dict[str, ServingError]:
+    async def bring_up(self, asked: Mapping[str, LoadRequest], within: str = "") -> dict[str, ServingError]:
         """Load several models, some at a time, and what follows from that; return why which ones failed."""
-        with self.arrivals.expecting(wishes) as coming:
-            failures = await self._bring_up(wishes, within, coming)
-        return {name: error for name, error in failures.items() if name in wishes}
+        with self.pending_loads.expecting(asked) as coming:
+            failures = await self._bring_up(asked, within, coming)
+        return {name: error for name, error in failures.items() if name in asked}
 
-    async def _bring_up(self, wishes: Mapping[str, Wish], within: str, coming: Coming) -> dict[str, ServingError]:
-        names = self._related(wishes)
+    async def _bring_up(self, asked: Mapping[str, LoadRequest], within: str, coming: Coming) -> dict[str, ServingError]:
+        names = self._related(asked)
         while True:
             if within and (taken := self._claims.taken_with(within, names)):
                 words = f"a related model '{min(taken)}' to a load/unload request is currently loading or unloading"
@@ -206,15 +206,15 @@ class Registry:
             async with self._claims.hold(names):
                 if self._rollout.stopping:
                     raise _exiting()
-                work = await self._reader.read(wishes)
-                related = self._related({*wishes, *work.plans}, work.plans)
+                work = await self._reader.read(asked)
+                related = self._related({*asked, *work.plans}, work.plans)
                 if related <= names:
                     await self._carry_out(work, coming)
                     break
             work.discard()  # it will be read again
             names |= related
         failures = work.failures
-        for name in {*wishes, *failures} & self.catalog.entries.keys():
+        for name in {*asked, *failures} & self.catalog.entries.keys():
             failed = failures.get(name)
             told = None
             if failed is not None:
@@ -259,7 +259,7 @@ class Registry:
 
         async def model(plan: LoadPlan) -> None:
             await one(plan)
-            self.arrivals.settle(coming, plan.config.name)
+            self.pending_loads.settle(coming, plan.config.name)
 
         async def ensemble(name: str, steps: set[str], before: list[asyncio.Task[None]]) -> None:
             # Not after all models: one of them may wait for this very ensemble, to be warmed up.
@@ -276,7 +276,7 @@ class Registry:
             if uses_changed and problem and entry.serves:
                 log.warning("ensemble '%s' is unavailable: %s", name, problem)
                 catalog.retire_all(name, problem)
-            self.arrivals.settle(coming, name)
+            self.pending_loads.settle(coming, name)
 
         tasks: dict[str, asyncio.Task[None]] = {}
         for name, plan in work.plans.items():
@@ -288,7 +288,7 @@ class Registry:
             before = [tasks[step] for step in coming[name] & tasks.keys()]
             tasks[name] = asyncio.ensure_future(ensemble(name, coming[name], before))
         for name in coming.keys() - tasks.keys():
-            self.arrivals.settle(coming, name)  # there is no plan for it
+            self.pending_loads.settle(coming, name)  # there is no plan for it
         await asyncio.gather(*tasks.values())
 
     # -- unload --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class Forwarding(logging.Handler):
         self._formatter = logging.Formatter()
         root = logging.getLogger()
         root.addHandler(self)
-        root.setLevel(logging.INFO)  # other libraries' debugging is nobody's wish
+        root.setLevel(logging.INFO)  # other libraries' debugging is not wanted
         self.set_level(level)
         logging.captureWarnings(True)
 
