@@ -32,7 +32,7 @@ def partly(payload: bytes, *, end: bool = False) -> Callable[[Caller, int], None
 def answering(caller: Caller, id: int) -> None:
     """Let a stream have sent a part of an answer that the client has no window for."""
     partly(message(b"x"))(caller, id)
-    call: Any = caller.peer.http.streams[id]
+    call: Any = caller.peer.http.outgoing.streams[id]
     call.send(b"first")
     call.send(bytes(200_000))
 
@@ -40,7 +40,7 @@ def answering(caller: Caller, id: int) -> None:
 def packing(caller: Caller, id: int) -> None:
     """Let a stream be packing an answer, with another one and its end behind it."""
     partly(message(b"x"))(caller, id)
-    call: Any = caller.peer.http.streams[id]
+    call: Any = caller.peer.http.outgoing.streams[id]
     for payload in (NOISE, b"more"):
         call.send(payload)
 
@@ -66,7 +66,7 @@ def lose(caller: Caller, id: int) -> None:
 
 
 def finish(caller: Caller, id: int) -> None:
-    call: Any = caller.peer.http.streams[id]
+    call: Any = caller.peer.http.outgoing.streams[id]
     call.request = call.on_cancel = None
     call.give_up(13, "given up")
     caller.wait()
@@ -94,10 +94,10 @@ def test_an_end_at_any_stage(stage: str, how: str) -> None:
         chat.ends = False
     prepare(caller, id)
     http = caller.peer.http
-    call: Any = http.streams[id]
+    call: Any = http.outgoing.streams[id]
     ENDS[how](caller, id)
     kept = len(caller.service.calls)  # which a message makes that is unpacked before the deadline
-    assert call.done and id not in http.streams and http.kept == http.queued == 0
+    assert call.done and id not in http.outgoing.streams and http.bodies.kept == http.outgoing.queued == 0
     assert call.request is call.on_cancel is call.on_writable is None
     assert not any(caller.server.deadlines._calls.values())
     frames = len(caller.answers[id].frames)
@@ -191,4 +191,4 @@ def test_what_waits_behind_a_message_that_is_packed_is_bounded() -> None:
         chat.call.send([piece])
     caller.wait(0.1)
     assert caller.answers[1].status == 8 and "wait to be compressed" in caller.answers[1].text
-    assert chat.cancelled == 1 and not caller.peer.http.streams
+    assert chat.cancelled == 1 and not caller.peer.http.outgoing.streams

@@ -76,7 +76,7 @@ def test_unary(caller: Caller) -> None:
     assert outcome(answer) == (0, "", [b"hello"])
     assert answer.head == {":status": "200", "content-type": "application/grpc"}
     assert answer.trailers == {"grpc-status": "0"} and answer.frames == [HEADERS, DATA, HEADERS]
-    assert type(caller.service.messages[0]) is bytes and not caller.peer.http.streams
+    assert type(caller.service.messages[0]) is bytes and not caller.peer.http.outgoing.streams
     assert caller.service.calls[0].done and caller.service.calls[0].request is None
 
 
@@ -263,7 +263,7 @@ def test_requests_that_are_let_pass(caller: Caller, fields: dict[str, str]) -> N
 )
 def test_wrong_messages(caller: Caller, raw: bytes, status: int, words: str) -> None:
     assert outcome(caller.call(raw=raw)) == (status, words, []) and not caller.service.calls
-    assert not caller.peer.http.streams and caller.goaway() is None
+    assert not caller.peer.http.outgoing.streams and caller.goaway() is None
 
 
 def test_call_without_data(caller: Caller) -> None:
@@ -400,7 +400,7 @@ def test_client_cancels(caller: Caller) -> None:
     assert caller.kernel.cancelled == [wanted] and call.done and call.request is None
     call.reply(b"late")
     caller.wait()
-    assert caller.answers[id].frames == [] and not caller.peer.http.streams
+    assert caller.answers[id].frames == [] and not caller.peer.http.outgoing.streams
 
 
 def test_an_answer_to_cancelling_goes_nowhere(caller: Caller) -> None:
@@ -587,7 +587,7 @@ def test_client_that_lets_too_much_wait_is_cut_off(caller: Caller) -> None:
     chat.call.send([payload])
     caller.wait()
     assert caller.answers[1].status == 8 and "bytes wait" in caller.answers[1].text
-    assert chat.cancelled == 1 and caller.peer.http.queued == 0
+    assert chat.cancelled == 1 and caller.peer.http.outgoing.queued == 0
 
 
 def test_client_that_reads_slower_than_it_is_written_to_is_waited_for(caller: Caller) -> None:
@@ -609,7 +609,7 @@ def test_client_that_reads_slower_than_it_is_written_to_is_waited_for(caller: Ca
 
 
 def test_too_much_for_one_client_refuses_its_new_calls(caller: Caller) -> None:
-    caller.peer.http.queued = 2**31 + 1
+    caller.peer.http.outgoing.queued = 2**31 + 1
     assert caller.call().status == 8
 
 
@@ -768,7 +768,7 @@ def test_cancelled_while_a_message_is_being_unpacked(caller: Caller) -> None:
     caller.send(data(id, message(gzip.compress(os.urandom(ON_LOOP + 1)), compressed=True), end=True))
     caller.cancel(id)
     caller.wait(0.01)
-    assert not caller.service.calls and caller.peer.http.kept == 0
+    assert not caller.service.calls and caller.peer.http.bodies.kept == 0
 
 
 @pytest.mark.parametrize("size", [10, ON_LOOP + 1])
@@ -903,7 +903,7 @@ def test_transport_that_takes_nothing(caller: Caller) -> None:
     answer = caller.call("Keep")
     payload = memoryview(os.urandom(5_000_000))
     caller.service.calls[0].reply([payload])
-    assert caller.transport.buffered < 2_000_000 and caller.peer.http.queued > 3_000_000
+    assert caller.transport.buffered < 2_000_000 and caller.peer.http.outgoing.queued > 3_000_000
     for _ in range(10):
         caller.transport.drain()
     caller.read()
@@ -928,7 +928,7 @@ def test_client_that_never_reads_is_not_read_from(monkeypatch: pytest.MonkeyPatc
     caller.call()
     for _ in range(60):
         caller.send(ping())
-    assert caller.transport.paused and len(caller.peer.http.out) <= 60
+    assert caller.transport.paused and len(caller.peer.http.outgoing.out) <= 60
     caller.transport.limit = None
     caller.transport.drain()
     assert not caller.transport.paused

@@ -66,8 +66,8 @@ def test_server_preface_announces_its_limits() -> None:
 def test_client_preface_is_acknowledged() -> None:
     wire = Wire(greet=False)
     assert wire.send(PREFACE + settings((4, 100))) == [Frame(SETTINGS, ACK, 0, b"")]
-    assert wire.connection.greeted and not wire.connection.acknowledged
-    assert wire.send(settings(ack=True)) == [] and wire.connection.acknowledged
+    assert wire.connection.ending.greeted and not wire.connection.control.acknowledged
+    assert wire.send(settings(ack=True)) == [] and wire.connection.control.acknowledged
 
 
 # --- requests
@@ -170,7 +170,7 @@ def test_a_changed_table_size_forgets_remembered_blocks(wire: Wire) -> None:
 def test_remembered_blocks_are_bounded(wire: Wire) -> None:
     for k in range(REMEMBERED + 10):
         wire.send(request(2 * k + 1, end=True, x_k=str(k)))
-    assert 0 < len(wire.connection._known) <= REMEMBERED
+    assert 0 < len(wire.connection.heads._known) <= REMEMBERED
     assert {dict(stream.head.fields)[b"x-k"] for stream in wire.opened.values()} == {b"%d" % k for k in range(REMEMBERED + 10)}
 
 
@@ -187,7 +187,7 @@ def test_answer(wire: Wire) -> None:
     assert head == Frame(HEADERS, END_HEADERS, 1, b"\x88\x00\x01x\x01y")
     assert body == Frame(DATA, 0, 1, b"abcd")
     assert trailers == Frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x00\x0bgrpc-status\x010")
-    assert stream.done and not wire.connection.streams and wire.outputs == 4
+    assert stream.done and not wire.connection.outgoing.streams and wire.outputs == 4
 
 
 def test_status_and_long_literals_decode() -> None:
@@ -232,18 +232,18 @@ def test_long_header_blocks_are_continued(wire: Wire) -> None:
 
 def test_client_that_shrinks_its_table_is_told_that_it_is_not_used(wire: Wire) -> None:
     wire.send(settings((1, 0)) + request(1, end=True) + request(3, end=True))
-    assert wire.connection.roundabout
+    assert wire.connection.outgoing.roundabout
     for stream in wire.opened.values():
         stream.end(response(200, []))
     assert [frame.payload for frame in wire.frames() if frame.kind == HEADERS] == [b"\x20\x88", b"\x88"]
-    assert not wire.connection.roundabout
+    assert not wire.connection.outgoing.roundabout
 
 
 def test_ping_is_answered_and_pong_is_told(wire: Wire) -> None:
     assert wire.send(ping(b"abcdefgh")) == [Frame(PING, ACK, 0, b"abcdefgh")]
     pongs: list[bytes] = []
-    wire.connection.on_pong = pongs.append
-    wire.connection.ping(b"12345678")
+    wire.connection.control.on_pong = pongs.append
+    wire.connection.control.ping(b"12345678")
     assert wire.frames() == [Frame(PING, 0, 0, b"12345678")]
     wire.send(ping(ack=True))
     assert pongs == [b"12345678"]
@@ -259,11 +259,11 @@ def test_stream_window_holds_data_back(wire: Wire) -> None:
     stream.send_data([b"0123456789abcdef"], 16)
     stream.end(literal(b"a", b"b"))
     assert [frame.payload for frame in wire.frames()[1:]] == [b"0123456789"]
-    assert (stream.queued, wire.connection.queued) == (6, 6) and stream.done
+    assert (stream.queued, wire.connection.outgoing.queued) == (6, 6) and stream.done
     assert [frame.payload for frame in wire.send(window_update(1, 4))] == [b"abcd"]
     frames = wire.send(window_update(1, 100))
     assert [frame.payload for frame in frames] == [b"ef", b"\x00\x01a\x01b"] and frames[-1].flags & END_STREAM
-    assert wire.connection.queued == 0 and not wire.connection.streams
+    assert wire.connection.outgoing.queued == 0 and not wire.connection.outgoing.streams
 
 
 def test_connection_window_is_shared(wire: Wire) -> None:
@@ -273,7 +273,7 @@ def test_connection_window_is_shared(wire: Wire) -> None:
     sizes = {1: 0, 3: 0}
     for sent in wire.frames():
         sizes[sent.stream] += len(sent.payload)
-    assert sizes == {1: 60_000, 3: 5_535} and wire.connection.send_window == 0
+    assert sizes == {1: 60_000, 3: 5_535} and wire.connection.outgoing.send_window == 0
     assert sum(len(frame.payload) for frame in wire.send(window_update(0, 1_000))) == 1_000
     assert sum(len(frame.payload) for frame in wire.send(window_update(0, 2**20))) == 53_465
 
@@ -308,13 +308,13 @@ def test_large_answers_take_turns_and_do_not_gather(wire: Wire) -> None:
     for stream in wire.opened.values():
         stream.send_data([payload], len(payload))
     order, total = [], {1: 0, 3: 0}
-    while wire.connection.can_pump or wire.connection.out:
+    while wire.connection.outgoing.can_pump or wire.connection.outgoing.out:
         frames = wire.frames()
         assert sum(len(frame.payload) for frame in frames) <= CHUNK + SHARE
         order += [frame.stream for frame in frames]
         for sent in frames:
             total[sent.stream] += len(sent.payload)
-        wire.connection.pump()
+        wire.connection.outgoing.pump()
     assert total == {1: len(payload), 3: len(payload)}
     half = order[len(order) // 4 : len(order) // 2]
     assert 0.3 < half.count(1) / len(half) < 0.7
@@ -322,13 +322,13 @@ def test_large_answers_take_turns_and_do_not_gather(wire: Wire) -> None:
 
 def test_data_waits_while_the_transport_takes_nothing(wire: Wire) -> None:
     wire.send(settings((4, 2**20)) + request(1, end=True))
-    wire.connection.hold_up(True)
-    assert wire.connection.roundabout
+    wire.connection.outgoing.hold_up(True)
+    assert wire.connection.outgoing.roundabout
     stream = wire.opened[1]
     stream.send_data([b"x"], 1)
     assert wire.frames() == [] and stream.queued == 1
-    wire.connection.hold_up(False)
-    wire.connection.pump()
+    wire.connection.outgoing.hold_up(False)
+    wire.connection.outgoing.pump()
     assert [frame.payload for frame in wire.frames()] == [b"x"]
 
 
@@ -353,7 +353,7 @@ def test_what_waits_is_let_go_when_the_client_cancels(wire: Wire) -> None:
     answered.end(literal(b"a", b"b"))
     wire.send(rst_stream(1) + rst_stream(3))
     assert cancelled.codes == [CANCEL] and answered.codes == []  # that one had been answered
-    assert wire.connection.queued == 0 and not wire.connection.can_pump and not wire.connection.streams
+    assert wire.connection.outgoing.queued == 0 and not wire.connection.outgoing.can_pump and not wire.connection.outgoing.streams
     assert wire.send(settings((4, 1000)))[0].flags == ACK
 
 
@@ -383,11 +383,11 @@ def test_held_stream_keeps_back_and_gives_no_credit(wire: Wire) -> None:
     stream, other = wire.opened.values()
     stream.hold()
     piece = data(1, bytes(2**20))
-    assert wire.send(piece, piece, piece, piece) == [] and stream.data == b"" and wire.connection.kept == STREAM_WINDOW
+    assert wire.send(piece, piece, piece, piece) == [] and stream.data == b"" and wire.connection.bodies.kept == STREAM_WINDOW
     wire.send(data(3, b"goes on", end=True))
     assert other.data == b"goes on"
     stream.unhold()
-    assert len(stream.data) == 4 * 2**20 and wire.connection.kept == 0 and stream.kept is None
+    assert len(stream.data) == 4 * 2**20 and wire.connection.bodies.kept == 0 and stream.kept is None
     assert [(frame.kind, frame.stream, frame.number) for frame in wire.frames()] == [(WINDOW_UPDATE, 1, STREAM_WINDOW)]
 
 
@@ -396,11 +396,11 @@ def test_held_streams_use_up_the_connections_window(wire: Wire) -> None:
         wire.send(request(id))
         wire.opened[id].hold()
         assert wire.send(*[data(id, bytes(2**20))] * 4) == []
-    assert wire.connection.recv_window == 0
+    assert wire.connection.bodies.recv_window == 0
     wire.opened[3].unhold()
     assert {(frame.stream, frame.number) for frame in wire.frames()} == {(0, 4 * 2**20), (3, 4 * 2**20)}
     wire.send(rst_stream(1))
-    assert wire.connection.kept == 2 * STREAM_WINDOW
+    assert wire.connection.bodies.kept == 2 * STREAM_WINDOW
 
 
 def test_holding_in_the_middle_of_data(wire: Wire) -> None:
@@ -442,36 +442,36 @@ def test_many_small_pieces_kept_back_take_no_more_memory_than_they_are_long(wire
 
 def test_drain_in_two_steps(wire: Wire) -> None:
     wire.send(request(1))
-    wire.connection.drain("later")
+    wire.connection.ending.drain("later")
     first, probe = wire.frames()
     assert (first.kind, first.payload) == (GOAWAY, struct.pack(">II", 2**31 - 1, 0) + b"later") and probe.kind == PING
     assert wire.send(request(3, end=True)) == [] and 3 in wire.opened  # sent before the client knew
     (second,) = wire.send(ping(probe.payload, ack=True))
     assert (second.kind, second.payload) == (GOAWAY, struct.pack(">II", 3, 0))
     assert wire.send(request(5) + data(5, b"x" * 100, end=True)) == [] and 5 not in wire.opened
-    assert not wire.connection.drained
+    assert not wire.connection.ending.drained
     wire.opened[3].end(response(200, []))
     wire.send(data(1, b"last", end=True))
     wire.opened[1].end(response(200, []))
-    assert wire.connection.drained and not wire.connection.closed and wire.opened[1].data == b"last"
+    assert wire.connection.ending.drained and not wire.connection.ending.closed and wire.opened[1].data == b"last"
 
 
 def test_drain_does_not_wait_for_a_client_that_says_nothing(wire: Wire) -> None:
-    wire.connection.drain()
-    wire.connection.drain()
+    wire.connection.ending.drain()
+    wire.connection.ending.drain()
     wire.frames()
-    wire.connection.finish_drain()
-    wire.connection.finish_drain()
-    assert [frame.kind for frame in wire.frames()] == [GOAWAY] and wire.connection.drained
+    wire.connection.ending.finish_drain()
+    wire.connection.ending.finish_drain()
+    assert [frame.kind for frame in wire.frames()] == [GOAWAY] and wire.connection.ending.drained
     silent = Wire(greet=False)
-    silent.connection.drain()
-    assert silent.connection.drained
+    silent.connection.ending.drain()
+    assert silent.connection.ending.drained
 
 
 def test_lost_connection_aborts_its_streams(wire: Wire) -> None:
     wire.send(request(1) + request(3, end=True))
     wire.opened[3].end(response(200, []))
-    wire.connection.lost()
+    wire.connection.ending.lost()
     assert wire.opened[1].codes == [CANCEL] and wire.opened[3].codes == []
     before = len(wire.frames())
     assert before and wire.send(request(5)) == [] and 5 not in wire.opened
@@ -510,7 +510,7 @@ def outcome(pieces: list[bytes]) -> object:
     wire = Wire(greet=False)
     frames = wire.send(*pieces)
     streams = [(id, stream.data, stream.ends, stream.codes, stream.head.fields) for id, stream in wire.opened.items()]
-    return frames, streams, wire.connection.recv_window, [stream.recv_window for stream in wire.opened.values()]
+    return frames, streams, wire.connection.bodies.recv_window, [stream.recv_window for stream in wire.opened.values()]
 
 
 def test_any_split_of_the_bytes_means_the_same() -> None:

@@ -35,7 +35,7 @@ from frontends.wires import (
 )
 from h2.settings import SettingCodes as Setting
 
-from kernel_grpc.http2.ending import RESET_BURST, USELESS_BURST
+from kernel_grpc.http2.floods import RESET_BURST, USELESS_BURST
 from kernel_grpc.rpc.keepalive import Keepalive
 from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER
 from kernel_grpc.rpc.status import SHUTTING_DOWN
@@ -161,7 +161,7 @@ def test_calls_of_all_sizes(client: Client) -> None:
     client.h2.end_stream(first)
     client.flush()
     assert client.body(first) == b"".join(message(b"%d" % k * 3000) for k in range(20)) and client.status(first) == 0
-    assert client.ended_with() is None and not client.http.streams
+    assert client.ended_with() is None and not client.http.outgoing.streams
 
 
 def test_fields_that_change_the_table_on_every_call(client: Client) -> None:
@@ -200,10 +200,10 @@ def test_goaway_race() -> None:
     caller.wait()
     assert caller.call(payload=b"x").messages == [(0, b"x")]
     caller.wait(GOODBYE + 1.2)
-    assert caller.peer.http.final_id == 3
+    assert caller.peer.http.history.final_id == 3
     late = caller.begin()
     caller.send(data(late, message(b"y"), end=True) + rst_stream(late) + window_update(late, 9))
-    assert caller.peer.http.failure is None and len(caller.service.calls) == 2 and not caller.answers[late].frames
+    assert caller.peer.http.ending.failure is None and len(caller.service.calls) == 2 and not caller.answers[late].frames
     caller.service.calls[0].reply(b"done")
     caller.wait()
     assert kept.messages == [(0, b"done")] and caller.transport.eof
@@ -313,7 +313,7 @@ def test_rules_of_streams(what: str, sent: bytes, code: int) -> None:
         caller.service.chats[0].call.hold()
         sent = sent[len(request(3)) :]
     caller.send(sent)
-    assert caller.goaway() is None and caller.answers[3].reset == code and 3 not in caller.peer.http.streams
+    assert caller.goaway() is None and caller.answers[3].reset == code and 3 not in caller.peer.http.outgoing.streams
     caller.service.calls[0].reply(b"x")
     caller.wait()
     assert kept.status == 0 and caller.call(payload=b"y").status == 0
@@ -361,7 +361,7 @@ def test_floods(client: Client, piece: bytes, most: int) -> None:
     client.raw(request(3) if piece[3] == 0 else b"")
     for _ in range(most):
         client.caller.send(piece if piece[3] else piece.replace(b"\0\0\0\1", b"\0\0\0\3"))
-        if client.http.closed:
+        if client.http.ending.closed:
             break
     client.read()
     ended = client.ended_with()
@@ -376,7 +376,7 @@ def test_window_updates_cost_nothing_that_is_kept(client: Client) -> None:
         client.caller.send((window_update(0, 1) + window_update(1, 1)) * 300)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < 200_000 and client.ended_with() is None and not client.http.out
+    assert size < 200_000 and client.ended_with() is None and not client.http.outgoing.out
 
 
 def test_rapid_reset_ends_the_connection_and_calls_are_cancelled(client: Client) -> None:
@@ -396,12 +396,12 @@ def test_thousands_of_streams_without_a_window_do_not_hold_up_one_that_has_one()
     client.flush()
     for k in range(3000):
         client.caller.send(request(2 * k + 1) + data(2 * k + 1, message(b"x" * 100), end=True))
-    assert client.http.queued == 3000 * 105 and len(client.http.streams) == 3000
-    assert not client.http.can_pump  # nor is any time spent on them
+    assert client.http.outgoing.queued == 3000 * 105 and len(client.http.outgoing.streams) == 3000
+    assert not client.http.outgoing.can_pump  # nor is any time spent on them
     client.caller.send(window_update(3001, 105))
-    assert client.http.queued == 2999 * 105 and 3001 not in client.http.streams
+    assert client.http.outgoing.queued == 2999 * 105 and 3001 not in client.http.outgoing.streams
     client.caller.peer.connection_lost(None)
-    assert client.http.queued == 0 and not client.http.streams
+    assert client.http.outgoing.queued == 0 and not client.http.outgoing.streams
 
 
 def test_slow_reader_of_a_stream_holds_up_nobody_else(client: Client) -> None:
@@ -414,14 +414,14 @@ def test_slow_reader_of_a_stream_holds_up_nobody_else(client: Client) -> None:
     while call.writable:
         call.send(bytes(50_000))
         client.wait()
-    queued = client.http.queued
+    queued = client.http.outgoing.queued
     assert queued < 2**20 + 50_010
     for _ in range(20):
         assert client.body(client.call(payload=b"y" * 1000)) == message(b"y" * 1000)
-    assert client.http.queued == queued
+    assert client.http.outgoing.queued == queued
     client.h2.reset_stream(slow)
     client.flush()
-    assert client.http.queued == 0 and client.chats[0].cancelled == 1
+    assert client.http.outgoing.queued == 0 and client.chats[0].cancelled == 1
 
 
 def test_half_sent_requests_of_a_client_that_goes(client: Client) -> None:
@@ -433,9 +433,9 @@ def test_half_sent_requests_of_a_client_that_goes(client: Client) -> None:
                 client.h2.send_data(id, payload[at : at + 16_384])
     client.flush()
     client.raw(frame(0, 0, 5, bytes(10), length=50_000))
-    assert len(client.http.streams) == 8
+    assert len(client.http.outgoing.streams) == 8
     client.caller.peer.connection_lost(ConnectionResetError())
-    assert not client.http.streams and [chat.cancelled for chat in client.chats] == [1, 1, 1, 1]
+    assert not client.http.outgoing.streams and [chat.cancelled for chat in client.chats] == [1, 1, 1, 1]
     assert not any(client.caller.server.deadlines._calls.values()) and not client.caller.service.calls
     client.wait(61)
 
@@ -449,7 +449,7 @@ def test_lengths_that_lie_reserve_nothing() -> None:
         client.caller.send(rst_stream(2 * k + 1))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < 200_000_000 and not client.http.streams and client.ended_with() is None
+    assert size < 200_000_000 and not client.http.outgoing.streams and client.ended_with() is None
 
 
 def test_client_that_reads_nothing_fills_no_memory() -> None:
@@ -461,4 +461,4 @@ def test_client_that_reads_nothing_fills_no_memory() -> None:
         sent += 1
         client.caller.send(request(2 * sent + 1) + data(2 * sent + 1, message(b"x" * 1000), end=True))
         assert sent < 10_000
-    assert client.http.queued < 10_000_000 and len(client.http.out) < 10_000
+    assert client.http.outgoing.queued < 10_000_000 and len(client.http.outgoing.out) < 10_000

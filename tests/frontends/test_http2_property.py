@@ -59,7 +59,7 @@ class Owner(Recorded):
         self.answered = False
         if id % 8 == 3:
             self.hold_at = 700
-        for other in list(peer.connection.streams.values()):
+        for other in list(peer.connection.outgoing.streams.values()):
             if other is not self:
                 other.unhold()
         if head.path == b"/refused":
@@ -98,8 +98,8 @@ class Peer:
         self.connection = Connection(self.open, 1000.0)
         self.frames: list[Frame] = []
         self.received: Counter[int] = Counter()  # flow-controlled bytes, of streams and of the connection
-        self.read_data = self.connection._data
-        self.connection._data = self.count  # type: ignore[method-assign]
+        self.read_data = self.connection.bodies.data
+        self.connection.bodies.data = self.count  # type: ignore[method-assign]
         self.connection.start()
         self.send(b"")
 
@@ -109,24 +109,24 @@ class Peer:
 
     def count(self, flags: int, stream_id: int, data: Any, start: int, stop: int, length: int) -> None:
         self.received[0] += length
-        if stream_id in self.connection.streams and not self.connection.streams[stream_id].ended:
+        if stream_id in self.connection.outgoing.streams and not self.connection.outgoing.streams[stream_id].ended:
             self.received[stream_id] += length
         self.read_data(flags, stream_id, data, start, stop, length)
 
     def send(self, piece: bytes) -> None:
         self.connection.receive(piece, 1000.0)
-        out, _ = self.connection.take()
+        out, _ = self.connection.outgoing.take()
         self.frames += parse(b"".join(out))
-        while self.connection.can_pump:
-            self.connection.pump()
-            self.frames += parse(b"".join(self.connection.take()[0]))
-        assert len(self.connection._rest) <= MAX_BLOCK + 9 and len(self.connection._fragments) <= MAX_BLOCK
+        while self.connection.outgoing.can_pump:
+            self.connection.outgoing.pump()
+            self.frames += parse(b"".join(self.connection.outgoing.take()[0]))
+        assert len(self.connection._rest) <= MAX_BLOCK + 9 and len(self.connection.heads._fragments) <= MAX_BLOCK
         self.audit()
 
     def audit(self) -> None:
         """Check the windows: what was given is what is left and what was used; what is kept back has been paid for."""
         connection = self.connection
-        if connection.closed:
+        if connection.ending.closed:
             return
         given = Counter[int]()
         sent = Counter[int]()
@@ -135,13 +135,13 @@ class Peer:
                 given[one.stream] += one.number
             elif one.kind == DATA:
                 sent[0] += len(one.payload)
-        assert given[0] + 65535 - self.received[0] == connection.recv_window >= 0
-        assert connection.send_window >= 0
-        for stream in connection.streams.values():
+        assert given[0] + 65535 - self.received[0] == connection.bodies.recv_window >= 0
+        assert connection.outgoing.send_window >= 0
+        for stream in connection.outgoing.streams.values():
             assert STREAM_WINDOW + given[stream.id] - self.received[stream.id] == stream.recv_window >= 0
-        kept = sum(stream.kept.size for stream in connection.streams.values() if stream.kept is not None)
-        assert connection.kept == kept <= CONNECTION_WINDOW
-        assert connection.queued == sum(stream.queued for stream in connection.streams.values())
+        kept = sum(stream.kept.size for stream in connection.outgoing.streams.values() if stream.kept is not None)
+        assert connection.bodies.kept == kept <= CONNECTION_WINDOW
+        assert connection.outgoing.queued == sum(stream.queued for stream in connection.outgoing.streams.values())
 
     def outcome(self) -> tuple[Any, ...]:
         """Return what must not depend on how the bytes came: credit may come sooner, and data in other pieces."""
@@ -153,14 +153,15 @@ class Peer:
             [one for one in self.frames if one.kind not in (WINDOW_UPDATE, DATA)],
             bodies,
             [(stream.id, stream.seen, stream.codes, stream.done) for stream in self.opened],
-            self.connection.closed,
+            self.connection.ending.closed,
         )
 
     def end(self) -> None:
         """The client goes."""
         connection = self.connection
-        connection.lost()
-        assert not connection.streams and connection.kept == connection.queued == 0 and not connection._line
+        connection.ending.lost()
+        outgoing = connection.outgoing
+        assert not outgoing.streams and connection.bodies.kept == outgoing.queued == 0 and not outgoing._line
         for stream in self.opened:
             assert stream.done and stream.kept is None and not stream.queue
             assert len(stream.codes) == (0 if stream.answered else 1), stream
@@ -186,7 +187,7 @@ class Peer:
                 decoder.decode(one.payload)
             if one.kind == GOAWAY:
                 assert at == len(self.frames) - 1
-        assert (self.frames[-1].kind == GOAWAY) == self.connection.closed
+        assert (self.frames[-1].kind == GOAWAY) == self.connection.ending.closed
 
 
 IDS = st.sampled_from([0, 1, 2, 3, 5, 7, 9, 11, 13, 2**31 - 1, 2**32 - 1])
@@ -307,7 +308,7 @@ def conversation(chance: random.Random) -> bytes:
 @given(st.randoms(use_true_random=False))
 def test_clients_that_keep_to_the_rules_are_never_refused(chance: random.Random) -> None:
     peer = check(conversation(chance), chance)
-    assert peer.connection.failure is None
+    assert peer.connection.ending.failure is None
     assert not [one for one in peer.frames if one.kind == RST_STREAM and one.number not in (0, 8)]
     assert sum(one.kind == SETTINGS and not one.flags for one in peer.frames) == 1
     assert all(one.flags for one in peer.frames if one.kind == PING)
@@ -324,14 +325,14 @@ def test_a_window_that_cancelled_streams_have_used_up_is_given_back() -> None:
             stream.hold()
         for id in (1, 9, 17, 25):
             peer.send(data(id, bytes(2**20)) * 4)
-        assert peer.connection.recv_window == 0 and peer.connection.kept == CONNECTION_WINDOW
+        assert peer.connection.bodies.recv_window == 0 and peer.connection.bodies.kept == CONNECTION_WINDOW
         for stream in peer.opened:
             if how is None:
                 stream.answer(0)
                 peer.send(b"")
             else:
                 peer.send(how(stream.id))
-        assert peer.connection.kept == 0 and peer.connection.recv_window >= CONNECTION_WINDOW // 2
+        assert peer.connection.bodies.kept == 0 and peer.connection.bodies.recv_window >= CONNECTION_WINDOW // 2
         peer.send(request(33) + data(33, b"x", end=True))
         assert peer.opened[-1].data == b"x"
         peer.end()

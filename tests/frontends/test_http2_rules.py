@@ -47,9 +47,9 @@ from kernel_grpc.http2 import response
 from kernel_grpc.http2.blocks import HARD_LIMIT, MAX_BLOCK, MAX_HEADER_LIST
 from kernel_grpc.http2.connection import MAX_FRAME_SIZE
 from kernel_grpc.http2.control import SETTINGS_COST
-from kernel_grpc.http2.ending import RESET_BURST, USELESS_BURST
+from kernel_grpc.http2.floods import RESET_BURST, USELESS_BURST
 from kernel_grpc.http2.heads import MAX_FRAGMENTS
-from kernel_grpc.http2.outgoing import REMEMBERED
+from kernel_grpc.http2.history import REMEMBERED
 from kernel_grpc.http2.stream import STREAM_WINDOW
 
 TRAILERS = END_HEADERS | END_STREAM
@@ -177,7 +177,7 @@ def test_frames_that_may_come_late(wire: Wire, late: bytes) -> None:
     wire.send(request(1, end=True))
     wire.opened[1].end(response(200, []))
     wire.frames()
-    assert wire.send(late) == [] and not wire.connection.closed
+    assert wire.send(late) == [] and not wire.connection.ending.closed
 
 
 @pytest.mark.parametrize("wrong", [request(1), request(1, end=True), data(1, b"x"), data(1, end=True)])
@@ -199,7 +199,7 @@ def test_frames_on_a_stream_that_we_have_reset_are_ignored(wire: Wire) -> None:
     wire.opened[1].reset(8)  # type: ignore[arg-type]
     assert [(frame.kind, frame.number) for frame in wire.frames()] == [(RST_STREAM, 8)]
     assert wire.send(data(1, b"x") + data(1, end=True) + request(1, end=True) + rst_stream(1) + window_update(1, 5)) == []
-    assert wire.connection.recv_window == 16 * 2**20 - 1  # the connection's window is paid all the same
+    assert wire.connection.bodies.recv_window == 16 * 2**20 - 1  # the connection's window is paid all the same
 
 
 def test_second_header_block_must_end_the_stream(wire: Wire) -> None:
@@ -220,12 +220,12 @@ def test_what_is_remembered_of_streams_is_bounded() -> None:
     for k in range(REMEMBERED + 100):
         wire.now += 1
         wire.send(request(2 * k + 1))
-    assert len(wire.connection.forgotten) == REMEMBERED
+    assert len(wire.connection.history.forgotten) == REMEMBERED
     other = Wire()
     for k in range(REMEMBERED + 100):
         other.now += 1
         other.send(request(2 * k + 1) + rst_stream(2 * k + 1))
-    assert len(other.connection.cancelled) == REMEMBERED and not other.connection.closed
+    assert len(other.connection.history.cancelled) == REMEMBERED and not other.connection.ending.closed
 
 
 # --- padding (6.1, 6.2)
@@ -244,7 +244,7 @@ def test_padding_that_is_longer_than_the_frame(wire: Wire) -> None:
 def test_padding_counts_for_the_windows(wire: Wire) -> None:
     wire.send(request() + frame(DATA, PADDED, 1, b"\x05a\0\0\0\0\0"))
     assert wire.opened[1].data == b"a"
-    assert (wire.opened[1].recv_window, wire.connection.recv_window) == (STREAM_WINDOW - 7, 16 * 2**20 - 7)
+    assert (wire.opened[1].recv_window, wire.connection.bodies.recv_window) == (STREAM_WINDOW - 7, 16 * 2**20 - 7)
 
 
 # --- settings (6.5)
@@ -265,7 +265,7 @@ def test_wrong_settings(wire: Wire, setting: tuple[int, int], code: int, words: 
 
 def test_settings_at_their_limits(wire: Wire) -> None:
     wire.send(settings((2, 0), (2, 1), (4, 2**31 - 1), (4, 0), (5, 16384), (5, 2**24 - 1), (1, 2**32 - 1), (3, 0), (6, 0)))
-    assert not wire.connection.closed and wire.connection.peer_frame_size == 2**24 - 1
+    assert not wire.connection.ending.closed and wire.connection.outgoing.peer_frame_size == 2**24 - 1
 
 
 def test_initial_window_that_makes_a_streams_window_too_large(wire: Wire) -> None:
@@ -283,7 +283,7 @@ def test_more_data_than_the_streams_window(wire: Wire) -> None:
     piece = data(1, bytes(2**20))
     assert wire.resets(piece, piece, piece, piece) == []
     assert wire.resets(data(1, b"x")) == [(1, FLOW_CONTROL)] and wire.opened[1].codes == [FLOW_CONTROL]
-    assert wire.connection.kept == 0
+    assert wire.connection.bodies.kept == 0
     wire.send(data(3, b"y"))
     assert wire.opened[3].data == b"y"
 
@@ -406,7 +406,7 @@ def test_malformed_requests(wire: Wire, fields: dict[str, str], words: str) -> N
     order = sorted(((k, v) for k, v in chosen.items() if v), key=lambda field: not field[0].startswith(":"))
     head = block(order)
     assert wire.resets(frame(HEADERS, TRAILERS, 1, head)) == [(1, PROTOCOL)] and not wire.opened
-    assert wire.connection._known[head].fault == words
+    assert wire.connection.heads._known[head].fault == words
     assert wire.resets(frame(HEADERS, TRAILERS, 3, head)) == [(3, PROTOCOL)]  # also where the block is known
     assert wire.resets(request(5, end=True)) == [] and 5 in wire.opened
 
@@ -424,7 +424,7 @@ def test_malformed_requests(wire: Wire, fields: dict[str, str], words: str) -> N
 def test_malformed_lists_of_fields(wire: Wire, fields: list[tuple[str, str]], words: str) -> None:
     head = block(fields)
     assert wire.resets(frame(HEADERS, TRAILERS, 1, head)) == [(1, PROTOCOL)]
-    assert wire.connection._known[head].fault == words
+    assert wire.connection.heads._known[head].fault == words
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def flood(wire: Wire, piece: bytes, most: int) -> int:
     """Send `piece` until the connection ends, `most` times at most; return how often."""
     for count in range(1, most + 1):
         frames = wire.send(piece)
-        if wire.connection.closed:
+        if wire.connection.ending.closed:
             assert int.from_bytes(frames[-1].payload[4:8], "big") == CALM
             return count
     raise AssertionError(f"{most} of them and no end")
@@ -522,7 +522,7 @@ def test_window_updates_that_come_late_are_no_flood() -> None:
     wire.send(request(1, end=True))
     wire.opened[1].end(response(200, []))
     wire.frames()
-    assert wire.send(window_update(1, 5) * 5000) == [] and not wire.connection.closed
+    assert wire.send(window_update(1, 5) * 5000) == [] and not wire.connection.ending.closed
 
 
 def test_settings_flood() -> None:
@@ -539,7 +539,7 @@ def test_data_dribble() -> None:
     wire.opened[1].send_data([bytes(100_000)], 100_000)
     for k in range(3000):
         (sent,) = wire.send(window_update(1, 1))
-        assert len(sent.payload) == 1 and wire.connection.queued == 99_999 - k
+        assert len(sent.payload) == 1 and wire.connection.outgoing.queued == 99_999 - k
 
 
 def test_many_windows_in_one_frame_cost_no_more_than_one(wire: Wire) -> None:
@@ -547,7 +547,7 @@ def test_many_windows_in_one_frame_cost_no_more_than_one(wire: Wire) -> None:
         wire.send(request(id))
     began = time.process_time()
     wire.send(settings(*[(4, 65535 + k % 7) for k in range(10_000)], (4, 70_000)))
-    assert time.process_time() - began < 0.5 and not wire.connection.closed  # each for each stream would take seconds
+    assert time.process_time() - began < 0.5 and not wire.connection.ending.closed  # each for each stream would take seconds
     assert {stream.send_window for stream in wire.opened.values()} == {70_000}
 
 
@@ -556,7 +556,7 @@ def test_rapid_reset() -> None:
     wire = Wire()
     for k in range(RESET_BURST):
         assert wire.resets(request(2 * k + 1, end=True) + rst_stream(2 * k + 1)) == []
-    assert not wire.connection.streams
+    assert not wire.connection.outgoing.streams
     assert wire.fails(request(9001, end=True) + rst_stream(9001)) == (CALM, "too many streams are reset")
 
 
@@ -591,7 +591,7 @@ def test_time_makes_good_for_it() -> None:
     for _ in range(20):
         wire.send(ping() * 500)
         wire.now += 5
-    assert not wire.connection.closed
+    assert not wire.connection.ending.closed
 
 
 def test_answers_make_good_for_it() -> None:
@@ -602,7 +602,7 @@ def test_answers_make_good_for_it() -> None:
         wire.send(request(first, end=True) + request(second, end=True) + rst_stream(second))
         wire.opened[first].end(response(200, []))
         wire.send(ping())
-    assert not wire.connection.closed
+    assert not wire.connection.ending.closed
 
 
 def test_data_costs_nothing_but_the_window() -> None:
@@ -610,7 +610,7 @@ def test_data_costs_nothing_but_the_window() -> None:
     wire.send(request(1))
     for _ in range(10):
         wire.send(data(1, b"x") * 1000)
-    assert not wire.connection.closed and len(wire.opened[1].data) == 10_000
+    assert not wire.connection.ending.closed and len(wire.opened[1].data) == 10_000
 
 
 def test_goaway_text_is_short() -> None:

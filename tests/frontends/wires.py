@@ -169,18 +169,18 @@ class Wire:
 
     def frames(self) -> list[Frame]:
         """Take what the server has sent."""
-        out, _ = self.connection.take()
+        out, _ = self.connection.outgoing.take()
         return parse(b"".join(out))
 
     def fails(self, *pieces: bytes) -> tuple[int, str]:
         """Send what must end the connection; return the code and text of the GOAWAY, the last frame."""
         frames = self.send(*pieces)
-        assert self.connection.closed
+        assert self.connection.ending.closed
         assert [frame.kind for frame in frames].count(GOAWAY) == 1 and frames[-1].kind == GOAWAY, frames
         return int.from_bytes(frames[-1].payload[4:8], "big"), frames[-1].payload[8:].decode()
 
     def resets(self, *pieces: bytes) -> list[tuple[int, int]]:
         """Send what must reset streams and leave the connection; return (stream, code) of each."""
         frames = self.send(*pieces)
-        assert not self.connection.closed, frames
+        assert not self.connection.ending.closed, frames
         return [(frame.stream, frame.number) for frame in frames if frame.kind == RST_STREAM]

@@ -6,9 +6,12 @@ client no further credit, so what is kept is bounded by the windows: a stream's,
 
 from __future__ import annotations
 
-from kernel_grpc.http2.control import Control
+from kernel_grpc.http2.ending import Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
-from kernel_grpc.http2.frames import END_STREAM, PADDED, window_update
+from kernel_grpc.http2.floods import Floods
+from kernel_grpc.http2.frames import END_STREAM, PADDED
+from kernel_grpc.http2.history import History
+from kernel_grpc.http2.outgoing import Outgoing
 from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Kept, Stream
 
 __all__ = ["CONNECTION_WINDOW", "Bodies"]
@@ -24,22 +27,30 @@ STREAM_LOW = STREAM_WINDOW // 2
 DIRECT = 32 * 1024
 
 
-class Bodies(Control):
-    """The half of a connection that receives data."""
+class Bodies:
+    """What a connection does with data.
 
-    def __init__(self, now: float) -> None:
-        super().__init__(now)
+    Of a frame that isn't complete: `missing`: how much data is still to come; `skip`: the bytes behind it that nobody wants, such
+    as padding, or a whole frame that means nothing. `kept`: the bytes that held streams keep back.
+    """
+
+    def __init__(self, outgoing: Outgoing, history: History, floods: Floods, ending: Ending) -> None:
+        self._outgoing = outgoing
+        self._streams = outgoing.streams
+        self._history = history
+        self._floods = floods
+        self._ending = ending
         self.recv_window = CONNECTION_WINDOW
-        # What is still to come of a frame that isn't complete.
-        self._stream: Stream | None = None  # whose data it is
-        self._missing = 0  # how much data
+        self.kept = 0
+        self.missing = 0
+        self.skip = 0
+        self._stream: Stream | None = None  # whose data is missing
         self._ends = False  # it is the stream's last
-        self._skip = 0  # bytes behind it that nobody wants, such as padding
         self._handing: Stream | None = None  # to whom `hand_over` gives what was kept back
 
     # --- frames
 
-    def _data(self, flags: int, stream_id: int, data: Data, start: int, stop: int, length: int) -> None:
+    def data(self, flags: int, stream_id: int, data: Data, start: int, stop: int, length: int) -> None:
         """Take a DATA frame of `length` bytes, of which `data[start:stop]` have come."""
         self.recv_window -= length
         if self.recv_window < CONNECTION_LOW:
@@ -47,7 +58,7 @@ class Bodies(Control):
                 text = f"{-self.recv_window} bytes more than the connection's window of {CONNECTION_WINDOW} allows"
                 raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, text)
             self._credit()
-        stream = self.streams.get(stream_id)
+        stream = self._streams.get(stream_id)
         if stream is None or stream.ended or flags & PADDED or stop - start < length:
             self._unusual_data(flags, stream_id, stream, data, start, stop, length)
             return
@@ -71,17 +82,17 @@ class Bodies(Control):
             return
         ended = flags & END_STREAM == END_STREAM
         if not ended and not length:
-            self.useless("an empty DATA frame")
+            self._floods.useless("an empty DATA frame")
         if stream.left is not None:
             self.count(stream, length, ended)
-        self._deliver(stream, data, start, stop, ended)
+        self.deliver(stream, data, start, stop, ended)
 
     def _unusual_data(
         self, flags: int, stream_id: int, stream: Stream | None, data: Data, start: int, stop: int, length: int
     ) -> None:
         """Take a DATA frame that is padded, not complete, or not welcome."""
         padding = 0
-        self._skip = length - (stop - start)  # unless it turns out to be of use
+        self.skip = length - (stop - start)  # unless it turns out to be of use
         if flags & PADDED:
             if not length:
                 raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a padded DATA frame without the length of its padding")
@@ -91,7 +102,9 @@ class Bodies(Control):
                 text = f"{padding} bytes of padding in a DATA frame of {length}"
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
         if stream is None:
-            self.stray(stream_id, "DATA", free=length > 0)
+            self._history.must_be_late(stream_id, "DATA")
+            if not length:  # other data is paid for with the client's windows
+                self._floods.useless("DATA")
             return
         if stream.ended:
             raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, "DATA behind the end of the stream")
@@ -101,49 +114,49 @@ class Bodies(Control):
         size = length - padding - (1 if flags & PADDED else 0)
         ends = flags & END_STREAM == END_STREAM
         if not size and not ends:
-            self.useless("an empty DATA frame")
+            self._floods.useless("an empty DATA frame")
         if stream.left is not None:
             self.count(stream, size, ends)
         here = min(size, stop - start)
-        self._missing = size - here
-        self._skip = padding - (stop - start - here)
+        self.missing = size - here
+        self.skip = padding - (stop - start - here)
         self._ends = ends
-        self._stream = stream if self._missing else None
+        self._stream = stream if self.missing else None
         stream.ended = ends  # already, whatever its owner does before the rest of the frame has come
         if here or not size:
-            self._deliver(stream, data, start, start + here, ends and not self._missing)
+            self.deliver(stream, data, start, start + here, ends and not self.missing)
 
     def _overflow(self, stream: Stream) -> StreamFailure:
         text = f"{-stream.recv_window} bytes more than the stream's window of {STREAM_WINDOW} allows"
         return StreamFailure(stream.id, ErrorCode.FLOW_CONTROL_ERROR, text)
 
-    def _more(self, data: Data, size: int) -> int:
+    def more(self, data: Data, size: int) -> int:
         """Take more of a frame that has begun; return up to where."""
         at = 0
-        if self._missing:
-            at = min(self._missing, size)
-            self._missing -= at
+        if self.missing:
+            at = min(self.missing, size)
+            self.missing -= at
             stream = self._stream
             if stream is not None:
-                if not self._missing:
+                if not self.missing:
                     self._stream = None
-                self._deliver(stream, data, 0, at, self._ends and not self._missing)
-        skipped = min(self._skip, size - at)
-        self._skip -= skipped
+                self.deliver(stream, data, 0, at, self._ends and not self.missing)
+        skipped = min(self.skip, size - at)
+        self.skip -= skipped
         return at + skipped
 
-    def _deliver(self, stream: Stream, data: Data, start: int, stop: int, ended: bool) -> None:
+    def deliver(self, stream: Stream, data: Data, start: int, stop: int, ended: bool) -> None:
         """Give a stream what has come for it."""
         if ended:
             stream.ended = True
         if stream.done:
             return  # it has been answered; the client doesn't know yet
         if stream.held or stream.kept is not None:
-            self._keep_back(stream, data, start, stop, ended)
+            self.keep_back(stream, data, start, stop, ended)
             return
         taken = stream.received(data, start, stop, ended)
         if taken is not None and not stream.done:
-            self._keep_back(stream, data, taken, stop, ended)
+            self.keep_back(stream, data, taken, stop, ended)
         if stream.recv_window < STREAM_LOW and not ended:
             self._credit_stream(stream)
 
@@ -158,33 +171,34 @@ class Bodies(Control):
     def space(self) -> memoryview | None:
         """Return where what comes next may be received directly, or None. What was put there is announced with `filled`."""
         stream = self._stream
-        if self._missing < DIRECT or stream is None or stream.held or stream.kept is not None or stream.done:
+        if self.missing < DIRECT or stream is None or stream.held or stream.kept is not None or stream.done:
             return None
         space = stream.space()
-        return None if space is None or len(space) < DIRECT else space[: self._missing]
+        return None if space is None or len(space) < DIRECT else space[: self.missing]
 
     def filled(self, count: int, now: float) -> None:
         """`count` bytes were put into `space()`, at least one."""
         stream = self._stream
         assert stream is not None
-        self.now = now
-        self.corked = True
+        self._floods.now = now
+        self._outgoing.corked = True
         try:
-            self._missing -= count
+            self.missing -= count
             if not stream.done:
                 stream.filled(count)
-            if not self._missing:
+            if not self.missing:
                 self._stream = None
                 if self._ends:
-                    self._deliver(stream, b"", 0, 0, True)
+                    self.deliver(stream, b"", 0, 0, True)
             elif stream.recv_window < STREAM_LOW:
                 self._credit_stream(stream)
         finally:
-            self.corked = False
+            self._outgoing.corked = False
 
     # --- what is kept back, and credit
 
-    def _keep_back(self, stream: Stream, data: Data, start: int, stop: int, ended: bool) -> None:
+    def keep_back(self, stream: Stream, data: Data, start: int, stop: int, ended: bool) -> None:
+        """Keep what has come for a stream whose owner wants nothing more for the time being."""
         kept = stream.kept
         if kept is None:
             kept = stream.kept = Kept()
@@ -220,26 +234,28 @@ class Bodies(Control):
             self._credit_stream(stream)
         if self.recv_window < CONNECTION_LOW:
             self._credit()
-        if self.out and not self.corked:
-            self.on_output()
+        outgoing = self._outgoing
+        if outgoing.out and not outgoing.corked:
+            outgoing.on_output()
 
-    def let_go(self) -> None:
-        """What a stream kept back is gone with it: were the connection's window used up by it, nothing else would give credit."""
-        if self.recv_window < CONNECTION_LOW and not self.closed:
-            self._credit()
+    def let_go(self, stream: Stream) -> None:
+        """Throw away what was kept back for a stream that has left: had it used up the window, nothing else would give credit."""
+        kept, stream.kept = stream.kept, None
+        if kept is not None:
+            self.kept -= kept.size
+            if self.recv_window < CONNECTION_LOW and not self._ending.closed:
+                self._credit()
 
     def _credit(self) -> None:
         """Let the client send more, all streams together."""
         credit = CONNECTION_WINDOW - self.recv_window - self.kept
         if credit >= CONNECTION_WINDOW // 4:
             self.recv_window += credit
-            self.sent += 1  # the client has sent data, and may measure how fast
-            self.out.append(window_update(0, credit))
+            self._outgoing.give_credit(0, credit)
 
     def _credit_stream(self, stream: Stream) -> None:
         """Let the client send more on one stream. What is kept back counts as not received."""
         credit = STREAM_WINDOW - stream.recv_window - (0 if stream.kept is None else stream.kept.size)
         if credit >= STREAM_WINDOW // 4 and not stream.done:
             stream.recv_window += credit
-            self.sent += 1
-            self.out.append(window_update(stream.id, credit))
+            self._outgoing.give_credit(stream.id, credit)

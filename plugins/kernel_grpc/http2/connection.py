@@ -1,48 +1,48 @@
 """One connection of a server: bytes to frames, by the rules of RFC 9113. No I/O, no clock, no gRPC.
 
-Feed `receive` with what comes, in pieces of any size; streams are told what is theirs, and `out` (outgoing.py) fills with what
-has to be written. What breaks a rule ends its stream or, where the standard says so, the connection: `closed` is then true
-and the last thing in `out` is a GOAWAY that says why.
+Feed `receive` with what comes, in pieces of any size; streams are told what is theirs, and `outgoing.out` fills with what has to
+be written. What breaks a rule ends its stream or, where the standard says so, the connection: `ending.closed` is then true and
+the last thing in `outgoing.out` is a GOAWAY that says why.
 
-Memory is bounded: kept here is at most one frame that isn't data, no longer than a header block may be. The rest of a connection
-is in the layers below: outgoing, ending, control, bodies, heads.
+Frames are told apart here; what they mean is decided by the parts that a connection is made of, each of which knows only those
+that stand before it: history (ids), outgoing (what is sent), floods, ending, control (frames that steer), bodies (data), heads.
+Memory is bounded: kept here is at most one frame that isn't data, no longer than a header block may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kernel_grpc.http2.blocks import MAX_BLOCK, MAX_HEADER_LIST
-from kernel_grpc.http2.bodies import CONNECTION_WINDOW
-from kernel_grpc.http2.control import Control
+from kernel_grpc.http2.bodies import CONNECTION_WINDOW, Bodies
+from kernel_grpc.http2.control import FRAMES, Control
+from kernel_grpc.http2.ending import Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
+from kernel_grpc.http2.fields import Head
+from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
     FRAME,
-    GOAWAY,
     HEADER_SIZE,
     HEADERS,
     MAX_STREAM_ID,
     PADDED,
-    PING,
     PREFACE,
-    PRIORITY,
-    PUSH_PROMISE,
-    RST_STREAM,
     SETTINGS,
-    WINDOW_UPDATE,
     Setting,
     settings,
     window_update,
 )
-from kernel_grpc.http2.heads import Heads, OpenStream
-from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, nothing
-from kernel_grpc.http2.stream import STREAM_WINDOW, Data
+from kernel_grpc.http2.heads import Heads
+from kernel_grpc.http2.history import History
+from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, Outgoing, nothing
+from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Stream
 
-__all__ = ["MAX_FRAME_SIZE", "MAX_STREAMS", "Connection"]
+__all__ = ["MAX_FRAME_SIZE", "MAX_STREAMS", "Connection", "OpenStream"]
 
 #: The largest frame that is taken. Data is never gathered into frames, so a large one costs nothing.
 MAX_FRAME_SIZE = 1024 * 1024
@@ -50,25 +50,21 @@ MAX_FRAME_SIZE = 1024 * 1024
 #: Streams that may be open at a time.
 MAX_STREAMS = 10_000
 
-_CONTROL = {
-    PRIORITY: Control.priority_frame,
-    RST_STREAM: Control.rst_stream_frame,
-    SETTINGS: Control.settings_frame,
-    PUSH_PROMISE: Control.push_promise_frame,
-    PING: Control.ping_frame,
-    GOAWAY: Control.goaway_frame,
-    WINDOW_UPDATE: Control.window_update_frame,
-}
+#: `open_stream(connection, stream_id, head, ended)` makes the Stream of a new request, or answers it at once.
+OpenStream = Callable[["Connection", int, Head, bool], Stream]
 
 _unpack = FRAME.unpack_from
 
 
-class Connection(Heads):
+class Connection:
     """One connection from a client.
 
     `open_stream` gets a well-formed request's Head; whether its header list is `too_large` is for it to heed. `now` is the time
     on any clock, in seconds. `start` must be called once before anything is received. `transport`: its owner's, from which others
     learn whose connection it is.
+
+    `outgoing`: what is to be written, and the open streams. `ending`: drain, fail, or be lost. `control`: PINGs, and what the
+    client's SETTINGS say.
     """
 
     transport: Any = None
@@ -81,18 +77,23 @@ class Connection(Heads):
         on_output: Callable[[], None] = nothing,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        super().__init__(open_stream, now, max_streams)
-        self.on_output = on_output
+        self.history = history = History(max_streams)
+        self.outgoing = outgoing = Outgoing(history, on_output)
+        self.floods = floods = Floods(outgoing, now)
+        self.ending = ending = Ending(outgoing, history, floods)
+        self.control = Control(outgoing, history, floods, ending)
+        self.bodies = bodies = Bodies(outgoing, history, floods, ending)
+        self.heads = Heads(partial(open_stream, self), outgoing, history, floods, bodies)
         self._rest = bytearray()  # what has come of a frame that isn't complete
         self._need = 0  # how long it must be before it is looked at again
         self._begun = False  # the preface has come
 
     def start(self) -> None:
         """Send the server's preface."""
-        self.put(
+        self.outgoing.put(
             settings(
                 {
-                    Setting.MAX_CONCURRENT_STREAMS: self._max_streams,
+                    Setting.MAX_CONCURRENT_STREAMS: self.history.limit,
                     Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
                     Setting.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
                     Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
@@ -101,20 +102,35 @@ class Connection(Heads):
             + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         )
 
+    @property
+    def now(self) -> float:
+        """When something was received last."""
+        return self.floods.now
+
+    def space(self) -> memoryview | None:
+        """Return where what comes next may be received directly, or None. What was put there is announced with `filled`."""
+        return self.bodies.space()
+
+    def filled(self, count: int, now: float) -> None:
+        """`count` bytes were put into `space()`, at least one."""
+        self.bodies.filled(count, now)
+
     def receive(self, data: Data, now: float) -> None:
         """Take what has come. Its memory is only lent for the call."""
-        if self.closed:
+        ending = self.ending
+        if ending.closed:
             return
-        self.now = now
-        self.corked = True
+        outgoing = self.outgoing
+        self.floods.now = now
+        outgoing.corked = True
         try:
-            self._read(data)
+            self._read(data, ending)
         except ConnectionFailure as failure:
-            self.fail(failure.code, failure.text)
+            ending.fail(failure.code, failure.text)
         finally:
-            self.corked = False
+            outgoing.corked = False
 
-    def _read(self, data: Data) -> None:
+    def _read(self, data: Data, ending: Ending) -> None:
         rest = self._rest
         if rest:
             rest += data
@@ -123,56 +139,70 @@ class Connection(Heads):
             data = bytes(rest)
             rest.clear()
         at, size = 0, len(data)
+        bodies, heads = self.bodies, self.heads
         if not self._begun:
-            if data[: len(PREFACE)] != PREFACE[:size]:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2: the connection preface is wrong")
-            if size < len(PREFACE):
-                self._keep(data, 0, 0)
-                return
-            self._begun = True
-            at = len(PREFACE)
-        elif self._missing or self._skip:
-            at = self._more(data, size)
-        while size - at >= HEADER_SIZE and not self.closed:
+            at = self._greet(data, size)
+        elif bodies.missing or bodies.skip:
+            at = bodies.more(data, size)
+        while size - at >= HEADER_SIZE and not ending.closed:
             try:
-                while size - at >= HEADER_SIZE and not self.closed:
-                    word, flags, stream_id = _unpack(data, at)
-                    kind = word & 0xFF
-                    stream_id &= MAX_STREAM_ID
-                    start = at + HEADER_SIZE
-                    stop = start + (word >> 8)
-                    if self._expected is not None or word >> 8 > MAX_FRAME_SIZE:
-                        self._check_frame(kind, flags, stream_id, word >> 8)
-                    if kind == DATA:
-                        if flags & PADDED and size == start < stop:
-                            self._keep(data, at, HEADER_SIZE + 1)  # how much padding there is comes next
-                            return
-                        at = stop if stop < size else size
-                        self._data(flags, stream_id, data, start, at, stop - start)
-                        continue
-                    if stop > size:
-                        if self._is_gathered(kind, stop - start):
-                            self._keep(data, at, stop - at)
-                            return
-                        self._skip = stop - size
-                        at = size
-                        self.useless(f"a frame of type {kind}")  # section 5.5: unknown types are ignored
-                        continue
+                word, flags, stream_id = _unpack(data, at)
+                kind = word & 0xFF
+                stream_id &= MAX_STREAM_ID
+                start = at + HEADER_SIZE
+                stop = start + (word >> 8)
+                if heads.expected is not None or word >> 8 > MAX_FRAME_SIZE:
+                    self._check_frame(kind, flags, stream_id, word >> 8)
+                if kind == DATA:
+                    if flags & PADDED and size == start < stop:
+                        self._keep(data, at, HEADER_SIZE + 1)  # how much padding there is comes next
+                        return
+                    at = stop if stop < size else size
+                    bodies.data(flags, stream_id, data, start, at, stop - start)
+                elif stop > size:
+                    at = self._keep_frame(kind, data, at, stop)
+                else:
                     at = stop
                     if kind == HEADERS:
-                        self._headers(flags, stream_id, data, start, stop)
-                    elif kind == CONTINUATION:
-                        self._continuation(flags, stream_id, data, start, stop)
-                    elif self._is_gathered(kind, stop - start):
-                        _CONTROL[kind](self, flags, stream_id, bytes(data[start:stop]))
+                        heads.headers(flags, stream_id, data, start, stop)
                     else:
-                        self.useless(f"a frame of type {kind}")
+                        self._other_frame(kind, flags, stream_id, data, start, stop)
             except StreamFailure as failure:
-                self.fail_stream(failure)
-        if at < size and not self.closed:
+                ending.fail_stream(failure)
+        if at < size and not ending.closed:
             self._keep(data, at, HEADER_SIZE)
 
+    def _greet(self, data: Data, size: int) -> int:
+        """Take the client's preface; return where the frames begin. What has come of it so far is kept."""
+        if data[: len(PREFACE)] != PREFACE[:size]:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2: the connection preface is wrong")
+        if size < len(PREFACE):
+            self._keep(data, 0, 0)
+            return size
+        self._begun = True
+        return len(PREFACE)
+
+    def _other_frame(self, kind: int, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+        """Take a complete frame that is neither DATA nor HEADERS."""
+        if kind == CONTINUATION:
+            self.heads.continuation(flags, stream_id, data, start, stop)
+        elif self._is_gathered(kind, stop - start):
+            FRAMES[kind](self.control, flags, stream_id, bytes(data[start:stop]))
+        else:
+            self.floods.useless(f"a frame of type {kind}")
+
+    def _keep_frame(self, kind: int, data: Data, at: int, stop: int) -> int:
+        """Keep the frame that begins at `at` until the rest of it has come, or skip it; return where the data ends."""
+        size = len(data)
+        if self._is_gathered(kind, stop - at - HEADER_SIZE):
+            self._keep(data, at, stop - at)
+        else:
+            self.bodies.skip = stop - size
+            self.floods.useless(f"a frame of type {kind}")  # section 5.5: unknown types are ignored
+        return size
+
     def _keep(self, data: Data, at: int, need: int) -> None:
+        """Keep what has come of a frame, and look at it again once there are `need` bytes."""
         self._rest += data[at:]
         self._need = need
 
@@ -181,12 +211,12 @@ class Connection(Heads):
         if length > MAX_FRAME_SIZE:
             text = f"a frame of {length} bytes; the largest that is taken has {MAX_FRAME_SIZE}"
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, text)
-        if self._expected == SETTINGS:
+        if self.heads.expected == SETTINGS:
             if kind != SETTINGS or flags & ACK:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"the first frame is of type {kind}, not SETTINGS")
-            self._expected = None
-        elif kind != CONTINUATION or stream_id != self._fragments_of[1]:
-            text = f"a frame of type {kind} on stream {stream_id} within the header block of stream {self._fragments_of[1]}"
+            self.heads.expected = None
+        elif kind != CONTINUATION or stream_id != self.heads.fragments_of[1]:
+            text = f"a frame of type {kind} on stream {stream_id} within the header block of stream {self.heads.fragments_of[1]}"
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
 
     def _is_gathered(self, kind: int, length: int) -> bool:

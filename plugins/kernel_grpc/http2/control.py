@@ -1,27 +1,35 @@
 """The frames that steer a connection: SETTINGS, PING, GOAWAY, RST_STREAM, WINDOW_UPDATE, PRIORITY (RFC 9113, section 6).
 
-Each is checked, then acted on. `payload` is complete. How many of them a client may send, ending.py says.
+Each is checked, then acted on. `payload` is complete. Many of them bring the server nothing, so they are counted.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from kernel_grpc.http2.ending import DRAIN_PING, Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
+from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import (
     ACK,
+    GOAWAY,
     MAX_WINDOW,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
     SETTING,
+    SETTINGS,
     SETTINGS_ACK,
     SMALLEST_FRAME_SIZE,
+    WINDOW_UPDATE,
     Setting,
     ping,
 )
-from kernel_grpc.http2.outgoing import REMEMBERED
+from kernel_grpc.http2.history import History
+from kernel_grpc.http2.outgoing import Outgoing
 
-__all__ = ["SETTINGS_COST", "Control"]
+__all__ = ["FRAMES", "SETTINGS_COST", "Control"]
 
 #: The size of the dynamic table until the client says otherwise; we don't use it.
 DEFAULT_TABLE_SIZE = 4096
@@ -30,20 +38,26 @@ DEFAULT_TABLE_SIZE = 4096
 SETTINGS_COST = 10
 
 
-class Control(Ending):
-    """The steering half of a connection.
+class Control:
+    """What a connection does with the frames that steer it.
 
     `on_ping(now)` is called for each PING of the client's, `on_pong(payload)` for each answer to one of ours. `acknowledged`: the
     client has taken our SETTINGS.
     """
 
-    def __init__(self, now: float) -> None:
-        super().__init__(now)
+    def __init__(self, outgoing: Outgoing, history: History, floods: Floods, ending: Ending) -> None:
+        self._outgoing = outgoing
+        self._history = history
+        self._floods = floods
+        self._ending = ending
         self.on_ping: Callable[[float], None] | None = None
         self.on_pong: Callable[[bytes], None] | None = None
         self.acknowledged = False
-        self.cancelled: OrderedDict[int, None] = OrderedDict()  # ids of streams that the client has reset, the oldest first
         self.header_list_limit: int | None = None  # the longest header list that the client wants
+
+    def ping(self, payload: bytes) -> None:
+        """Send a PING of 8 bytes; `on_pong` will tell of its answer."""
+        self._outgoing.put(ping(payload))
 
     def settings_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -53,16 +67,17 @@ class Control(Ending):
                 text = f"an acknowledgement of SETTINGS with {len(payload)} bytes; it has none"
                 raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, text)
             if self.acknowledged:
-                self.useless("a second acknowledgement of SETTINGS")
+                self._floods.useless("a second acknowledgement of SETTINGS")
             self.acknowledged = True
             return
         if len(payload) % SETTING.size:
             text = f"SETTINGS of {len(payload)} bytes; each entry has {SETTING.size}"
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, text)
-        if self.greeted:
-            self.useless("SETTINGS", SETTINGS_COST)
-        self.greeted = True
-        self._pumping = True  # a larger window is not made use of yet: to the client it counts from our acknowledgement on
+        if self._ending.greeted:
+            self._floods.useless("SETTINGS", SETTINGS_COST)
+        self._ending.greeted = True
+        outgoing = self._outgoing
+        outgoing.pumping = True  # a larger window is not made use of yet: to the client it counts from our acknowledgement on
         try:
             values = dict(SETTING.iter_unpack(payload))  # the last one of a kind counts; of the others, that they are allowed
             for key, value in SETTING.iter_unpack(payload):
@@ -70,9 +85,9 @@ class Control(Ending):
             for key, value in values.items():
                 self._set(key, value)
         finally:
-            self._pumping = False
-        self.out.append(SETTINGS_ACK)
-        self.pump()
+            outgoing.pumping = False
+        outgoing.out.append(SETTINGS_ACK)
+        outgoing.pump()
 
     def _check(self, key: int, value: int) -> None:
         if key == Setting.INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
@@ -84,13 +99,13 @@ class Control(Ending):
         if key == Setting.ENABLE_PUSH and value > 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}; it is 0 or 1")
         if key == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_SIZE:
-            self.shrink_table()  # also where a later one enlarges it again (RFC 7541, section 4.2)
+            self._outgoing.shrink_table()  # also where a later one enlarges it again (RFC 7541, section 4.2)
 
     def _set(self, key: int, value: int) -> None:
         if key == Setting.INITIAL_WINDOW_SIZE:
-            self.widen_all(value)
+            self._outgoing.widen_all(value)
         elif key == Setting.MAX_FRAME_SIZE:
-            self.peer_frame_size = value
+            self._outgoing.peer_frame_size = value
         elif key == Setting.MAX_HEADER_LIST_SIZE:
             self.header_list_limit = value
 
@@ -100,16 +115,16 @@ class Control(Ending):
         if len(payload) != 8:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"PING with {len(payload)} bytes; it has 8")
         if flags & ACK:
-            self.useless("an answer to a PING")
+            self._floods.useless("an answer to a PING")
             if payload == DRAIN_PING:
-                self.finish_drain()
+                self._ending.finish_drain()
             elif self.on_pong is not None:
                 self.on_pong(payload)
             return
-        self.useless("PING")
-        self.out.append(ping(payload, ack=True))
+        self._floods.useless("PING")
+        self._outgoing.out.append(ping(payload, ack=True))
         if self.on_ping is not None:
-            self.on_ping(self.now)
+            self.on_ping(self._floods.now)
 
     def goaway_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         """The client goes away: what runs goes on. It closes the connection when it has its answers."""
@@ -117,43 +132,42 @@ class Control(Ending):
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {stream_id}; it belongs on stream 0")
         if len(payload) < 8:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY with {len(payload)} bytes; it has 8 or more")
-        self.useless("GOAWAY")
+        self._floods.useless("GOAWAY")
 
     def rst_stream_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM with {len(payload)} bytes; it has 4")
-        self.must_be_known(stream_id, "RST_STREAM")
-        stream = self.streams.pop(stream_id, None)
+        self._history.must_be_known(stream_id, "RST_STREAM")
+        stream = self._outgoing.streams.pop(stream_id, None)
         if stream is None:
-            self.useless("RST_STREAM")  # it has crossed our last frame
+            self._floods.useless("RST_STREAM")  # it has crossed our last frame
             return
-        self.cancelled[stream_id] = None
-        if len(self.cancelled) > REMEMBERED:
-            self.cancelled.popitem(last=False)
-        self._abort(stream, int.from_bytes(payload, "big"))
-        self.count_reset()
+        self._history.cancel(stream_id)
+        self._ending.abort(stream, int.from_bytes(payload, "big"))
+        self._floods.count_reset()
 
     def window_update_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE with {len(payload)} bytes; it has 4")
         increment = int.from_bytes(payload, "big") & MAX_WINDOW
+        outgoing = self._outgoing
         if not stream_id:
             if not increment:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
-            self.send_window += increment
-            if self.send_window > MAX_WINDOW:
+            outgoing.send_window += increment
+            if outgoing.send_window > MAX_WINDOW:
                 text = f"WINDOW_UPDATE by {increment} makes the connection's window larger than {MAX_WINDOW}"
                 raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, text)
-            self.pump()
+            outgoing.pump()
             return
-        self.must_be_known(stream_id, "WINDOW_UPDATE")
-        stream = self.streams.get(stream_id)
+        self._history.must_be_known(stream_id, "WINDOW_UPDATE")
+        stream = outgoing.streams.get(stream_id)
         if stream is None:
-            return  # as above; clients may send several of them for each of our answers
+            return  # it has crossed our last frame; clients may send several of them for each of our answers
         if not increment:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         try:
-            self.widen(stream, increment)
+            outgoing.widen(stream, increment)
         except OverflowError:
             text = f"WINDOW_UPDATE by {increment} makes the stream's window larger than {MAX_WINDOW}"
             raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, text) from None
@@ -162,9 +176,9 @@ class Control(Ending):
         """Priorities of RFC 7540 mean nothing any more; only the frame's form is checked."""
         if not stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0; it belongs on a stream")
-        self.useless("PRIORITY")
+        self._floods.useless("PRIORITY")
         if len(payload) != 5:
-            if stream_id > self.last_id:  # an idle stream can't be reset
+            if stream_id > self._history.last_id:  # an idle stream can't be reset
                 raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"PRIORITY with {len(payload)} bytes; it has 5")
             text = f"PRIORITY with {len(payload)} bytes; it has 5"
             raise StreamFailure(stream_id, ErrorCode.FRAME_SIZE_ERROR, text)
@@ -172,24 +186,14 @@ class Control(Ending):
     def push_promise_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
 
-    # --- streams that are not open (section 5.1)
 
-    def must_be_known(self, stream_id: int, what: str) -> None:
-        """Refuse a frame on a stream that was never opened."""
-        if not stream_id:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{what} on stream 0; it belongs on a stream")
-        if self.final_id is not None and stream_id > self.final_id:
-            return  # it has been opened, but not for us
-        if stream_id > self.last_id or not stream_id & 1:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which was never opened")
-
-    def stray(self, stream_id: int, what: str, *, free: bool = False) -> None:
-        """Take a frame that wants an open stream and has none. `free`: the client pays for it with its windows."""
-        self.must_be_known(stream_id, what)
-        if stream_id in self.forgotten or (self.final_id is not None and stream_id > self.final_id):
-            if not free:  # sent before the client knew
-                self.useless(what)
-        elif stream_id in self.cancelled:
-            raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, f"{what} on a stream that the client has reset")
-        else:
-            raise ConnectionFailure(ErrorCode.STREAM_CLOSED, f"{what} on stream {stream_id}, which is closed")
+#: Type of frame -> what is done with it.
+FRAMES: dict[int, Callable[[Control, int, int, bytes], None]] = {
+    PRIORITY: Control.priority_frame,
+    RST_STREAM: Control.rst_stream_frame,
+    SETTINGS: Control.settings_frame,
+    PUSH_PROMISE: Control.push_promise_frame,
+    PING: Control.ping_frame,
+    GOAWAY: Control.goaway_frame,
+    WINDOW_UPDATE: Control.window_update_frame,
+}

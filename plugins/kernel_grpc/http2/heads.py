@@ -6,45 +6,53 @@ one needs depends on it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from kernel_grpc.http2.blocks import MAX_BLOCK, Blocks
 from kernel_grpc.http2.bodies import Bodies
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
 from kernel_grpc.http2.fields import Head, trailers_fault
+from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import CONTINUATION, END_HEADERS, END_STREAM, PADDED, PRIORITY_FLAG, SETTINGS
+from kernel_grpc.http2.history import History
+from kernel_grpc.http2.outgoing import Outgoing
 from kernel_grpc.http2.stream import Data, Stream
 
-__all__ = ["MAX_FRAGMENTS", "Heads", "OpenStream"]
+__all__ = ["MAX_FRAGMENTS", "Heads"]
 
 #: The most frames that one header block may be spread over.
 MAX_FRAGMENTS = 64
 
-#: Gaps in the client's numbers that are remembered.
-GAPS = 64
 
-#: `open_stream(connection, stream_id, head, ended)` makes the Stream of a new request, or answers it at once.
-OpenStream = Callable[[Any, int, Head, bool], Stream]
+class Heads:
+    """What a connection does with header blocks.
 
+    `open_stream(stream_id, head, ended)` makes the Stream of a new request, or answers it at once. `expected`: the only type of
+    frame that may come next, None where any may. `fragments_of`: the flags and the stream id of the block that is gathered.
+    """
 
-class Heads(Bodies):
-    """The half of a connection that receives header blocks."""
-
-    def __init__(self, open_stream: OpenStream, now: float, max_streams: int) -> None:
-        super().__init__(now)
+    def __init__(
+        self,
+        open_stream: Callable[[int, Head, bool], Stream],
+        outgoing: Outgoing,
+        history: History,
+        floods: Floods,
+        bodies: Bodies,
+    ) -> None:
         self._open_stream = open_stream
-        self._max_streams = max_streams
+        self._streams = outgoing.streams
+        self._history = history
+        self._floods = floods
+        self._bodies = bodies
         self._blocks = Blocks()
         self._known = self._blocks.known
-        self._gaps: deque[tuple[int, int]] = deque(maxlen=GAPS)  # ids that the client has left out, from and to
-        self._expected: int | None = SETTINGS  # the only type of frame that may come next
+        self.expected: int | None = SETTINGS
+        self.fragments_of = (0, 0)
         self._fragments = bytearray()  # of a header block
         self._fragment_count = 0
-        self._fragments_of = (0, 0)  # its flags and stream id
 
-    def _headers(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+    def headers(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+        """Take a HEADERS frame, whose payload is `data[start:stop]`."""
         if flags & (PADDED | PRIORITY_FLAG):
             length = stop - start
             needed = (1 if flags & PADDED else 0) + (5 if flags & PRIORITY_FLAG else 0)
@@ -59,13 +67,14 @@ class Heads(Bodies):
         if flags & END_HEADERS:
             self._block(flags, stream_id, bytes(data[start:stop]))
             return
-        self._expected = CONTINUATION
+        self.expected = CONTINUATION
         self._fragments += data[start:stop]
-        self._fragments_of = flags, stream_id
+        self.fragments_of = flags, stream_id
         self._fragment_count = 1
 
-    def _continuation(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
-        if self._expected is None:
+    def continuation(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+        """Take a CONTINUATION frame, whose payload is `data[start:stop]`."""
+        if self.expected is None:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without a header block to continue")
         self._fragments += data[start:stop]
         self._fragment_count += 1
@@ -75,31 +84,32 @@ class Heads(Bodies):
         if flags & END_HEADERS:
             block = bytes(self._fragments)
             self._fragments.clear()
-            self._expected = None
-            self._block(self._fragments_of[0], stream_id, block)
+            self.expected = None
+            self._block(self.fragments_of[0], stream_id, block)
 
     def _block(self, flags: int, stream_id: int, block: bytes) -> None:
         """Take a whole header block."""
         head = self._known.get(block)
         if head is None:
             head = self._decode(block)
-        if stream_id <= self.last_id or not stream_id & 1 or len(self.streams) >= self._max_streams:
+        history = self._history
+        if stream_id <= history.last_id or not stream_id & 1 or len(self._streams) >= history.limit:
             self._other_block(flags, stream_id, head)
             return
-        if stream_id > self.last_id + 2:
-            self._gaps.append((self.last_id + 2, stream_id - 2))
-        self.last_id = stream_id
+        if stream_id > history.last_id + 2:
+            history.leave_gap(stream_id)
+        history.last_id = stream_id
         ended = flags & END_STREAM == END_STREAM
         if head.fault:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, head.fault)
         if ended and head.content_length:
             text = f"content-length is {head.content_length}, and nothing follows"
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, text)
-        stream = self._open_stream(self, stream_id, head, ended)
+        stream = self._open_stream(stream_id, head, ended)
         if ended and not stream.done:
             taken = stream.received(b"", 0, 0, True)
             if taken is not None and not stream.done:
-                self._keep_back(stream, b"", 0, 0, True)
+                self._bodies.keep_back(stream, b"", 0, 0, True)
 
     def _decode(self, block: bytes) -> Head:
         if len(block) > MAX_BLOCK:
@@ -112,7 +122,7 @@ class Heads(Bodies):
         if not stream_id & 1:
             text = f"HEADERS on stream {stream_id}; clients open odd ones"
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
-        stream = self.streams.get(stream_id)
+        stream = self._streams.get(stream_id)
         if stream is not None:
             if stream.ended:
                 raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the stream")
@@ -121,19 +131,14 @@ class Heads(Bodies):
             if fault := trailers_fault(head.fields):
                 raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, fault)
             if stream.left is not None:
-                self.count(stream, 0, True)
-            self._deliver(stream, b"", 0, 0, True)
-        elif stream_id > self.last_id and self.final_id is None:
-            self.last_id = stream_id
-            text = f"{self._max_streams} streams are open, more than that are not taken"
+                self._bodies.count(stream, 0, True)
+            self._bodies.deliver(stream, b"", 0, 0, True)
+            return
+        history = self._history
+        if stream_id > history.last_id and history.final_id is None:
+            history.last_id = stream_id
+            text = f"{history.limit} streams are open, more than that are not taken"
             raise StreamFailure(stream_id, ErrorCode.REFUSED_STREAM, text)
-        elif any(first <= stream_id <= last for first, last in self._gaps):
-            text = f"stream {stream_id} is opened after stream {self.last_id}"
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
-        else:
-            self.stray(stream_id, "HEADERS")
-
-    def finish_drain(self) -> None:
-        super().finish_drain()
-        if self.final_id is not None:
-            self._max_streams = 0  # so that a new stream is looked at: it is ignored
+        history.must_be_no_gap(stream_id)
+        history.must_be_late(stream_id, "HEADERS")
+        self._floods.useless("HEADERS")

@@ -10,10 +10,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode
-from kernel_grpc.http2.frames import DATA, FRAME, MAX_WINDOW, SMALLEST_FRAME_SIZE, rst_stream
+from kernel_grpc.http2.frames import (
+    DATA,
+    FRAME,
+    MAX_WINDOW,
+    SMALLEST_FRAME_SIZE,
+    header_frames,
+    rst_stream,
+    window_update,
+)
+from kernel_grpc.http2.history import History
 from kernel_grpc.http2.stream import LOW_WATER, Data, Stream
 
-__all__ = ["Outgoing"]
+__all__ = ["DEFAULT_WINDOW", "Outgoing", "nothing"]
 
 #: The window of a connection, and of its streams, until the client says otherwise.
 DEFAULT_WINDOW = 65535
@@ -21,9 +30,6 @@ DEFAULT_WINDOW = 65535
 #: What one stream sends before it is another one's turn, and the largest frame; and how much data may gather in `out`.
 SHARE = 128 * 1024
 CHUNK = 1024 * 1024 + 64 * 1024
-
-#: How many streams that we have reset are remembered: what their clients had sent before they knew is ignored.
-REMEMBERED = 4096
 
 
 def nothing() -> None:
@@ -38,8 +44,9 @@ class Outgoing:
     that. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`.
     """
 
-    def __init__(self) -> None:
-        self.on_output: Callable[[], None] = nothing
+    def __init__(self, history: History, on_output: Callable[[], None]) -> None:
+        self._history = history
+        self.on_output = on_output
         self.streams: dict[int, Stream] = {}
         self.out: list[Data] = []
         self.pending = 0  # bytes of data in it
@@ -52,10 +59,8 @@ class Outgoing:
         self.initial_window = DEFAULT_WINDOW  # of new streams
         self.peer_frame_size = SMALLEST_FRAME_SIZE
         self.queued = 0  # bytes that wait in streams
-        self.kept = 0  # bytes that held streams keep back
-        self.forgotten: OrderedDict[int, None] = OrderedDict()  # ids of streams that we have reset, the oldest first
+        self.pumping = False  # `pump` is under way, or has to wait
         self._line: OrderedDict[Stream, None] = OrderedDict()
-        self._pumping = False
         self._table_update = b""
 
     # --- frames
@@ -78,21 +83,44 @@ class Outgoing:
         self.held_up = held_up
         self._choose_way()
 
-    def table_update(self) -> bytes:
-        """Return what the next header block must begin with: "the table is not used" where the client has shrunk it."""
-        update, self._table_update = self._table_update, b""
-        if update:
-            self._choose_way()
-        return update
-
     def shrink_table(self) -> None:
+        """The client keeps a smaller table for header blocks: the next block must begin by saying that none is used."""
         self._table_update = b"\x20"
         self._choose_way()
 
     def _choose_way(self) -> None:
         self.roundabout = self.held_up or bool(self._table_update)
 
+    def send_headers(self, stream_id: int, block: bytes) -> None:
+        """Send a header block that does not end the stream."""
+        self.put(self._header_frames(stream_id, block, end=False))
+
+    def end(self, stream: Stream, block: bytes) -> None:
+        """Send a header block that ends the stream, once its queue is empty."""
+        frames = self._header_frames(stream.id, block, end=True)
+        if stream.queue:
+            stream.last = frames
+        else:
+            self._finish(stream, frames)
+
+    def _header_frames(self, stream_id: int, block: bytes, *, end: bool) -> bytes:
+        if self._table_update:
+            block, self._table_update = self._table_update + block, b""
+            self._choose_way()
+        return header_frames(stream_id, block, end_stream=end, frame_size=self.peer_frame_size)
+
+    def give_credit(self, stream_id: int, credit: int) -> None:
+        """Let the client send `credit` bytes more on a stream; stream 0: on all of them together."""
+        self.sent += 1  # the client has sent data, and may measure how fast
+        self.out.append(window_update(stream_id, credit))
+
     # --- data
+
+    def send_data(self, stream: Stream, size: int) -> None:
+        """Send what waits in the stream's queue, of which `size` bytes are new."""
+        stream.queued += size
+        self.queued += size
+        self.line_up(stream)
 
     def line_up(self, stream: Stream) -> None:
         """Let a stream send that has something to send, when it is its turn."""
@@ -106,17 +134,17 @@ class Outgoing:
 
     def pump(self) -> None:
         """Put into `out` what waits, as far as the windows, the transport and CHUNK allow."""
-        if self._pumping:
+        if self.pumping:
             return
         line = self._line
-        self._pumping = True
+        self.pumping = True
         try:
             while line and self.send_window > 0 and self.pending < CHUNK and not self.held_up:
                 stream, _ = line.popitem(last=False)
                 if stream.send_window > 0:  # it may have become smaller
                     self._send(stream)
         finally:
-            self._pumping = False
+            self.pumping = False
         if self.out and not self.corked:
             self.on_output()
 
@@ -162,7 +190,7 @@ class Outgoing:
         self.sent += 1
         if not queue:
             if stream.last is not None:
-                self.finish(stream, stream.last)
+                self._finish(stream, stream.last)
         elif stream.send_window > 0:
             self._line[stream] = None
         if stream.queued < LOW_WATER <= stream.queued + total and not stream.done:
@@ -188,44 +216,34 @@ class Outgoing:
 
     # --- the end of a stream
 
-    def finish(self, stream: Stream, frames: bytes) -> None:
+    def _finish(self, stream: Stream, frames: bytes) -> None:
         """Send a stream's last frames; it leaves the connection."""
         self.out.append(frames)
         self.sent += 1
         if self.streams.pop(stream.id, None) is not None and not stream.ended:
             self.out.append(rst_stream(stream.id, ErrorCode.NO_ERROR))
-            self.forget(stream.id)
+            self._history.forget(stream.id)
         if stream.kept is not None:
             self.drop(stream)
-        if not self.corked and not self._pumping:
+        if not self.corked and not self.pumping:
             self.on_output()
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """Reset a stream that we give up. Its owner is not told."""
         self.out.append(rst_stream(stream_id, code))
-        self.forget(stream_id)
+        self._history.forget(stream_id)
         stream = self.streams.pop(stream_id, None)
         if stream is not None:
             stream.done = True
             self.drop(stream)
-        if not self.corked and not self._pumping:
+        if not self.corked and not self.pumping:
             self.on_output()
 
     def drop(self, stream: Stream) -> None:
         """Let go of what a stream that has left still holds."""
         if stream.kept is not None:
-            self.kept -= stream.kept.size
-            self.let_go()
+            stream.connection.bodies.let_go(stream)
         self.queued -= stream.queued
         stream.queued = 0
-        stream.kept = stream.queue = stream.last = None
+        stream.queue = stream.last = None
         self._line.pop(stream, None)
-
-    def let_go(self) -> None:
-        """Less is kept back now; see bodies.py."""
-
-    def forget(self, stream_id: int) -> None:
-        """Ignore from now on what may still come on a stream."""
-        self.forgotten[stream_id] = None
-        if len(self.forgotten) > REMEMBERED:
-            self.forgotten.popitem(last=False)

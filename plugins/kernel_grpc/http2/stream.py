@@ -1,23 +1,19 @@
 """One stream, from the server's side: what its owner may do with it, and what it is told.
 
-A stream is in `connection.streams` until both sides have ended it or one has reset it. It begins with the client's header
-block and is `ended` when the client has sent all; it is `done` when the server has nothing more to say, and leaves the
-connection as soon as that is written. If the client is still sending then, it is told to stop (RFC 9113, section 8.1).
+A stream is among its connection's `outgoing.streams` until both sides have ended it or one has reset it. It begins with the
+client's header block and is `ended` when the client has sent all; it is `done` when the server has nothing more to say, and
+leaves the connection as soon as that is written. If the client is still sending then, it is told to stop (RFC 9113, section 8.1).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kernel_grpc.http2.errors import ErrorCode
-from kernel_grpc.http2.frames import header_frames
 
-if TYPE_CHECKING:
-    from kernel_grpc.http2.connection import Connection
-
-__all__ = ["STREAM_WINDOW", "Data", "Sink", "Stream"]
+__all__ = ["STREAM_WINDOW", "Data", "Home", "Kept", "Sink", "Stream"]
 
 Data = bytes | memoryview
 
@@ -65,6 +61,45 @@ class Sink:
         self.end = 0
 
 
+class Sending(Protocol):
+    """The sending half of a connection, as its streams use it."""
+
+    streams: dict[int, Stream]
+    initial_window: int
+
+    def send_headers(self, stream_id: int, block: bytes) -> None:
+        """Send a header block that does not end the stream."""
+
+    def send_data(self, stream: Stream, size: int) -> None:
+        """Send what waits in the stream's queue, of which `size` bytes are new."""
+
+    def end(self, stream: Stream, block: bytes) -> None:
+        """Send a header block that ends the stream, once its queue is empty."""
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Reset the stream."""
+
+
+class Receiving(Protocol):
+    """The receiving half of a connection, as its streams use it."""
+
+    def hand_over(self, stream: Stream) -> None:
+        """Give the stream what was kept back for it."""
+
+    def let_go(self, stream: Stream) -> None:
+        """Throw away what was kept back for the stream."""
+
+
+class Home(Protocol):
+    """The connection that a stream belongs to."""
+
+    @property
+    def outgoing(self) -> Sending: ...
+
+    @property
+    def bodies(self) -> Receiving: ...
+
+
 class Stream:
     """Subclass it and override `received` and `aborted`, perhaps `room_again`, `space` and `filled`.
 
@@ -87,21 +122,23 @@ class Stream:
         "sink",
     )
 
-    def __init__(self, connection: Connection, id: int, ended: bool, length: int | None = None) -> None:
+    def __init__(self, connection: Home, id: int, ended: bool, length: int | None = None) -> None:
+        """`ended`: the client has sent all. `length`: the content-length that was announced."""
         self.connection = connection
+        outgoing = connection.outgoing
         self.id = id
         self.ended = ended  # the client sends nothing more
         self.done = False  # the server's side is over: nothing more can be sent
         self.left = length  # bytes of the announced content-length that have not come yet
         self.recv_window = STREAM_WINDOW
-        self.send_window = connection.initial_window
+        self.send_window = outgoing.initial_window
         self.held = False  # what comes is kept back, and paid for with the client's window
         self.kept: Kept | None = None
         self.queue: deque[Data] | None = None  # what waits to be sent
         self.queued = 0  # its size
         self.sink: Sink | None = None  # the owner may set it
         self.last: bytes | None = None  # the frames that follow it and end the stream
-        connection.streams[id] = self
+        outgoing.streams[id] = self
 
     # --- what the owner is told
 
@@ -136,7 +173,7 @@ class Stream:
     def send_headers(self, block: bytes) -> None:
         """Send the response's header block."""
         if not self.done:
-            self.connection.put(self._frames(block, end=False))
+            self.connection.outgoing.send_headers(self.id, block)
 
     def send_data(self, pieces: Sequence[Data], size: int) -> None:
         """Send `pieces`, `size` bytes in all, as windows and transport allow. Their memory must not change any more."""
@@ -146,24 +183,18 @@ class Stream:
         if queue is None:
             queue = self.queue = deque()
         queue.extend(piece for piece in pieces if len(piece))
-        self.queued += size
-        self.connection.queued += size
-        self.connection.line_up(self)
+        self.connection.outgoing.send_data(self, size)
 
     def end(self, block: bytes) -> None:
         """End the stream with trailers, or with headers where there were none yet; behind the data that waits."""
         if self.done:
             return
         self.done = True
-        frames = self._frames(block, end=True)
-        if self.queue:
-            self.last = frames
-        else:
-            self.connection.finish(self, frames)
+        self.connection.outgoing.end(self, block)
 
     def reset(self, code: ErrorCode) -> None:
         """End the stream at once, without an answer."""
-        self.connection.reset(self.id, code)
+        self.connection.outgoing.reset(self.id, code)
 
     def hold(self) -> None:
         """Let nothing more be received until `unhold`; the client stops when its window is used up."""
@@ -173,13 +204,7 @@ class Stream:
         """Receive what was kept back, and go on."""
         if self.held:
             self.held = False
-            self.connection.hand_over(self)
-
-    def _frames(self, block: bytes, *, end: bool) -> bytes:
-        connection = self.connection
-        return header_frames(
-            self.id, connection.table_update() + block, end_stream=end, frame_size=connection.peer_frame_size
-        )
+            self.connection.bodies.hand_over(self)
 
     def __repr__(self) -> str:
         states: list[Any] = ["ended"] * self.ended + ["done"] * self.done + ["held"] * self.held

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from kernel import ServingError
-from kernel_grpc.http2 import Data, Stream
+from kernel_grpc.http2 import Connection, Data, Stream
 from kernel_grpc.rpc import status
 from kernel_grpc.rpc.assembly import MAX_MESSAGE, PREFIX
 from kernel_grpc.rpc.compression import ON_LOOP
@@ -67,6 +67,7 @@ class Answer(Stream):
         "server",
     )
 
+    connection: Connection
     server: Server
     meaning: Meaning
     begun: bool  # the head is out
@@ -90,45 +91,45 @@ class Answer(Stream):
 
     def reply(self, message: Payload) -> None:
         """Answer a unary call: head, message and status 0 in one write. The bytes are the message's, without a prefix."""
-        connection = self.connection
+        outgoing = self.connection.outgoing
         if type(message) is bytes:
             size = len(message)
             if (
-                size + 5 <= connection.send_window
+                size + 5 <= outgoing.send_window
                 and size + 5 <= self.send_window
                 and size <= SMALL
                 and self.ended
-                and not (self.done or self.begun or connection.roundabout or self.meaning.compression is not None)
+                and not (self.done or self.begun or outgoing.roundabout or self.meaning.compression is not None)
             ):
-                connection.send_window -= size + 5
-                connection.sent += 1
+                outgoing.send_window -= size + 5
+                outgoing.sent += 1
                 id = self.id
-                del connection.streams[id]
+                del outgoing.streams[id]
                 begin = _BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size)
-                connection.out.append(begin + message + _END(_TRAILERS_FRAME, id, TRAILERS))
+                outgoing.out.append(begin + message + _END(_TRAILERS_FRAME, id, TRAILERS))
                 self.done = True
                 self.request = self.on_cancel = None
                 if self.deadline is not None:
                     self.leave()
-                if not connection.corked:
-                    connection.on_output()
+                if not outgoing.corked:
+                    outgoing.on_output()
                 return
         if self.done:
             return
-        corked, connection.corked = connection.corked, True  # so that all of it goes out together
+        corked, outgoing.corked = outgoing.corked, True  # so that all of it goes out together
         try:
             self.send(message)
             self.finish()
         finally:
-            connection.corked = corked
+            outgoing.corked = corked
         if not corked:
-            connection.on_output()
+            outgoing.on_output()
 
     def send(self, message: Payload) -> None:
         """Send one message of an answer that has several."""
         if self.done:
             return
-        connection = self.connection
+        outgoing = self.connection.outgoing
         if not isinstance(message, bytes):
             pieces: list[Data] = [piece if type(piece) is bytes else memoryview(piece).cast("B") for piece in message]
             size = sum(map(len, pieces))
@@ -142,21 +143,21 @@ class Answer(Stream):
         elif (
             type(message) is bytes
             and size <= SMALL
-            and size + 5 <= connection.send_window
+            and size + 5 <= outgoing.send_window
             and size + 5 <= self.send_window
-            and not (self.queue or connection.roundabout)
+            and not (self.queue or outgoing.roundabout)
         ):
-            connection.send_window -= size + 5
+            outgoing.send_window -= size + 5
             self.send_window -= size + 5
-            connection.sent += 1
+            outgoing.sent += 1
             id = self.id
             if self.begun:
-                connection.out.append(_MESSAGE((size + 5) << 8, 0, id, 0, size) + message)
+                outgoing.out.append(_MESSAGE((size + 5) << 8, 0, id, 0, size) + message)
             else:
                 self.begun = True
-                connection.out.append(_BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size) + message)
-            if not connection.corked:
-                connection.on_output()
+                outgoing.out.append(_BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size) + message)
+            if not outgoing.corked:
+                outgoing.on_output()
         else:
             self._send(pieces, size, compressed=False)
 
@@ -169,7 +170,7 @@ class Answer(Stream):
             return
         self.leave()
         if text:
-            text = status.shortened(text, self.connection.header_list_limit)
+            text = status.shortened(text, self.connection.control.header_list_limit)
         self.end(status.trailers(code, text) if self.begun else status.trailers_only(code, text))
 
     def fail(self, error: ServingError) -> None:
@@ -260,7 +261,7 @@ class Answer(Stream):
             return
         request, on_cancel = self.request, self.on_cancel
         self._backlog = None
-        self.connection.drop(self)  # the status goes out now, what waits does not
+        self.connection.outgoing.drop(self)  # the status goes out now, what waits does not
         self.finish(code, text)
         self.cancel(request, on_cancel)
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from kernel_grpc.http2 import Connection, ErrorCode
+from kernel_grpc.http2 import Connection, ErrorCode, Outgoing
 from kernel_grpc.rpc.keepalive import Action, Keepalive, Pulse
 
 __all__ = ["Lifetime"]
@@ -37,15 +37,17 @@ class Lifetime:
     """The life of one connection, from `begin` on."""
 
     http: Connection
+    outgoing: Outgoing  # of `http`
     transport: Any
 
     def begin(self, transport: Any, http: Connection, options: Keepalive, clock: Callable[[], float]) -> None:
         now = clock()
         self.transport = transport
         self.http = http
+        self.outgoing = http.outgoing
         self._clock = clock
-        http.on_ping = self._on_ping
-        http.on_pong = self._on_pong
+        http.control.on_ping = self._on_ping
+        http.control.on_pong = self._on_pong
         self._born = now
         self._pulse = Pulse(options, now, random.uniform(-0.1, 0.1))
         self._draining_since: float | None = None
@@ -60,18 +62,18 @@ class Lifetime:
         """Let the calls that run finish, then close."""
         if self._draining_since is None:
             self._draining_since = self._clock()
-            self.http.drain(text)
+            self.http.ending.drain(text)
             self.flush()
             self.close_if_over()
 
     def close_if_over(self) -> None:
         """Close once all is said. The client may still be sending: it is let read what it was sent (RFC 9113, section 5.4.1)."""
-        http = self.http
-        if self._lingering or not (http.closed or http.drained) or http.out:
+        ending = self.http.ending
+        if self._lingering or not (ending.closed or ending.drained) or self.outgoing.out:
             return
-        if http.failure is not None:
-            log.debug("a connection is closed with %s: %s", http.failure[0].name, http.failure[1])
-        self._lingering = http.closed = True
+        if ending.failure is not None:
+            log.debug("a connection is closed with %s: %s", ending.failure[0].name, ending.failure[1])
+        self._lingering = ending.closed = True
         self._idle_since = self._clock()
         if self.transport.is_closing():
             return
@@ -82,51 +84,50 @@ class Lifetime:
 
     def abort(self) -> None:
         """Close at once: the calls end now, whenever the transport says so."""
-        self.http.lost()
+        self.http.ending.lost()
         self.transport.abort()
 
     # --- time
 
     def sweep(self, now: float) -> None:
         """Look what time does to this connection at `now`."""
-        http = self.http
         size = self.transport.get_write_buffer_size()
-        if size < self._buffered or not (self._lingering or http.held_up):
+        if size < self._buffered or not (self._lingering or self.outgoing.held_up):
             self._idle_since = now
         self._buffered = size
         if now - self._idle_since >= (STALLED if size else LINGER):
             self.abort()
-        elif not http.closed:
+        elif not self.http.ending.closed:
             self._look(now)
-            if http.out:
+            if self.outgoing.out:
                 self.flush()
             self.close_if_over()
 
     def _look(self, now: float) -> None:
-        http = self.http
-        if not http.acknowledged and now - self._born >= HANDSHAKE:
-            if http.greeted:
-                http.fail(ErrorCode.SETTINGS_TIMEOUT, f"no answer to SETTINGS within {HANDSHAKE:.0f} seconds")
+        http, outgoing, ending = self.http, self.outgoing, self.http.ending
+        if not http.control.acknowledged and now - self._born >= HANDSHAKE:
+            if ending.greeted:
+                ending.fail(ErrorCode.SETTINGS_TIMEOUT, f"no answer to SETTINGS within {HANDSHAKE:.0f} seconds")
             else:
-                http.fail(ErrorCode.PROTOCOL_ERROR, f"no connection preface within {HANDSHAKE:.0f} seconds")
+                ending.fail(ErrorCode.PROTOCOL_ERROR, f"no connection preface within {HANDSHAKE:.0f} seconds")
             return
-        if self._draining_since is not None and http.final_id is None and now - self._draining_since >= GOODBYE:
-            http.finish_drain()
-        match self._pulse.beat(now, http.now, http.sent, len(http.streams)):
+        if self._draining_since is not None and now - self._draining_since >= GOODBYE:
+            ending.finish_drain()
+        match self._pulse.beat(now, http.now, outgoing.sent, len(outgoing.streams)):
             case Action.PING:
-                http.ping(PING)
+                http.control.ping(PING)
             case Action.RETIRE:
                 self.retire("max_age")
             case Action.CLOSE:
                 log.debug("a client does not answer PINGs; its connection is closed")
                 self.abort()
             case Action.END:
-                http.fail(ErrorCode.NO_ERROR, "max_age")
+                ending.fail(ErrorCode.NO_ERROR, "max_age")
 
     def _on_ping(self, now: float) -> None:
-        http = self.http
-        if not self._pulse.received_ping(now, http.sent, len(http.streams)):
-            http.fail(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        outgoing = self.outgoing
+        if not self._pulse.received_ping(now, outgoing.sent, len(outgoing.streams)):
+            self.http.ending.fail(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 
     def _on_pong(self, payload: bytes) -> None:
         if payload == PING:

@@ -61,9 +61,10 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         """The client has gone: nobody waits for the answers any more."""
         self.server.closed(self)
         http = self.http
-        http.lost()
-        http.on_output, http.on_ping, http.on_pong = nothing, None, None
-        http.out.clear()
+        http.ending.lost()
+        http.control.on_ping = http.control.on_pong = None
+        self.outgoing.on_output = nothing
+        self.outgoing.out.clear()
 
     def eof_received(self) -> bool | None:
         return None  # close; connection_lost cancels what runs
@@ -80,20 +81,21 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         else:
             data = self.server.view[:count]
             http.receive(bytes(data) if count <= COPIED else data, self.server.now())
-        if http.out:
+        if self.outgoing.out:
             self.flush()
-        if http.closed or http.draining:
+        ending = http.ending
+        if ending.closed or ending.draining:
             self.close_if_over()
 
     def pause_writing(self) -> None:
-        self.http.hold_up(True)
+        self.outgoing.hold_up(True)
 
     def resume_writing(self) -> None:
-        self.http.hold_up(False)
+        self.outgoing.hold_up(False)
         if not self._flushing:
             self.flush()
             self.close_if_over()
-        if not self._reading and not self.http.held_up:
+        if not self._reading and not self.outgoing.held_up:
             self._reading = True
             self.transport.resume_reading()
 
@@ -105,8 +107,8 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         Where other calls are under way on this connection, their answers may come in this turn of the loop too, and one write
         for all of them is cheaper for both sides. The last one waits for nobody.
         """
-        http = self.http
-        if not http.streams or http.pending > BULK:
+        outgoing = self.outgoing
+        if not outgoing.streams or outgoing.pending > BULK:
             if not self._flushing:
                 self.flush()
                 self.close_if_over()
@@ -116,15 +118,15 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what is there, and what may follow it."""
-        http = self.http
+        outgoing = self.outgoing
         self._flushing = True
         try:
-            while not http.held_up:
-                if http.can_pump:
-                    http.pump()
-                if not http.out:
+            while not outgoing.held_up:
+                if outgoing.can_pump:
+                    outgoing.pump()
+                if not outgoing.out:
                     break
-                out, size = http.take()
+                out, size = outgoing.take()
                 if len(out) == 1:
                     self.transport.write(out[0])
                 elif size <= JOINED:
@@ -133,13 +135,13 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
                     self.transport.writelines(out)
         finally:
             self._flushing = False
-        if http.held_up and len(http.out) > MAX_WAITING and self._reading:
+        if outgoing.held_up and len(outgoing.out) > MAX_WAITING and self._reading:
             self._reading = False
             self.transport.pause_reading()
 
     def end_turn(self) -> None:
         self.scheduled = False
-        if self.http.out:
+        if self.outgoing.out:
             self.flush()
             self.close_if_over()
 
@@ -148,7 +150,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether a call is under way that has an end of its own. What waits on a stream, the kernel knows."""
-        calls: Any = self.http.streams.values()
+        calls: Any = self.outgoing.streams.values()
         return any(not call.is_stream for call in calls)
 
     def retire(self, text: str = "the server is shutting down") -> None:
@@ -158,14 +160,9 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Finish the calls that run, then close."""
         call: Any
-        for call in list(self.http.streams.values()):
+        for call in list(self.outgoing.streams.values()):
             call.drain()
         self.retire()
-
-    def abort(self) -> None:
-        """Close at once: the calls end now, whenever the transport says so."""
-        self.http.lost()
-        self.transport.abort()
 
 
 def nothing() -> None:

@@ -73,7 +73,7 @@ class Server(Connections["Peer"]):
         meaning = head.meaning
         if meaning is None:
             meaning = self.meanings(head)
-        if connection.queued > MAX_QUEUED:
+        if connection.outgoing.queued > MAX_QUEUED:
             meaning = self._refused
         call = Call(self, connection, id, ended, head.content_length, meaning)
         if not meaning.plain:
