@@ -243,7 +243,7 @@ def test_a_model_that_answers_with_many_signatures(service: Service) -> None:
         response = service.ask(request("any", ("X", "FP32", [size]), raw=[np.zeros(size, np.float32)]))
         assert list(response.outputs[0].shape) == [size]
     memory = service.kernel.model("any").attachments[infer.Inference]
-    assert len(memory.plans) <= 256 and len(memory.replies.known) <= 256  # type: ignore[attr-defined]
+    assert len(memory.recipes) <= 256 and len(memory.replies.known) <= 256  # type: ignore[attr-defined]
 
 
 # --- outputs
@@ -1186,7 +1186,7 @@ def test_messages_of_one_size_with_and_without_an_id(service: Service) -> None:
 
 
 def test_what_is_remembered_is_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(infer, "ALL_PLANS", 8)
+    monkeypatch.setattr(infer, "ALL_RECIPES", 8)
     for size in range(1, 30):
         for _ in range(2):
             service.ask(request("any", ("X", "FP32", [size]), raw=[np.zeros(size, np.float32)]))

@@ -34,7 +34,7 @@ FINAL = {final: encoded(4, {"triton_final_response": final}) for final in (False
 
 
 class Replies:
-    """The response templates of one loaded model."""
+    """The replies of one loaded model that are known already: all of each but its data."""
 
     __slots__ = ("known", "model", "start")
 

@@ -1,7 +1,7 @@
 """ModelInfer, and what ModelStreamInfer shares with it: a message becomes a request of the kernel, its response the answer.
 
 A message that differs from one that passed the model's check only in its data, its id and its parameters needs no parser: what
-comes before its data is known as a Plan. By its size alone it is looked for first, then by its head.
+comes before its data is known as a Recipe. By its size alone it is looked for first, then by its head.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tens
 from kernel_grpc.inference.encode import encode
 from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
-from kernel_grpc.inference.plan import Layout, Memory, Plan, Raws, nobody
 from kernel_grpc.inference.reader import Reader
+from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
 from kernel_grpc.inference.wire import ID, Buffer, split
 from kernel_grpc.rpc.status import Status
 from kernel_grpc.rpc.unary import parsed
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Inference"]
 
-#: Bounds of a model's plans: how many, and how long the head of a message may be. And how many all models have together.
-PLANS = 256
+#: Bounds of a model's recipes: how many, and how long the head of a message may be. And how many all models have together.
+RECIPES = 256
 HEAD_SIZE = 4096
-ALL_PLANS = 4096
+ALL_RECIPES = 4096
 
 _ndarray = np.ndarray
 
@@ -44,25 +44,25 @@ class Inference:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        # Plans belong to their models: once these are gone, nothing is to keep them.
-        self._by_head: dict[bytes, ref[Plan]] = {}
+        # Recipes belong to their models: once these are gone, nothing is to keep them.
+        self._by_head: dict[bytes, ref[Recipe]] = {}
         self._by_size: dict[int, Layout] = {}
 
     def infer(self, call: Call, message: Any) -> None:
         """Handle a call of ModelInfer."""
         try:
-            request, plan, _ = self.read(message, call.forwarded, False)
-            request.respond = (WorkedAnswer if plan.works else Answer)(call, plan)
+            request, recipe, _ = self.read(message, call.forwarded, False)
+            request.respond = (WorkedAnswer if recipe.works else Answer)(call, recipe)
         except ServingError as error:
             call.fail(error)
             return
         request.deadline = call.deadline
         call.request = request
-        if plan.model.tracing is not None:
-            plan.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
-        plan.model.enqueue(request)
+        if recipe.model.tracing is not None:
+            recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
+        recipe.model.enqueue(request)
 
-    def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Plan, Parameters]:
+    def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Make a request that has passed the model's check; who answers it is still to be said. Raises ServingError.
 
         `message` belongs to the request from here on. `forwarded`: metadata that go to the model. `streaming`: whether
@@ -73,9 +73,9 @@ class Inference:
             layout = self._by_size.get(len(message))
             if (
                 layout is not None
-                and (plan := layout.plan()) is not None
-                and (streaming or not plan.decoupled)
-                and plan.is_current(kernel)
+                and (recipe := layout.recipe()) is not None
+                and (streaming or not recipe.decoupled)
+                and recipe.is_current(kernel)
             ):
                 pieces = layout.unpack(message)
                 if pieces[::2] == layout.heads:
@@ -84,9 +84,9 @@ class Inference:
                     except UnicodeDecodeError:  # the parser will say so
                         return self._first(parsed(pb.ModelInferRequest, message), (), forwarded, streaming, None)
                     inputs: dict[str, Tensor] = {}
-                    for (name, datatype, dtype, shape), raw in zip(plan.fixed, pieces[at::2]):
+                    for (name, datatype, dtype, shape), raw in zip(recipe.fixed, pieces[at::2]):
                         inputs[name] = Tensor(name, datatype, _ndarray(shape, dtype, bytearray(raw)))
-                    return plan.request(inputs, id, NONE, dict(forwarded) if forwarded else None), plan, NONE
+                    return recipe.request(inputs, id, NONE, dict(forwarded) if forwarded else None), recipe, NONE
             data: Buffer = message
         else:
             data = memoryview(message)
@@ -99,19 +99,19 @@ class Inference:
         if head <= HEAD_SIZE:
             key = bytes(data[:head]) if names == middle else bytes(data[:names]) + bytes(data[middle:head])
             known = self._by_head.get(key)
-            plan = known() if known is not None else None
-            if plan is not None and (streaming or not plan.decoupled) and plan.is_current(kernel):
+            recipe = known() if known is not None else None
+            if recipe is not None and (streaming or not recipe.decoupled) and recipe.is_current(kernel):
                 id, parameters = ("", NONE) if names == middle else special(bytes(data[names:middle]))
-                made = plan.inputs(kernel, raws, id)
+                made = recipe.inputs(kernel, raws, id)
                 if made is not None:
-                    if type(data) is bytes and parameters is NONE and len(raws) == len(plan.fixed) > 0:
-                        self._learn_layout(plan, data, *parts)
-                    return plan.request(made, id, parameters, custom_of(parameters, forwarded)), plan, parameters
+                    if type(data) is bytes and parameters is NONE and len(raws) == len(recipe.fixed) > 0:
+                        self._learn_layout(recipe, data, *parts)
+                    return recipe.request(made, id, parameters, custom_of(parameters, forwarded)), recipe, parameters
         return self._first(parsed(pb.ModelInferRequest, data[:head]), raws, forwarded, streaming, key)
 
     def _first(
         self, record: Any, raws: Raws, forwarded: Forwarded, streaming: bool, key: bytes | None
-    ) -> tuple[InferenceRequest, Plan, Parameters]:
+    ) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Read a request whose head isn't known, have it checked, and perhaps remember it."""
         model = self.model(record.model_name, record.model_version)
         if model.decoupled and not streaming:
@@ -138,16 +138,16 @@ class Inference:
         model.check(request)
         if reader.deferred is not None:
             raise reader.deferred
-        memory = model.attachments.get(Inference)
-        if not isinstance(memory, Memory):
-            memory = model.attachments[Inference] = Memory(model)
-        plan = Plan(reader, request, memory.replies)
+        remembered = model.attachments.get(Inference)
+        if not isinstance(remembered, Remembered):
+            remembered = model.attachments[Inference] = Remembered(model)
+        recipe = Recipe(reader, request, remembered.replies)
         if key is not None and reader.repeatable:
-            if len(memory.plans) >= PLANS:
-                memory.plans.clear()
-            memory.plans[key] = plan
-            self._remember(key, plan)
-        return request, plan, parameters
+            if len(remembered.recipes) >= RECIPES:
+                remembered.recipes.clear()
+            remembered.recipes[key] = recipe
+            self._remember(key, recipe)
+        return request, recipe, parameters
 
     def model(self, name: str, version: str) -> Model:
         """Return the model of that name. Raises ServingError, also for -1, which the kernel takes for the newest version."""
@@ -155,22 +155,22 @@ class Inference:
             raise invalid(f"invalid model version specified '{version}' , version should be an integral value > 0")
         return self.kernel.model(name, version)
 
-    def _remember(self, key: bytes, plan: Plan) -> None:
-        if len(self._by_head) >= ALL_PLANS:
+    def _remember(self, key: bytes, recipe: Recipe) -> None:
+        if len(self._by_head) >= ALL_RECIPES:
             self._by_head.clear()
-        self._by_head[key] = ref(plan)
+        self._by_head[key] = ref(recipe)
 
-    def _learn_layout(self, plan: Plan, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
+    def _learn_layout(self, recipe: Recipe, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
         """Remember how messages of this size divide, if there is nothing but an id in the middle, and none is known yet."""
         if names != middle and not (message[names] == ID and message[names + 1] == middle - names - 2):
             return
         known = self._by_size.get(len(message))
-        other = known.plan() if known is not None else None
+        other = known.recipe() if known is not None else None
         if other is not None and other.is_current(self.kernel):
             return  # two kinds of messages have this size; it would cost more to learn them by turns
-        if len(self._by_size) >= ALL_PLANS:
+        if len(self._by_size) >= ALL_RECIPES:
             self._by_size.clear()
-        self._by_size[len(message)] = Layout(plan, message, names, middle, head, raws)
+        self._by_size[len(message)] = Layout(recipe, message, names, middle, head, raws)
 
 
 def special(data: bytes) -> tuple[str, Parameters]:
@@ -194,9 +194,9 @@ class Answer:
 
     __slots__ = ("call", "replies")
 
-    def __init__(self, call: Call, plan: Plan) -> None:
+    def __init__(self, call: Call, recipe: Recipe) -> None:
         self.call = call
-        self.replies = plan.replies
+        self.replies = recipe.replies
 
     @property
     def client(self) -> str:
@@ -230,13 +230,13 @@ class Answer:
 class WorkedAnswer(Answer):
     """The same where the outputs take more work: classes of them, or shared memory that they go to."""
 
-    __slots__ = ("plan", "sinks")
+    __slots__ = ("recipe", "sinks")
 
-    def __init__(self, call: Call, plan: Plan) -> None:
+    def __init__(self, call: Call, recipe: Recipe) -> None:
         """Raises ServingError where an output has nowhere to go."""
-        super().__init__(call, plan)
-        self.plan = plan
-        self.sinks = opened(plan)
+        super().__init__(call, recipe)
+        self.recipe = recipe
+        self.sinks = opened(recipe)
 
     def encoded(self, response: InferenceResponse) -> Any:
-        return encode(response, self.replies, finished_response(response, self.plan, self.sinks))
+        return encode(response, self.replies, finished_response(response, self.recipe, self.sinks))

@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernel import Model
-    from kernel_grpc.inference.plan import Plan
+    from kernel_grpc.inference.recipe import Recipe
 
 __all__ = ["failed", "finished_response", "no_response", "opened"]
 
 log = logging.getLogger(__name__)
 
 
-def opened(plan: Plan) -> dict[str, Span]:
+def opened(recipe: Recipe) -> dict[str, Span]:
     """Return where in shared memory the outputs of one request go, whatever becomes of the regions meanwhile.
 
     To be called before its model runs. Raises ServingError.
     """
-    span_of = plan.model.kernel.shared_memory.span
-    return {name: span_of(*region) for name, region in plan.sinks.items()}
+    span_of = recipe.model.kernel.shared_memory.span
+    return {name: span_of(*region) for name, region in recipe.sinks.items()}
 
 
-def finished_response(response: InferenceResponse, plan: Plan, sinks: Mapping[str, Span]) -> frozenset[str]:
+def finished_response(response: InferenceResponse, recipe: Recipe, sinks: Mapping[str, Span]) -> frozenset[str]:
     """Do to a response's outputs what its request wants. Return those whose data is in shared memory now. Raises ServingError.
 
     `sinks`: as `opened` for the request.
     """
-    if plan.classes:
-        classify(response, plan.classes, plan.model)
+    if recipe.classes:
+        classify(response, recipe.classes, recipe.model)
     if not sinks:
         return frozenset()
     written = []

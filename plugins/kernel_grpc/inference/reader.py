@@ -1,4 +1,4 @@
-"""Reads one inference request: a parsed message and its raw data to tensors, outputs and the plan to do it again.
+"""Reads one inference request: a parsed message and its raw data to tensors, outputs and the recipe to do it again.
 
 In the reference's order: names given twice, then where each input's data comes from, then what is wanted of the outputs. The
 model's check comes after it. What the reference finds only then (sizes and counts) is kept in `deferred` until the model has

@@ -15,7 +15,7 @@ from kernel import Code, InferenceRequest, InferenceResponse, ServingError
 from kernel_grpc.inference.encode import Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
-from kernel_grpc.inference.plan import Plan
+from kernel_grpc.inference.recipe import Recipe
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -61,8 +61,8 @@ class InferStream:
         try:
             if call.server.draining:
                 raise ServingError(Code.UNAVAILABLE, SHUTTING_DOWN)
-            request, plan, parameters = inference.read(data, call.forwarded, True)
-            answer = request.respond = StreamAnswer(self, request, plan, parameters.empty_final)
+            request, recipe, parameters = inference.read(data, call.forwarded, True)
+            answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
         except ServingError as error:
             self._refuse(data, error)
             return
@@ -71,11 +71,11 @@ class InferStream:
             self._refuse(data, ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}"))
             return
         self.answers[answer] = None
-        if not plan.decoupled:
+        if not recipe.decoupled:
             self.order.append(answer)
-        if plan.model.tracing is not None:
-            plan.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
-        plan.model.enqueue(request)
+        if recipe.model.tracing is not None:
+            recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
+        recipe.model.enqueue(request)
         if len(self.answers) >= IN_FLIGHT or not call.writable:
             self.balance()
 
@@ -166,18 +166,18 @@ class StreamAnswer:
     in shared memory its outputs go.
     """
 
-    __slots__ = ("empty_final", "in_order", "payload", "plan", "prefixes", "request", "sinks", "stream")
+    __slots__ = ("empty_final", "in_order", "payload", "prefixes", "recipe", "request", "sinks", "stream")
 
     def __init__(
-        self, stream: InferStream, request: InferenceRequest | None, plan: Plan | None, empty_final: bool
+        self, stream: InferStream, request: InferenceRequest | None, recipe: Recipe | None, empty_final: bool
     ) -> None:
         """Raises ServingError where an output has nowhere to go."""
         self.stream: InferStream | None = stream
         self.request = request
-        self.plan = plan
-        self.sinks = opened(plan) if plan is not None and plan.sinks else {}
+        self.recipe = recipe
+        self.sinks = opened(recipe) if recipe is not None and recipe.sinks else {}
         self.empty_final = empty_final
-        self.in_order = plan is None or not plan.decoupled
+        self.in_order = recipe is None or not recipe.decoupled
         self.payload: Any = None
         self.prefixes: dict[Reply, bytes] | None = None if self.in_order else {}
 
@@ -194,13 +194,13 @@ class StreamAnswer:
         if response is None:
             payload = self._ended()
         elif response.error is None:
-            plan = self.plan
-            assert plan is not None
+            recipe = self.recipe
+            assert recipe is not None
             try:
-                sunk = finished_response(response, plan, self.sinks) if plan.works else ()
-                payload = streamed(response, plan.replies, final, self.prefixes, sunk)
+                sunk = finished_response(response, recipe, self.sinks) if recipe.works else ()
+                payload = streamed(response, recipe.replies, final, self.prefixes, sunk)
             except Exception as error:
-                payload = self._error(failed(error, plan.model), final)
+                payload = self._error(failed(error, recipe.model), final)
         else:
             payload = self._error(response.error, final)
         if self.stream is None:  # the error has ended the stream
@@ -219,18 +219,18 @@ class StreamAnswer:
 
     def _ended(self) -> bytes:
         """Return what to send for a final flag without a response."""
-        plan, request = self.plan, self.request
-        assert plan is not None and request is not None
+        recipe, request = self.recipe, self.request
+        assert recipe is not None and request is not None
         if self.in_order:
-            return self._error(no_response(plan.model), True)
-        return nothing_more(plan.name, plan.version, request.id) if self.empty_final else b""
+            return self._error(no_response(recipe.model), True)
+        return nothing_more(recipe.name, recipe.version, request.id) if self.empty_final else b""
 
     def _error(self, error: ServingError, final: bool) -> bytes:
         """Return the message that carries an error, if errors are messages; else end the stream."""
-        stream, plan, request = self.stream, self.plan, self.request
-        assert stream is not None and plan is not None and request is not None
+        stream, recipe, request = self.stream, self.recipe, self.request
+        assert stream is not None and recipe is not None and request is not None
         if stream.strict:
             stream.fail(error)
             return b""
         refused = final and not request.counted  # never accepted by the model's scheduler, as the statistics tell
-        return error_message(error.message, plan.name, plan.version, request.id, None if refused else final)
+        return error_message(error.message, recipe.name, recipe.version, request.id, None if refused else final)

@@ -33,7 +33,7 @@ BINARY_HEAD = (
 
 
 class Replies:
-    """The response templates of one loaded model."""
+    """The replies of one loaded model that are known already: all of each but its data."""
 
     __slots__ = ("known", "name", "version")
 

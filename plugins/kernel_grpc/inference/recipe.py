@@ -1,6 +1,6 @@
 """What is remembered of a request: what its head, all but the data, the id and the parameters, means to one model.
 
-Plans belong to their model and go with it. They hold nothing of the request itself: each request owns the memory of its inputs.
+Recipes belong to their model and go with it. They hold nothing of the request itself: each request owns the memory of its inputs.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from kernel_grpc.inference.reader import Reader, Region, array_of
 if TYPE_CHECKING:
     from kernel import Kernel, Model
 
-__all__ = ["Layout", "Memory", "Plan", "Raws", "nobody"]
+__all__ = ["Layout", "Raws", "Recipe", "Remembered", "nobody"]
 
 Raws = Sequence[Any]
 
 
-class Memory:
+class Remembered:
     """What this front end remembers about one loaded model; lives in `model.attachments` and goes with it."""
 
-    __slots__ = ("plans", "replies")
+    __slots__ = ("recipes", "replies")
 
     def __init__(self, model: Model) -> None:
-        self.plans: dict[bytes, Plan] = {}
+        self.recipes: dict[bytes, Recipe] = {}
         self.replies = Replies(model)
 
 
-class Plan:
+class Recipe:
     """What the head of a message, all but its data, id and parameters, means to one model.
 
     `classes`, `sinks`: as in Reader. `works`: there are such. `fixed`: the steps in short, where all data is raw and has a fixed
@@ -132,16 +132,16 @@ class Plan:
 
 
 class Layout:
-    """How messages of one size divide, if they are for this plan: `heads` are as they were, between them is id or data.
+    """How messages of one size divide, if they are for this recipe: `heads` are as they were, between them is id or data.
 
     `has_id`: the first of what is between them is the id. None of them has parameters.
     """
 
-    __slots__ = ("has_id", "heads", "plan", "unpack")
+    __slots__ = ("has_id", "heads", "recipe", "unpack")
 
-    def __init__(self, plan: Plan, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
-        """Learn it of a message. The places are those of `split`; `plan` has fixed steps, as many as there are raws."""
-        self.plan = ref(plan)
+    def __init__(self, recipe: Recipe, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
+        """Learn it of a message. The places are those of `split`; `recipe` has fixed steps, as many as there are raws."""
+        self.recipe = ref(recipe)
         self.has_id = names != middle
         between = []
         if self.has_id:
