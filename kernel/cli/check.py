@@ -171,7 +171,7 @@ def find_models(
         found = next(found for found in models if found.folder.name == name)
         steps = {step.model_name for step in configs[name].ensemble or ()}
         if steps & broken:
-            # What its step is like nobody can tell yet; the step's own mistakes are told above or below.
+            # A step's config can't be read, so its tensors are not known; the step's own mistakes are told with the step.
             names = ", ".join(sorted(steps & broken))
             words = f"{found.folder.path}: not checked against its steps: {names} can't be read"
             found.errors.append(ServingError(Code.INVALID_ARG, words))

@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         """Write `=true` behind switches that stand alone, or they would take the next positional for their value."""
         result = []
         for k, argument in enumerate(arguments):
-            # The one look into argparse's own table: plugins add their flags by its own methods.
+            # A private table of argparse: plugins add their flags by argparse's own methods, so they stand nowhere else.
             action = self._option_string_actions.get(argument)
             if action is not None and action.nargs == "?" and action.const is True:
                 if k + 1 == len(arguments) or arguments[k + 1].lower() not in _WORDS:

@@ -74,7 +74,7 @@ MOMENT_SECONDS = 0.5
 #: How often a stopping server looks whether anybody still waits for something.
 LOOK_SECONDS = 0.02
 
-#: What a stop may take beyond its limit before it is not the loop any more that ends the process: longer than anything below.
+#: What a stop may take beyond its limit before a thread ends the process, as the loop is held: longer than all that is below.
 HELD_SECONDS = 8.0
 
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.

@@ -55,7 +55,7 @@ class Signals:
         self._limit = limit
         self._came = 0
         self._first = 0.0  # when the first came
-        self._told = 0  # those that the loop has heard of
+        self._told = 0  # signals that the loop has been told of
 
     def start(self, *numbers: signal.Signals) -> None:
         """Handle these from now on."""
@@ -77,7 +77,7 @@ class Signals:
             _once(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """On the main thread, between any two of its steps: so nothing here takes a lock that it may hold."""
+        """Runs on the main thread between any two instructions, so it takes no lock: the code that it interrupts may hold it."""
         self._arm(number)
         now = time.monotonic()
         if self._came and now - self._first < TOGETHER:

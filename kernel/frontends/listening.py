@@ -128,7 +128,7 @@ class Listener:
         make: Any = loop.create_unix_server if self.place.path else loop.create_server
         try:
             for sock in sockets:
-                # Another server may have bound the same place before either listened; uvloop keeps that mistake to itself.
+                # Another server may have bound the same place before either listened; uvloop raises nothing then.
                 sock.listen(BACKLOG)
                 self._servers.append(
                     await make(factory, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake)

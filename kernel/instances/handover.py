@@ -1,7 +1,7 @@
 """The continuation of a request that a thread waits for: whoever has the answer first hands it over, and nobody does it twice.
 
 Mostly that is the loop, when it releases the request. But an answer that was made on a thread would go through the loop only to
-wake a third thread; so the worker hands it over itself, and the loop does the books a moment later.
+wake a third thread; so that thread hands it over itself, and the loop counts it a moment later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From other threads to the loop: a list of calls, and one wake-up of the loop for as many as there are.
 
-Waking a loop costs far more than a call; a worker that finishes twenty executions in a row wakes it once.
+Waking a loop costs far more than a call; a thread that finishes twenty executions in a row wakes it once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Mailbox:
 
     def _woken(self) -> None:
         assert self._pipe is not None
-        self._pipe.wait()  # no longer than it takes to read the byte
+        self._pipe.wait()  # doesn't block: there is a byte to be read
         self.drain()
 
     def drain(self) -> None:

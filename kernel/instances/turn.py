@@ -1,6 +1,6 @@
-"""What has happened on the loop without giving others their turn. One per kernel, shared by its schedulers.
+"""How much has been executed in place within one turn of the loop. One per kernel, shared by its schedulers.
 
-Executions on the loop may start one another in place; this is the count that keeps them from doing so without end.
+Executions on the loop may start one another in place; these are the bounds that keep them from doing so without end.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 __all__ = ["CALLS_SECONDS", "NESTED", "STREAK", "TURN_SECONDS", "Turn"]
 
 NESTED = 16  # executions within executions on the loop, before the next one has to wait for its turn
-TURN_SECONDS = 0.001  # how long executions that had to wait may follow one another before others get their turn
+TURN_SECONDS = 0.001  # how long executions from the queue may follow one another within one turn of the loop
 CALLS_SECONDS = 0.004  # how long calls of models may run at once within one turn of the loop …
-STREAK = 1000  # … and how many of them at most: on virtual time, they take none
+STREAK = 1000  # … and how many of them at most: on virtual time they take no time
 
 
 class Turn:
@@ -40,5 +40,5 @@ class Turn:
         return True
 
     def _next(self) -> None:
-        """Others have had their turn."""
+        """The next turn of the loop has begun."""
         self.ends = 0.0

@@ -140,7 +140,7 @@ class MetricFamily:
             raise _invalid("Bucket boundaries not found in Metric args.")
         edges = None if bounds is None else tuple(map(float, bounds))
         if edges and edges[-1] == math.inf:
-            edges = edges[:-1]  # that one every histogram has
+            edges = edges[:-1]  # every histogram has that bucket
         if edges and not all(map(operator.lt, edges, (*edges[1:], math.inf))):
             raise _invalid(
                 f"Bucket Boundaries must be strictly sorted: {list(edges)} of family '{self._family.name}' are not"
@@ -251,10 +251,10 @@ class _Series:
         self.holders = 0
         self.value = 0.0
         self._bounds = bounds or ()
-        self._counts = [0] * (0 if bounds is None else len(bounds) + 1)  # each its own values only
+        self._counts = [0] * (0 if bounds is None else len(bounds) + 1)  # of each bucket alone, not cumulative
 
     def observe(self, value: float) -> None:
-        # What is no number is in no bucket but the last.
+        # NaN is in no bucket but the last.
         self._counts[bisect_left(self._bounds, value) if value == value else -1] += 1
         self.value += value
 

@@ -81,7 +81,7 @@ class ProcessLog:
         self.apply(options)
 
     def apply(self, options: LogOptions) -> None:
-        """Log by `options` from now on; where to stays as it is."""
+        """Log by `options` from now on; the file, or the console, stays the same."""
         self._handler.setFormatter(Formatter(options.format))
         self._chosen.options = options
         # Other libraries' debugging is not wanted; `--log-verbose` is about the kernel, its plugins and their models.
@@ -105,7 +105,7 @@ class ProcessLog:
             handler.release()
 
     def protect(self) -> None:
-        """Log what the server says whatever is done to `logging` from now on. Again: for loggers that have come since."""
+        """Log what the server says whatever is done to `logging` from now on. Call it again for loggers that were made since."""
         _OwnLogger.home = self._handler
         root = logging.getLogger()
         if self._handler in root.handlers:
@@ -116,7 +116,7 @@ class ProcessLog:
                 logger.__class__ = _OwnLogger
 
     def release(self) -> None:
-        """Let `logging` be as any other's again; the root has whatever handlers it was left with."""
+        """Make the server's loggers ordinary ones again. The root keeps the handlers that it has now."""
         _OwnLogger.home = None
         for logger in logging.root.manager.loggerDict.values():
             if type(logger) is _OwnLogger:
@@ -138,10 +138,10 @@ class _OwnLogger(logging.Logger):
 
     @disabled.setter
     def disabled(self, value: bool) -> None:
-        """`logging.config` sets this for every logger that it is not told of."""
+        """Do nothing: `logging.config` disables every logger that its config does not name."""
 
     def setLevel(self, level: int | str) -> None:
-        """The server's level is its own flags' business."""
+        """Do nothing: the level of the server's log is set by its flags alone."""
 
     def isEnabledFor(self, level: int) -> bool:
         return level >= self.getEffectiveLevel()  # whatever `logging.disable` says
@@ -153,11 +153,11 @@ class _OwnLogger(logging.Logger):
         super().callHandlers(record)
 
 
-_TOLD = "kernel_told"  # in a record that the process's handler has had
+_TOLD = "kernel_told"  # an attribute of records that the process's handler has written
 
 
 class _Shared(logging.Handler):
-    """Stands among the root's handlers for the process's own, which nobody finds there who clears, closes or quietens those."""
+    """Stands in the root logger's list for the process's handler, so that code which clears or closes the root's spares it."""
 
     def __init__(self, home: logging.Handler) -> None:
         super().__init__()

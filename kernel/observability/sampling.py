@@ -29,7 +29,7 @@ class Sampler:
         self.retired = False
 
     def take(self, forced: bool = False) -> bool:
-        """Count a request; return whether it is traced. `forced`: it is whoever's turn it is."""
+        """Count a request; return whether it is traced. `forced`: it is, whatever the rate says."""
         if not self.rate or not self.left:
             return forced
         self.seen += 1

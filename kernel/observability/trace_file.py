@@ -41,7 +41,7 @@ class TraceFile:
         self._failed = False
 
     def opened(self, trace: Trace, traceparent: str) -> None:
-        """Files know no other traces."""
+        """Do nothing: a file names no trace of a client, and is written when the tree is complete."""
 
     def completed(self, trace: Trace) -> None:
         owner = trace.owner

@@ -77,8 +77,8 @@ class Tracer:
         self._sink: TraceSink | None = None
         self._id = 0
         self.clock: Callable[[], float] = kernel.clock
-        self.propagates = settings.options.mode == OPENTELEMETRY  # traces of others are continued
-        self.active = False  # something is traced, or told
+        self.propagates = settings.options.mode == OPENTELEMETRY  # a client's own trace is continued
+        self.active = False  # some model has a `tracing`
         settings.on_change = self.refresh
         settings.on_retire = self.retire
         kernel.log_settings.on_change = self.refresh
@@ -98,7 +98,7 @@ class Tracer:
         self.refresh()
 
     def refresh(self) -> None:
-        """Have all models trace, and tell, by the settings of now."""
+        """Give each model the `tracing` that the settings ask for now: traces, the request log, both, or None."""
         models = self._kernel.models()
         for model in models:
             model.tracing = self.of_model(model.name)
@@ -152,7 +152,7 @@ class Tracer:
             self.retire(sampler)
 
     def retire(self, sampler: Sampler) -> None:
-        """Another one has taken over from `sampler`: once its last trace has ended, what it has is written."""
+        """Other settings have taken over from those of `sampler`: once its last trace has ended, its traces are written."""
         if not sampler.open and self._sink is not None:
             self._sink.retired(sampler)
 

@@ -169,25 +169,25 @@ class Catalog:
     # -- what operations have found ------------------------------------------------------------------------------------
 
     def ask(self, name: str) -> None:
-        """Somebody asks for a model, if there is anything known of it."""
+        """Note that somebody has asked for a model. Nothing where nothing is known of it."""
         entry = self.entries.get(name)
         if entry is not None:
             entry.wanted, entry.implicit = True, False
 
     def need(self, name: str) -> None:
-        """An ensemble needs a model, which perhaps nobody has asked for."""
+        """Note that an ensemble needs a model, whether or not somebody has asked for it."""
         entry = self.entry(name)
         if not entry.wanted:
             entry.wanted = entry.implicit = True
 
     def read(self, name: str, config: str | None, sighting: Sighting | None) -> None:
-        """The files of a model make sense. `config`: the override that came along; `sighting`: None where files did, too."""
+        """Note that a model's files were read. `config`: the override that came along; `sighting`: None where files did, too."""
         entry = self.entry(name)
         entry.seen, entry.config = sighting, config
         entry.problem, entry.blocks = "", False
 
     def misread(self, name: str, error: LoadFailed | NotRead, sighting: Sighting | None) -> None:
-        """The files of a model make no sense, which changes nothing for what serves. `sighting`: None where nobody could look."""
+        """Note that a model's files have mistakes; what serves goes on. `sighting`: None where nobody could look."""
         entry = self.entry(name)
         if sighting is not None:
             entry.seen = sighting
@@ -200,32 +200,32 @@ class Catalog:
         self._explain(entry, error.problem)
 
     def unknown(self, name: str) -> None:
-        """There is no such model in the repositories: nothing is known of it, unless it has been loaded once."""
+        """Forget a model that is in no repository, unless it has been loaded once."""
         entry = self.entries.get(name)
         if entry is not None and not entry.versions:
             del self.entries[name]
 
     def planned(self, plan: LoadPlan) -> None:
-        """This is what a model was, or would have been, made from."""
+        """Note what a model was made from, or would have been had nothing failed."""
         self.entry(plan.config.name).plan = plan
 
     def concluded(self, name: str, failure: Failure | None) -> None:
-        """A load of a model is over, and has failed for that reason or not at all."""
+        """Note the end of a load. `failure`: None where it has succeeded."""
         self.entry(name).error = failure
 
     def gone(self, name: str, sighting: Sighting, problem: str) -> None:
-        """A model is not in the repositories any more, or lies in several of them."""
+        """Note that a model is not in the repositories any more, or lies in several of them, as `problem` says."""
         entry = self.entry(name)
         entry.seen, entry.problem = sighting, problem
 
     def unwant(self, name: str) -> None:
-        """Nobody wants a model any more, whatever was wrong with it."""
+        """Note that a model was unloaded on request; what was wrong with it is forgotten."""
         entry = self.entries[name]
         entry.wanted, entry.problem, entry.config, entry.error = False, "", None, None
         self._explain(entry, UNLOADED)
 
     def _explain(self, entry: Entry, reason: str) -> None:
-        """Give another reason why the versions are not there that are not."""
+        """Set the reason of all versions that are UNAVAILABLE."""
         for version in entry.versions.values():
             if version.state is UNAVAILABLE:
                 version.become(UNAVAILABLE, reason)
@@ -233,19 +233,19 @@ class Catalog:
     # -- come and go ---------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, number: int) -> None:
-        """A version is being made; one that serves goes on."""
+        """Note that a version is being made. One that is READY stays so."""
         version = self._version(name, number)
         if version.state is not READY:
             version.become(LOADING)
 
     def fail(self, name: str, number: int, reason: str) -> None:
-        """A version could not be made; one that serves goes on."""
+        """Note that a version could not be made. One that is READY stays so."""
         version = self._version(name, number)
         if version.state is not READY:
             version.become(UNAVAILABLE, reason)
 
     def give_up(self, name: str, number: int, reason: str) -> None:
-        """A version is not made any more; nothing of it is left, unless it serves or was retired meanwhile."""
+        """Note that the making of a version was given up. One that is READY or was retired meanwhile stays so."""
         version = self._version(name, number)
         if version.state is LOADING:
             version.become(UNAVAILABLE, reason)
@@ -358,7 +358,7 @@ class Catalog:
             files.remove()
 
     def clear(self) -> None:
-        """Nobody serves any more, all are finalized: the end."""
+        """Forget all models, which are finalized by now, and remove the files that came with load requests."""
         self.serving.clear()
         self._kernel.changed()
         for entry in self.entries.values():

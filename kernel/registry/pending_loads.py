@@ -29,7 +29,7 @@ class PendingLoads:
 
     @contextmanager
     def expecting(self, names: Iterable[str]) -> Iterator[Coming]:
-        """These are on their way until the end of the block, or until they are settled; more may be entered."""
+        """Note that these are on their way until the end of the block, or until they are settled; more may be entered."""
         coming: Coming = {name: set() for name in names}
         self._operations.append(coming)
         try:
@@ -40,7 +40,7 @@ class PendingLoads:
                 self.settle(coming, name)
 
     def settle(self, coming: Coming, name: str) -> None:
-        """The operation is done with a model: it serves, or does not."""
+        """Note that the operation is done with a model, which serves or has failed; make the calls that waited for it."""
         coming.pop(name, None)
         if not self._is_coming(name):
             for _, call in self._calls.pop(name, ()):
@@ -50,7 +50,7 @@ class PendingLoads:
         return any(name in coming for coming in self._operations)
 
     def give_up(self) -> None:
-        """Nothing comes any more."""
+        """Make all calls that wait: nothing is loaded any more."""
         self._operations.clear()
         while self._calls:
             _, calls = self._calls.popitem()

@@ -1,7 +1,7 @@
 """Where models lie: a folder of model folders, their version folders, and which of them a policy selects.
 
 Looks at names, sizes and times only and keeps nothing in mind: each call reads the disk anew. What the files say is the
-business of `kernel/config.py` and the backends; what is loaded, of the registry.
+business of `kernel/config/` and the backends; what is loaded, of the registry.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class FileRepository:
             return ModelFolder.look(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # which is no reason to take it for gone
+        except OSError as error:  # it may be there all the same
             return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
 
 

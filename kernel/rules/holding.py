@@ -1,4 +1,4 @@
-"""What to say of an event loop that somebody holds, and of an interpreter that somebody keeps for himself. Pure.
+"""What the watchdog says of code that holds the event loop, and of code that keeps the interpreter lock. Pure.
 
 The loop is asked for a sign of life every now and then; while it gives none, somebody looks at what its thread is busy with. The
 law: who is blamed was seen at the same piece of work twice, with no sign of life in between. How one looks, and what becomes of
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 __all__ = ["BUSY_SHARE", "Blocked", "Held", "Holding", "Notice", "Sight", "WatchdogRules"]
 
-LONG_SECONDS = 2.0  # for which the loop has been held when that is told …
-AGAIN_SECONDS = 30.0  # … and told again, while it lasts
-BLOCKED_SECONDS = 0.25  # for which nobody but one got the interpreter when that is told
-HELD_LEAST = 0.05  # seconds; who has held the loop for less is not told of
+LONG_SECONDS = 2.0  # for which the loop has been held when that is logged …
+AGAIN_SECONDS = 30.0  # … and logged again, while it lasts
+BLOCKED_SECONDS = 0.25  # for which one thread has kept the interpreter lock when that is logged
+HELD_LEAST = 0.05  # seconds; what has held the loop for less is not noted
 BUSY_SHARE = 0.3  # of that time has to have been computed, by this process: else the machine was short of time, or asleep
 
 
@@ -62,18 +62,18 @@ Notice = Holding | Held | Blocked
 
 
 class WatchdogRules:
-    """Told of each look, it says what is to be told. Times are seconds on any clock that goes forward."""
+    """Is told of each look, and says what is to be logged. Times are seconds on any clock that goes forward."""
 
     def __init__(self) -> None:
         self._asked: float | None = None  # when the loop was asked for a sign of life that it has not given
         self._say_at = LONG_SECONDS
-        self._first: tuple[float, Sight] | None = None  # since when it has been seen at what it is at
+        self._first: tuple[float, Sight] | None = None  # what it is at, and when that was seen first
         self._last = 0.0
-        self._waited = self._waited_last = 0.0  # what it had waited for a processor at these two times
-        self._alone = True  # that has been all that it was seen at since it was asked
+        self._waited = self._waited_last = 0.0  # how long it had waited for a processor when `_first` and `_last` were seen
+        self._alone = True  # it has been seen at one piece of work only since it was asked
 
     def asked(self, now: float) -> None:
-        """The loop is asked for a sign of life."""
+        """Note that the loop has been asked for a sign of life."""
         self._asked = now
         self._say_at = LONG_SECONDS
         self._first = None
@@ -82,10 +82,11 @@ class WatchdogRules:
     def looked(
         self, now: float, answered: float | None, sight: Sight | None, fair: bool = True, waited: float = 0.0
     ) -> list[Notice]:
-        """One look. `answered`: when the sign came, None while it hasn't, and `sight` is what the thread is busy with then.
+        """Note one look at the loop's thread, and return what is to be logged.
 
-        `fair`: whether that thread could do since the last look what it wanted, as far as others of the process are concerned;
-        `waited`: seconds that it has waited for a processor so far, in its whole life. Neither is anybody's fault.
+        `answered`: when the sign came, None while it hasn't; `sight`: what the thread is busy with then. `fair`: whether the
+        thread had the interpreter lock since the last look, as far as it wanted it; `waited`: seconds that it has waited for a
+        processor in its whole life. Code on the loop is not blamed for either.
         """
         if self._asked is None:
             return []
@@ -108,7 +109,7 @@ class WatchdogRules:
         return said
 
     def _over(self, when: float) -> list[Notice]:
-        """The piece of work that was seen last is over."""
+        """Return what is to be logged of the piece of work that was seen last, which is over."""
         first, self._first = self._first, None
         if first is None or self._last <= first[0]:
             return []
@@ -117,7 +118,7 @@ class WatchdogRules:
         return [Held(held, first[1])] if held >= HELD_LEAST else []
 
     def slept(self, late: float, busy: float, loop_busy: float, of_loop: Sight | None, others: list[Sight]) -> list[Notice]:
-        """Who has woken up `late` says who kept the interpreter from him.
+        """Return who kept the interpreter lock, after a thread that slept has woken up `late` seconds too late.
 
         `busy`, `loop_busy`: seconds of processor time that the process and the loop's thread have used meanwhile; `of_loop`,
         `others`: what models do on the loop and on other threads. Where it could be one or another, nobody is blamed.

@@ -1,6 +1,6 @@
 """Who holds a request that has no final answer: the queue, an execution and the line where it stands, a call, a sender.
 
-Reads the core's own books (scheduler, instances) and says in words what they mean.
+Reads the state of schedulers and instances, and says in words what it means.
 """
 
 from __future__ import annotations

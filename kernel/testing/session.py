@@ -30,7 +30,7 @@ _UNKNOWN = re.compile(r"Request for unknown model: '([^']+)'")
 
 
 class Session:
-    """`hung`: it has been said that something hangs."""
+    """`hung`: a test has been told that something hangs."""
 
     def __init__(self, virtual_time: bool, strict_outputs: bool, limit: float, plugins: Sequence[object]) -> None:
         self.virtual_time = virtual_time

@@ -1,4 +1,4 @@
-"""Values as people write them in tests: into tensors (kernel/values.py), and the comparison of results.
+"""Values as people write them in tests: into tensors (kernel/frontends/values.py), and the comparison of results.
 
 A numpy array is taken as it is: what the server says about its dtype may be just what a test wants to see.
 """
