@@ -10,15 +10,17 @@ import asyncio
 import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
 from kernel.errors import Code, ServingError
 from kernel.instances.gpus import without_gpus
-from kernel.interfaces import Backend
+from kernel.interfaces import Backend, PlacementChoice
 from kernel.models.model import Model
 from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up
+from kernel.models.warmup_samples import Sample
 from kernel.registry.progress import Progress, Step
 from kernel.repository.causes import cause_lines
 from kernel.repository.fingerprint import Fingerprint
@@ -34,6 +36,7 @@ from kernel.repository.repository import (
     not_unique,
     select_versions,
 )
+from kernel.rules.sequence_state import initial_values
 from kernel.supplied import returned
 
 __all__ = ["Loader"]
@@ -210,42 +213,65 @@ class Loader:
         return made
 
     async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore, step: Step) -> Model | Problem:
-        config = plan.config
+        folder = plan.folder.path
         try:
             async with limit:
-                model = await self._started(plan, config, number, step)
-            self.warming.add(model)
+                model, samples = await self._started(plan, number, step)
             step.stage = "is warmed up"
-            try:
-                await model.warm_up()
-            except BaseException:
-                await model.close(0.0)
-                raise
-            finally:
-                self.warming.discard(model)
+            await self._warmed_up(model, samples)
         except ServingError as error:
-            return Problem.of(number, error, plan.folder.path)
+            return Problem.of(number, error, folder)
         except Exception as error:
-            log.exception("model '%s' version %d failed to load", config.name, number)
+            log.exception("model '%s' version %d failed to load", plan.config.name, number)
             words = f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
-            folder = plan.folder.path
             return Problem(number, words, place_of(error, folder), cause_lines(error, folder), error)
         return model
 
-    async def _started(self, plan: LoadPlan, config: ModelConfig, number: int, step: Step) -> Model:
+    async def _started(self, plan: LoadPlan, number: int, step: Step) -> tuple[Model, list[Sample]]:
+        """Carry a plan out for one version, from top to bottom; return the model, and what it is to be warmed up with.
+
+        All that is decided about a version is decided here, once: who serves it, where it runs, what its config says in the
+        end, what its files have for it.
+        """
+        config, folder = plan.config, plan.folder.path
         backend = self.backend(config)
+        placement = await self._placement(backend, config, folder, number)
         if self._auto_complete:
             step.stage = "completes its config"
-            config = await self.in_thread(
-                backend.complete_config, config, plan.folder.path, plan.folder.path / str(number)
-            )
+            config = await self.in_thread(backend.complete_config, config, folder, folder / str(number))
             returned(config, ModelConfig, f"complete_config of the backend of model '{plan.config.name}'", "a ModelConfig")
         require_complete(config)
-        backend.validate(config, plan.folder.path, (number,))
-        model = Model(self._kernel, config, number, plan.folder.path)
+        backend.validate(config, folder, (number,))
+        model = Model(self._kernel, config, number, folder)
+        model.placement = placement
+        samples = await model.read_samples(config)
+        initial = await self.in_thread(initial_values, config, folder) if config.sequence_batching is not None else {}
         step.stage = "makes its instances"
-        await model.start(backend)
-        return model
+        await model.start(backend, initial)
+        return model, samples
+
+    async def _placement(
+        self, backend: Backend, config: ModelConfig, folder: Path, number: int
+    ) -> PlacementChoice | None:
+        """Have the backend say where the instances are to run, if it decides that, and tell it."""
+        choose = getattr(backend, "choose_placement", None)
+        if choose is None:
+            return None
+        choice: PlacementChoice = await self.in_thread(choose, config, folder, folder / str(number))
+        level = logging.DEBUG if choice.asked else logging.INFO
+        log.log(level, "model '%s' version %d runs in placement %s", config.name, number, choice)
+        return choice
+
+    async def _warmed_up(self, model: Model, samples: Sequence[Sample]) -> None:
+        """Have a model that was started execute its samples; where one fails, it is finalized and the error raised."""
+        self.warming.add(model)
+        try:
+            await model.warm_up(samples)
+        except BaseException:
+            await model.close(0.0)
+            raise
+        finally:
+            self.warming.discard(model)
 
     def stop(self) -> None:
         """Nothing may begin to serve any more: what is warmed up is given up."""

@@ -122,10 +122,9 @@ class Rollout:
             message.version_policy.CopyFrom(wanted.version_policy)
 
         try:
-            backend = self._loader.backend(plan.config)
             config = with_changes(model.config, change)
-            backend.validate(config, plan.folder.path, (number,))
-            await model.rearrange(backend, config)
+            self._loader.backend(config).validate(config, plan.folder.path, (number,))
+            await model.rearrange(config)
         except ServingError as error:
             return Problem.of(number, error, plan.folder.path)
         except Exception as error:

@@ -93,7 +93,7 @@ class Fake:
         """Without a config, let the model take everything and answer anything."""
         self._datatypes = {spec.name: spec.datatype for spec in model.config.outputs}
         if self.config is None:
-            model.check = _Anything(model)  # type: ignore[method-assign]
+            model.check = _Anything(model)
             model.accept_any_output()
 
     # -- its answers ---------------------------------------------------------------------------------------------------

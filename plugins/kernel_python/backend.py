@@ -64,6 +64,7 @@ class PythonBackend:
         self._kernel = kernel
         self._settings = read_settings(kernel.backend_settings(self.name))
         self._imported = Imported()
+        self._chosen: dict[Path, PlacementChoice] = {}  # version folder -> what the load that has begun last chose for it
         self._fork_server = ForkServer() if can_fork() else None
         self._launcher: Launcher = self._fork_server or Interpreter()
 
@@ -96,7 +97,9 @@ class PythonBackend:
         """Return where the model's instances run: as its config says, else by what its code is known to do."""
         file = _model_file(config, version_folder)
         seen = self._kernel.must_isolate(config.name)
-        return choose_placement(config, file, version_folder, model_folder, self._settings, seen)
+        choice = choose_placement(config, file, version_folder, model_folder, self._settings, seen)
+        self._chosen[version_folder] = choice
+        return choice
 
     def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError] | None:
         """Return what in the model's code can't be loaded, as far as that is seen without running it."""
@@ -116,7 +119,8 @@ class PythonBackend:
         file = _model_file(config, version_folder)
         if not completes_config(file):
             return config  # nothing is imported, or started, just to find that out
-        if self.choose_placement(config, model_folder, version_folder).where == "process":
+        choice = self._chosen.get(version_folder) or self.choose_placement(config, model_folder, version_folder)
+        if choice.where == "process":
             launcher = launcher_of(config, model_folder, self._launcher)
             patience = self._settings.stub_timeout
             made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
@@ -155,6 +159,7 @@ class PythonBackend:
         """Make one instance: import its modules, `__init__`, `initialize`."""
         config = context.config
         file = _model_file(config, context.version_folder)
+        self._chosen.pop(context.version_folder, None)
         choice = context.placement or self.choose_placement(config, context.model_folder, context.version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)

@@ -10,11 +10,13 @@ import asyncio
 import json
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernel import Kernel, ServingError
+from kernel_python.loading import placement as choosing
 
 IO = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 HEAD = """
@@ -82,6 +84,22 @@ def test_in_doubt_a_process_per_instance(repo: Any, helpers: Any, caplog: pytest
     assert pid != os.getpid()
     assert (first, second) == (1, 2)
     assert f"model 'a' version 1 runs in placement process: {reason}" in caplog.messages
+
+
+def test_a_load_reads_the_source_once(repo: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `auto_complete_config` runs has been decided when the model's instances are made."""
+    read = []
+
+    def examine(file: Path, *others: Any) -> Any:
+        read.append(file.name)
+        return looked(file, *others)
+
+    looked = choosing.examine
+    monkeypatch.setattr(choosing, "examine", examine)
+    complete = "    @staticmethod\n    def auto_complete_config(config):\n        return config\n"
+    where, (answer,) = serve(repo, helpers, model("return tell(requests, 1)", rest=complete))
+    assert where.startswith("thread: ") and answer == 1
+    assert read == ["model.py"]
 
 
 def test_what_the_config_says_is_obeyed(repo: Any, helpers: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from virtual import TestBackend, run, write_repository
 
 from kernel import InferenceRequest, Kernel, Model, ServingError, Tensor
-from kernel.models.model import FORMS
+from kernel.models.request_check import FORMS, Form, RequestCheck
 
 IO = """
 backend: "test"
@@ -42,6 +42,12 @@ def made(inputs: dict[str, tuple[str, tuple[int, ...]]], outputs: tuple[str, ...
     )
 
 
+def checker(model: Model) -> RequestCheck:
+    found: Any = model.check
+    assert isinstance(found.__self__, RequestCheck)
+    return found.__self__
+
+
 def outcome(check: Any, request: InferenceRequest) -> tuple[Any, ...]:
     try:
         check(request)
@@ -63,14 +69,14 @@ def test_what_passed_before_is_no_reason_to_pass(tmp_path: Path) -> None:
     for model, shape in zip(models, ((1, 2), (2,)), strict=True):
         for outputs in (None, ("Y",)):
             model.check(made({"A": ("FP32", shape)}, outputs))
-        assert shape in model._forms["A"][1] and ("Y",) in model._wanted  # something is remembered
+        assert shape in checker(model)._forms["A"][1] and ("Y",) in checker(model)._wanted  # something is remembered
 
     @settings(deadline=None, max_examples=60)
     @given(history=st.lists(requests, min_size=5, max_size=15))
     def compare(history: list[Any]) -> None:
         for inputs, outputs in history:
             for model in models:
-                anew = outcome(model._check_anew, made(inputs, outputs))
+                anew = outcome(checker(model).check_anew, made(inputs, outputs))
                 assert outcome(model.check, made(inputs, outputs)) == anew
 
     compare()
@@ -84,6 +90,24 @@ def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
             for length in range(1, 5 * FORMS):
                 model.check(made({"A": ("FP32", (length,))}, None))
                 model.check(made({"A": ("FP32", (2,))}, ("Y",) * length))
-                assert len(model._forms["A"][1]) <= FORMS >= len(model._wanted)
+                assert len(checker(model)._forms["A"][1]) <= FORMS >= len(checker(model)._wanted)
+
+    run(main())
+
+
+def test_what_was_said_of_a_request_holds_for_others_like_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": IO + "max_batch_size: 4"})
+        async with Kernel(tmp_path, plugins=[TestBackend({})]) as kernel:
+            model = kernel.model("m")
+            first = made({"A": ("FP32", (3, 2))}, ("Y",))
+            model.check(first)
+            form = Form(first)
+            other = form.request("m", dict(first.inputs), first.respond, "1", "an id", ("Y",), {"a": 1}, 2, 3, 4.0, 5, 6)
+            assert (other.model, other.batch_size, other.wanted) == (model, 3, {"Y"})
+            assert (other.model_name, other.inputs, other.respond) == ("m", first.inputs, first.respond)
+            assert (other.model_version, other.id, other.requested_outputs) == ("1", "an id", ("Y",))
+            assert (other.parameters, other.priority, other.timeout_us, other.deadline) == ({"a": 1}, 2, 3, 4.0)
+            assert (other.correlation_id, other.flags, other.parent, other.trace) == (5, 6, None, None)
 
     run(main())

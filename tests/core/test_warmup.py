@@ -475,9 +475,9 @@ def slow_to_come(backend: TestBackend, **seconds: float) -> None:
             loader = kernel._registry.loader
             started = loader._started
 
-            async def late(plan: Any, config: Any, number: int, step: Any) -> Any:
-                await asyncio.sleep(seconds.get(config.name, 0.0))
-                return await started(plan, config, number, step)
+            async def late(plan: Any, number: int, step: Any) -> Any:
+                await asyncio.sleep(seconds.get(plan.config.name, 0.0))
+                return await started(plan, number, step)
 
             loader._started = late  # type: ignore[method-assign]
 

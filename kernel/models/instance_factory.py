@@ -1,0 +1,142 @@
+"""From a slot to an instance, and from an instance to its end: has the backend make executors, and puts each where it runs.
+
+Decides by the executor's placement what kind of instance it gets, and nothing else; which instances a model has is the model's
+business, and when they execute the scheduler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+from kernel.config import ModelConfig
+from kernel.errors import ServingError
+from kernel.instances.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
+from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.instances.remote import RemoteInstance
+from kernel.instances.thread import InstanceThread
+from kernel.interfaces import Backend, Executor, InstanceContext, Placement, PlacementChoice, RemoteExecutor
+from kernel.models.runtime import Runtime
+from kernel.rules.instance_groups import Slot
+from kernel.supplied import check_executor, never_answers
+
+__all__ = ["InstanceFactory"]
+
+log = logging.getLogger("kernel")
+
+
+class InstanceFactory:
+    """Makes the instances of one model version. `slots`: instance -> what its group says about it, as long as it is there."""
+
+    def __init__(self, kernel: Runtime, backend: Backend, name: str, version: int, model_folder: Path) -> None:
+        self.backend = backend
+        self.slots: dict[ModelInstance, Slot] = {}
+        self._kernel = kernel
+        self._name = name
+        self._version = version
+        self._model_folder = model_folder
+
+    async def make(
+        self, config: ModelConfig, slots: Sequence[Slot], placement: PlacementChoice | None
+    ) -> list[ModelInstance]:
+        """Make an instance for each slot, some at a time. Raises what one of them raises; the others are finalized then.
+
+        `placement`: what the backend has chosen, if it does.
+        """
+        limit = asyncio.Semaphore(self._kernel.load_threads)
+
+        async def make(slot: Slot) -> ModelInstance:
+            async with limit:
+                return await self._make_one(self._context(config, slot, placement))
+
+        results = await asyncio.gather(*map(make, slots), return_exceptions=True)
+        instances = [result for result in results if isinstance(result, ModelInstance)]
+        problems = [result for result in results if isinstance(result, BaseException)]
+        if problems:
+            for instance in instances:
+                await self.close(instance)
+            raise problems[0]
+        self.slots.update(zip(instances, slots))
+        if instances and (words := never_answers(instances[0].executor, f"model '{self._name}'")):
+            log.warning("%s", words)
+        return instances
+
+    def _context(self, config: ModelConfig, slot: Slot, placement: PlacementChoice | None) -> InstanceContext:
+        return InstanceContext(
+            kernel=self._kernel,
+            config=config,
+            version=self._version,
+            instance_name=slot.name,
+            kind=slot.kind,
+            device_id=slot.device_id,
+            model_folder=self._model_folder,
+            version_folder=self._model_folder / str(self._version),
+            placement=placement,
+        )
+
+    async def _make_one(self, context: InstanceContext) -> ModelInstance:
+        kernel, backend, name = self._kernel, self.backend, context.instance_name
+        thread = None
+        if backend.creates_on_loop:
+            executor = backend.create(context)
+        else:
+            thread = InstanceThread(name)
+            try:
+                executor = await thread.call(backend.create, context)
+            except BaseException:
+                thread.stop()
+                kernel.on_unload()
+                raise
+        try:
+            check_executor(executor, f"model '{self._name}' of backend '{context.config.backend or 'ensemble'}'")
+        except ServingError:
+            if thread is not None:
+                thread.stop()
+            raise
+        if executor.placement in (Placement.THREAD, Placement.THREAD_TASK):
+            return await self._on_thread(name, executor, thread or InstanceThread(name))
+        if thread is not None:
+            thread.stop()
+        return self._off_thread(name, executor)
+
+    async def _on_thread(self, name: str, executor: Executor, thread: InstanceThread) -> ModelInstance:
+        """Return an instance that executes on `thread`, which is the one that has made the executor, if one has."""
+        kind = ThreadInstance if executor.placement is Placement.THREAD else ThreadTaskInstance
+        try:
+            return kind(name, executor, self._kernel.clock, thread, self._kernel.mailbox)
+        except OSError:  # no more files for a loop of its own
+            await thread.call(executor.finalize)
+            thread.stop()
+            raise
+
+    def _off_thread(self, name: str, executor: Executor) -> ModelInstance:
+        """Return an instance that has no thread of its own."""
+        kernel, placement = self._kernel, executor.placement
+        if placement is Placement.TASK:
+            return TaskInstance(name, executor, kernel.clock, kernel.loop)
+        if placement is Placement.LOOP:
+            return LoopInstance(name, executor, kernel.clock, kernel.turn)
+        if placement is Placement.REMOTE:
+            return RemoteInstance(name, cast("RemoteExecutor", executor), kernel.clock)
+        return CallbackInstance(name, executor, kernel.clock)
+
+    async def close_all(self, instances: Iterable[ModelInstance]) -> None:
+        """Finalize instances, side by side."""
+        await asyncio.gather(*map(self.close, instances))
+
+    async def close(self, instance: ModelInstance) -> None:
+        """Finalize an instance that executes nothing more; one that can't be interrupted is left where it is."""
+        if self._kernel.limits is not None:
+            self._kernel.limits.let_go(instance)
+        if instance.outstanding and not instance.inline and not instance.may_be_killed:
+            log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self._name)
+            instance.abandon()
+            return
+        try:
+            await instance.close()
+        except Exception:  # threads turn what is worse into one (thread.py)
+            log.exception("finalize of instance '%s' of model '%s' failed", instance.name, self._name)
+        self._kernel.on_unload()
