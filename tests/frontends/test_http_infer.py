@@ -331,7 +331,7 @@ def test_unique_ids_and_parts_fill_no_memory(client: Client) -> None:
         client.send(add_sub([1] * 4, [1] * 4, parameters={"n": number}))
         client.send(request("GET", "/v2/health/live", b"", f"X-Trace: {number}" * 3) * 2)
     memory = next(iter(client.kernel.model("add_sub").attachments.values()))
-    assert 0 < len(memory.templates) <= 256
+    assert 0 < len(memory.recipes) <= 256
     assert len(client.server.heads) <= 1024
 
 

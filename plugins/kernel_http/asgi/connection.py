@@ -18,7 +18,7 @@ from kernel_http.connection import replies
 if TYPE_CHECKING:
     from kernel import InferenceRequest
     from kernel_http.asgi.request import Receive, Send
-    from kernel_http.connection.exchange import Exchange, Recipe
+    from kernel_http.connection.exchange import Exchange, Repeatable
     from kernel_http.connection.heads import Head
     from kernel_http.connection.server import Server
 
@@ -97,7 +97,7 @@ class AsgiConnection:
     def close_after(self) -> None:
         """There is no further request anyway."""
 
-    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Recipe) -> None:
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
         """The next request may be like this one, but it will not come as bytes."""
 
     def cancel(self, request: InferenceRequest) -> None:

@@ -14,7 +14,7 @@ from kernel_http.connection.heads import Head
 if TYPE_CHECKING:
     from kernel import InferenceRequest
 
-__all__ = ["ClientConnection", "Exchange", "Exchanges", "Recipe"]
+__all__ = ["ClientConnection", "Exchange", "Exchanges", "Repeatable"]
 
 
 class Exchanges(Protocol):
@@ -27,7 +27,7 @@ class Exchanges(Protocol):
     def __len__(self) -> int: ...
 
 
-class Recipe(Protocol):
+class Repeatable(Protocol):
     """What the head and the JSON part of a request mean, as the connection knows it: enough to serve another such request."""
 
     generation: int
@@ -73,7 +73,7 @@ class ClientConnection(Protocol):
     def release(self) -> None:
         """Let later requests through again, after `barrier`."""
 
-    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Recipe, /) -> None:
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable, /) -> None:
         """The next request may be like this one; where its bytes say so, have `recipe` repeat it."""
 
     def cancel(self, request: InferenceRequest, /) -> None:

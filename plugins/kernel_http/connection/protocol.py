@@ -12,7 +12,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.answers import Answers
 from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, too_large
 from kernel_http.connection.ended import EndedTransport
-from kernel_http.connection.exchange import Exchange, Recipe
+from kernel_http.connection.exchange import Exchange, Repeatable
 from kernel_http.connection.heads import CHUNKED, Head, HeadError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Layout:
 
     __slots__ = ("head", "prefix", "recipe", "total")
 
-    def __init__(self, head: Head, prefix: bytes, total: int, recipe: Recipe) -> None:
+    def __init__(self, head: Head, prefix: bytes, total: int, recipe: Repeatable) -> None:
         self.head = head
         self.prefix = prefix
         self.total = total
@@ -292,7 +292,7 @@ class Connection(Answers):
         self._lingering = True
         self._dispatch_error(self.server.refused_head, replies.error(status, message, json=False))
 
-    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Recipe) -> None:
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
         """Recognise the next request by its bytes, if it is like this one, and have `recipe` repeat it."""
         if head.plain and not head.expect and head.content_length != CHUNKED and not self.server.retiring:
             prefix = head.block + json

@@ -15,7 +15,6 @@ from kernel import Code, ServingError
 from kernel_http.json.errors import (
     ABSENT,
     NON_ARRAY,
-    NON_BOOL,
     NON_OBJECT,
     NON_STRING,
     NON_UINT,
@@ -23,22 +22,19 @@ from kernel_http.json.errors import (
     malformed,
     read_again,
 )
+from kernel_http.json.members import MAX_UINT64, flag_of, unsigned_of
 
 __all__ = [
     "Parameters",
     "custom_value",
     "decode",
-    "flag_of",
     "read_parameters",
     "read_shape",
     "source_of",
-    "text_of",
-    "unsigned_of",
 ]
 
 _decode = msgspec.json.Decoder().decode
 
-MAX_UINT64 = 2**64 - 1
 MAX_INT64 = 2**63 - 1
 
 SOURCES = (
@@ -90,27 +86,6 @@ def decode(data: bytes) -> dict[str, Any]:
 def _first_of_each(data: bytes) -> dict[str, Any]:
     value = json.loads(data, object_pairs_hook=first_wins)
     assert isinstance(value, dict)
-    return value
-
-
-def text_of(record: Any, field: str, where: str = "") -> str:
-    """Return the string member `field` of a JSON object."""
-    value = record.get(field, msgspec.UNSET) if type(record) is dict else msgspec.UNSET
-    if type(value) is not str:
-        raise malformed(field, ABSENT.format(field) if value is msgspec.UNSET else NON_STRING, where)
-    return value
-
-
-def unsigned_of(value: Any, field: str, where: str = "") -> int:
-    """Return `value` if it is an unsigned 64-bit integer."""
-    if type(value) is not int or not 0 <= value <= MAX_UINT64:
-        raise malformed(field, NON_UINT, where)
-    return value
-
-
-def flag_of(value: Any, field: str, where: str = "") -> bool:
-    if type(value) is not bool:
-        raise malformed(field, NON_BOOL, where)
     return value
 
 

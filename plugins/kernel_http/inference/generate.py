@@ -19,11 +19,12 @@ from kernel_http.connection.bodies import too_large
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.connection.streams import StreamExchange
-from kernel_http.inference.body import custom_value, text_of
+from kernel_http.inference.body import custom_value
 from kernel_http.inference.reader import Reader
 from kernel_http.inference.tracing import arrived
 from kernel_http.json.arrays import json_of
 from kernel_http.json.errors import NON_OBJECT, first_wins, read_again
+from kernel_http.json.members import text_of
 
 if TYPE_CHECKING:
     from kernel import Kernel, Respond

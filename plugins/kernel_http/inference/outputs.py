@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kernel import Code, ServingError
-from kernel_http.inference.body import MAX_UINT64, flag_of, text_of, unsigned_of
 from kernel_http.json.errors import NON_ARRAY, NON_UINT, malformed
+from kernel_http.json.members import MAX_UINT64, flag_of, text_of, unsigned_of
 
 __all__ = ["Output", "read_outputs", "read_region"]
 

@@ -7,7 +7,7 @@ model has checked the rest. Nothing is allocated on the strength of a shape alon
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,28 +25,32 @@ from kernel import (
 )
 from kernel_http.connection.bodies import Memory
 from kernel_http.connection.heads import Head
-from kernel_http.inference.body import (
-    Parameters,
-    decode,
-    read_parameters,
-    read_shape,
-    source_of,
-    text_of,
-    unsigned_of,
-)
+from kernel_http.inference.body import Parameters, decode, read_parameters, read_shape, source_of
 from kernel_http.inference.outputs import read_outputs, read_region
 from kernel_http.inference.raw import raw_inputs
 from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
+from kernel_http.json.members import text_of, unsigned_of
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model, Respond
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "Step"]
+
+
+class Step(NamedTuple):
+    """How to make one input of the tail. `dtype`: None for strings. `offset`, `size`: where in the tail it lies, in bytes."""
+
+    name: str
+    datatype: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...]
+    offset: int
+    size: int
 
 
 class Reader:
-    """Reads one request.
+    """Reads one request. `steps`: of the inputs that another tail would give in the same way.
 
     `classes`, `spans`: the outputs that are wanted as classes, and those that go to shared memory. `deferred`: a fault that the
     reference only finds after the model's check.
@@ -59,7 +63,7 @@ class Reader:
         self.max_input_size = max_input_size
         self.id = ""
         self.inputs: dict[str, Tensor] = {}
-        self.plan: list[tuple[str, str, Any, tuple[int, ...], int, int]] = []
+        self.steps: list[Step] = []
         self.requested: list[str] | None = None
         self.binary: bool | frozenset[str] = True
         self.classes: dict[str, int] = {}
@@ -90,7 +94,7 @@ class Reader:
             span_of = self.kernel.shared_memory.span
             self.spans = {name: span_of(*output.region) for name, output in outputs.items() if output.region is not None}
         self.repeatable = (
-            not (self.id or self.classes or self.spans) and len(self.plan) == len(self.inputs) and self.deferred is None
+            not (self.id or self.classes or self.spans) and len(self.steps) == len(self.inputs) and self.deferred is None
         )
 
     def _read_inputs(self, record: dict[str, Any], tail: Any) -> None:
@@ -144,16 +148,16 @@ class Reader:
 
     def _from_tail(self, name: str, datatype: str, shape: tuple[int, ...], tail: Any, offset: int, size: int) -> Any:
         if datatype == "BYTES":
-            self.plan.append((name, datatype, None, shape, offset, size))
+            self.steps.append(Step(name, datatype, None, shape, offset, size))
             return self._unpacked(name, shape, tail, offset, size)
         dtype = DATATYPES[datatype]
         expected = prod(shape) * dtype.itemsize
         if expected != size:
             return self._mismatch(name, datatype, shape, expected, size)
         if offset % dtype.itemsize or not size:
-            # Not aligned: a copy, and no template. (An empty one would be a view on nothing.)
+            # Not aligned: a copy, and no step. (An empty one would be a view on nothing.)
             return np.frombuffer(bytearray(tail[offset : offset + size]), dtype).reshape(shape)
-        self.plan.append((name, datatype, dtype, shape, offset, size))
+        self.steps.append(Step(name, datatype, dtype, shape, offset, size))
         return np.ndarray(shape, dtype, tail, offset)
 
     def _from_region(self, name: str, datatype: str, shape: tuple[int, ...], region: tuple[str, int, int]) -> Any:

@@ -1,4 +1,4 @@
-"""JSON as clients write it: what is wrong with a document in the reference's words, and arrays to and from nested lists.
+"""JSON as clients write it: its members by type, arrays to and from nested lists, mistakes in the reference's words.
 
 Knows no request, no connection and no model.
 """

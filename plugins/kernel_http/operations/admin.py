@@ -17,8 +17,8 @@ from kernel import EXTENSIONS, Code, ServingError, model_metadata
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.inference.body import flag_of
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
+from kernel_http.json.members import flag_of
 from kernel_http.operations.operation import Operation, at_once, read_object
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_http.connection import replies
 from kernel_http.connection.heads import Head
-from kernel_http.inference.body import flag_of, text_of, unsigned_of
 from kernel_http.json.errors import NON_ARRAY, NON_STRING, malformed
+from kernel_http.json.members import flag_of, text_of, unsigned_of
 from kernel_http.operations.operation import at_once, read_document
 
 if TYPE_CHECKING:

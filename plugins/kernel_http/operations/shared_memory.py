@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kernel import Code, ServingError
 from kernel_http.connection import replies
 from kernel_http.connection.heads import Head
-from kernel_http.inference.body import text_of, unsigned_of
 from kernel_http.json.errors import ABSENT, malformed
+from kernel_http.json.members import text_of, unsigned_of
 from kernel_http.operations.operation import at_once, read_document
 
 if TYPE_CHECKING:
