@@ -347,6 +347,7 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
     "HTTP, loop, new": Bench.http_new,
     "HTTP, loop, first": Bench.http_first,
     "HTTP, thread": lambda bench: bench.repeated(http_request("thread")),
+    "HTTP, thread, batching, alone": lambda bench: bench.repeated(http_request("batching")),
     "HTTP, thread, batching, one of 8": lambda bench: bench.repeated(http_request("batching") * BURST, BURST),
     "HTTP, exec on the loop": lambda bench: bench.repeated(http_request("exec_loop")),
     "HTTP, exec, thread to thread": lambda bench: bench.repeated(http_request("exec_thread")),
