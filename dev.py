@@ -28,13 +28,14 @@ CORE = ("tests/core", "-m", "not hypothesis")
 USAGE = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
-  serve   serve the models of repository/; arguments are those of `kernel serve`, e.g. --http-port 9000
-  check   ruff, mypy and the tests of the core but for those of many random inputs: within a minute, for while you write
-  test    ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
-  bench   measure, side by side with the real Triton where it can be installed
-  proto   write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
-  setup   only make the environment, .venv
-  clean   remove it, and what tools have left behind
+  serve      serve the models of repository/; arguments are those of `kernel serve`, e.g. --http-port 9000
+  check      ruff, mypy and the tests of the core but for those of many random inputs: within a minute, for while you write
+  test       ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
+  bench      measure, side by side with the real Triton where it can be installed
+  proto      write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
+  reference  write docs/reference.md anew from the public names and their docstrings; --check only compares
+  setup      only make the environment, .venv
+  clean      remove it, and what tools have left behind
 """
 
 
@@ -85,6 +86,11 @@ def proto(arguments: list[str]) -> int:
     return run("python", "scripts/proto.py", *arguments)
 
 
+def reference(arguments: list[str]) -> int:
+    install("dev")
+    return run("python", "scripts/reference.py", *arguments)
+
+
 def setup(arguments: list[str]) -> int:
     install("dev")
     return 0
@@ -97,7 +103,16 @@ def clean(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"serve": serve, "check": check, "test": test, "bench": bench, "proto": proto, "setup": setup, "clean": clean}
+COMMANDS = {
+    "serve": serve,
+    "check": check,
+    "test": test,
+    "bench": bench,
+    "proto": proto,
+    "reference": reference,
+    "setup": setup,
+    "clean": clean,
+}
 
 
 def run(program: str, *arguments: str) -> int:

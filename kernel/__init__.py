@@ -1,11 +1,23 @@
 """kernel: a model server that keeps Triton's contract, in one asyncio process.
 
-The public names. Plugins and apps import from here and nowhere deeper; importing starts nothing.
+The public names, in groups by who needs them. Plugins and apps import from here and nowhere deeper; importing starts nothing.
+docs/reference.md is made of what stands here and of the docstrings (`python3 dev.py reference`). For tests of models there is
+`kernel.testing`.
 """
 
 from __future__ import annotations
 
-from kernel.config import ConfigError, ConfigErrors, EnsembleStep, Key, ModelConfig, TensorSpec, with_changes
+from kernel.config import (
+    ConfigError,
+    ConfigErrors,
+    DynamicBatching,
+    EnsembleStep,
+    Key,
+    ModelConfig,
+    QueuePolicy,
+    TensorSpec,
+    with_changes,
+)
 from kernel.errors import Code, ModelError, Reason, ServingError
 from kernel.frontends import options as frontend_options
 from kernel.frontends.classification import classify
@@ -13,24 +25,24 @@ from kernel.frontends.connections import Connections, ListeningFrontend, peer_na
 from kernel.frontends.contents import size_mismatch, stand_in, strings_of, unpacked
 from kernel.frontends.listening import Listener, Place
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
-from kernel.frontends.restriction import CATEGORIES, parse_restrictions
+from kernel.frontends.restriction import parse_restrictions
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
-from kernel.frontends.tls import server_context
 from kernel.hookspecs import hookimpl
 from kernel.instances.instance import SKIPPED
-from kernel.instances.remote import RemoteInstance
 from kernel.interfaces import (
     Backend,
     Batcher,
     Cache,
     Executor,
     Frontend,
+    Host,
     InstanceContext,
     Observer,
     Placement,
     PlacementChoice,
     Record,
     RemoteExecutor,
+    RemoteOwner,
     Result,
 )
 from kernel.local import Local
@@ -69,96 +81,128 @@ from kernel.watchdog import Watchdog
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CATEGORIES",
+__all__: list[str] = []
+
+# Apps: to serve models in a process of one's own, to ask them, and what these calls return and raise.
+__all__ += [
+    "Code",
+    "ConfigError",
+    "ConfigErrors",
+    "Duration",
+    "Failure",
+    "InferenceResponse",
+    "InflightRequest",
+    "Kernel",
+    "Local",
+    "LogSettings",
+    "Model",
+    "ModelError",
+    "ModelIndex",
+    "ModelState",
+    "ModelStatistics",
+    "PlacementChoice",
+    "Reason",
+    "Reload",
+    "ServingError",
+    "Tensor",
+    "TraceSettings",
+    "Watchdog",
+]
+
+# Every plugin: how it is found, the server as it sees it, a model's config, and requests.
+__all__ += [
+    "EnsembleStep",
+    "Host",
+    "InferenceRequest",
+    "Key",
+    "ModelConfig",
+    "RequestState",
+    "Respond",
+    "TensorSpec",
+    "hookimpl",
+    "log_ids",
+    "nobody",
+    "with_changes",
+]
+
+# Backends: what runs models, where, and in which batches.
+__all__ += [
     "DATATYPES",
-    "EXTENSIONS",
-    "LOG_FORMATS",
     "RESCHEDULED",
     "SKIPPED",
     "Backend",
     "Batch",
-    "Batcher",
-    "Cache",
-    "CacheFigures",
-    "CacheUsage",
-    "Code",
-    "ConfigError",
-    "ConfigErrors",
-    "Connections",
-    "CudaSharedMemory",
     "CustomMetrics",
-    "Duration",
-    "EnsembleStep",
     "Executor",
-    "Failure",
-    "FamilySnapshot",
-    "Frontend",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InflightRequest",
     "InstanceContext",
-    "Kernel",
-    "Key",
-    "Listener",
-    "ListeningFrontend",
-    "Local",
-    "LocalCache",
-    "LogSettings",
     "Metric",
     "MetricFamily",
     "MetricKind",
-    "Model",
-    "ModelConfig",
-    "ModelError",
-    "ModelIndex",
-    "ModelMetadata",
-    "ModelState",
-    "ModelStatistics",
-    "Observer",
-    "Place",
     "Placement",
-    "PlacementChoice",
-    "Reason",
-    "Record",
-    "Region",
-    "Reload",
     "RemoteExecutor",
-    "RemoteInstance",
-    "RequestState",
-    "Respond",
+    "RemoteOwner",
     "Result",
-    "SeriesSnapshot",
-    "ServingError",
+    "as_bytes_array",
+    "datatype_of",
+    "pack_bytes",
+    "unpack_bytes",
+]
+
+# Front ends: what takes requests from outside.
+__all__ += [
+    "EXTENSIONS",
+    "LOG_FORMATS",
+    "Connections",
+    "CudaSharedMemory",
+    "Frontend",
+    "Listener",
+    "ListeningFrontend",
+    "ModelMetadata",
+    "Place",
+    "Region",
     "SharedMemory",
     "Span",
-    "StatisticsCounter",
-    "StoredResponse",
-    "StoredTensor",
-    "Tensor",
     "TensorMetadata",
-    "TensorSpec",
-    "Trace",
-    "TraceOptions",
-    "TraceSettings",
-    "TraceSink",
-    "Watchdog",
-    "as_bytes_array",
     "classify",
-    "datatype_of",
     "frontend_options",
-    "hookimpl",
-    "log_ids",
     "model_metadata",
-    "nobody",
-    "pack_bytes",
     "parse_restrictions",
     "peer_name",
-    "server_context",
     "size_mismatch",
     "stand_in",
     "strings_of",
-    "unpack_bytes",
     "unpacked",
-    "with_changes",
+]
+
+# Response caches: what keeps answers.
+__all__ += [
+    "Cache",
+    "CacheFigures",
+    "CacheUsage",
+    "LocalCache",
+    "StoredResponse",
+    "StoredTensor",
+]
+
+# Batchers: what decides which requests go together.
+__all__ += [
+    "Batcher",
+    "DynamicBatching",
+    "QueuePolicy",
+]
+
+# Trace sinks: where traces go.
+__all__ += [
+    "Trace",
+    "TraceOptions",
+    "TraceSink",
+]
+
+# Observers: what counts requests, such as a metrics page.
+__all__ += [
+    "FamilySnapshot",
+    "Observer",
+    "Record",
+    "SeriesSnapshot",
+    "StatisticsCounter",
 ]

@@ -27,9 +27,9 @@ class Code(enum.Enum):
 class Reason(enum.Enum):
     """Why an accepted request failed, as the statistics and metrics count it."""
 
-    REJECTED = "REJECTED"
-    CANCELED = "CANCELED"
-    BACKEND = "BACKEND"
+    REJECTED = "REJECTED"  # by its queue: full, or its time-out has passed
+    CANCELED = "CANCELED"  # nobody waited for the answer any more, or its deadline has passed
+    BACKEND = "BACKEND"  # its execution has answered with an error
     OTHER = "OTHER"
 
 

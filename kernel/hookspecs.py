@@ -22,10 +22,13 @@ __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 
 GROUP = "kernel"
 hookspec = pluggy.HookspecMarker(GROUP)
+#: The decorator of a plugin's functions (or methods) that implement hooks of kernel/hookspecs.py, each under the hook's name.
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 
 class HookSpecs:
+    """The hooks. A plugin implements those that it needs, and may leave out arguments that it doesn't."""
+
     @hookspec
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add command-line options of `kernel serve`."""
@@ -48,4 +51,4 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def make_batcher(self, config: ModelConfig) -> Batcher | None:
-        """Return who decides what goes together for a model with `dynamic_batching`, None to leave it to others."""
+        """Return the Batcher of a model with `dynamic_batching`, who decides what goes together; None to leave it to others."""

@@ -58,38 +58,47 @@ class Placement(enum.Enum):
 
 
 class Host(Protocol):
-    """The kernel, as plugins may use it; `kernel.Kernel` says what each does. On the loop, where nothing else is said there."""
+    """The kernel, as plugins may use it; `kernel.Kernel` says more of each. On the loop, where nothing else is said."""
 
-    loop: asyncio.AbstractEventLoop
-    clock: Callable[[], float]
-    strict_outputs: bool
+    loop: asyncio.AbstractEventLoop  # the kernel's; there from its start on
+    clock: Callable[[], float]  # the present moment in seconds, on the clock of all moments that are told
+    strict_outputs: bool  # whether outputs that differ from the config are errors
 
-    def model(self, name: str, version: int | str = "") -> Any: ...
+    def model(self, name: str, version: int | str = "") -> Any:
+        """Return the Model that is READY, the newest version by default. Raises ServingError."""
 
-    def models(self) -> Sequence[Any]: ...
+    def models(self) -> Sequence[Any]:
+        """Return the Models that are READY, by name and version."""
 
-    def submit(self, request: InferenceRequest) -> None: ...
+    def submit(self, request: InferenceRequest) -> None:
+        """Take over `request` and answer it through its `respond`, perhaps before this returns; never raises."""
 
-    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None: ...
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
+        """Nobody waits for `request` any more. Does nothing once it has been answered."""
 
-    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None: ...
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
+        """Answer an executing request outside of what `execute` returns. Any thread."""
 
-    def call_soon(self, callback: Callable[..., object], *args: Any) -> None: ...
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback(*args)` on the loop. Any thread. Raises RuntimeError once the kernel has stopped."""
 
-    def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None: ...
+    def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None:
+        """Call `step(wake)` on the loop and return once `wake()` was called. In executions, and on threads."""
 
-    def is_model_ready(self, name: str, version: int | str = "") -> bool: ...
+    def is_model_ready(self, name: str, version: int | str = "") -> bool:
+        """Whether the version, by default any, is READY. Raises ServingError for what is no version number."""
 
-    def backend_settings(self, name: str) -> dict[str, str]: ...
+    def backend_settings(self, name: str) -> dict[str, str]:
+        """Return what the backend of that name was told at start (`--backend-config`)."""
 
 
 class RemoteOwner(Protocol):
     """Who hands executions to a RemoteExecutor, and is told how they end and whether more may come. On the loop."""
 
-    capacity: int
+    capacity: int  # executions that the executor takes at a time
 
     def finished(self, batch: Batch, result: object) -> None:
-        """An execution has ended."""
+        """An execution has ended; `result`: what `execute` would have returned, or the exception."""
 
     def down(self) -> None:
         """The executor takes no more executions until `up`."""
@@ -123,14 +132,14 @@ class PlacementChoice:
 class InstanceContext:
     """What a backend is told when it makes the executor of one model instance."""
 
-    kernel: Host
-    config: ModelConfig
-    version: int
+    kernel: Host  # whose model it is
+    config: ModelConfig  # completed and checked
+    version: int  # of the model
     instance_name: str  # `<group>_<k>`
     kind: str  # "CPU", "GPU" or "MODEL"
-    device_id: int
-    model_folder: Path
-    version_folder: Path
+    device_id: int  # of the GPU; 0 for the CPU
+    model_folder: Path  # with config.pbtxt
+    version_folder: Path  # with the model's file
     placement: PlacementChoice | None = None  # what the backend has chosen, if it does
 
 
@@ -199,7 +208,7 @@ class Backend(Protocol):
     outputs before it is loaded.
     """
 
-    name: str
+    name: str  # as in a config's `backend`
     #: True where `create` is quick and must happen on the loop; otherwise it runs on the instance's own thread.
     creates_on_loop: bool
 

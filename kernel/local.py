@@ -38,13 +38,14 @@ T = TypeVar("T")
 class Local:
     """The models of one or more repositories, in calls that wait: `with kernel.Local("repository/") as models:`.
 
-    Arguments are those of `Kernel`, but for the control mode, "explicit" by default: models may be loaded and unloaded, and all
-    are loaded at first, unless `load_models` names some (`[]` for none). Returns when they are ready. Raises ServingError when a
-    repository is missing or a model fails to load.
+    `repositories` and `options` are those of `Kernel`, but for the control mode, "explicit" by default: models may be loaded
+    and unloaded, and all are loaded at first, unless `load_models` names some (`[]` for none). Returns when they are ready.
+    Raises ServingError when a repository is missing or a model fails to load.
 
-    Every method may be called from any thread, and blocks it; on the kernel's own loop, where models with placement `loop` run,
-    nothing may wait, and ServingError says so. `kernel` is the Kernel: what it has besides is called on its loop, by `run`.
-    Close it, by leaving the `with` or by `close`; where nobody has it any more, and when the interpreter ends, it is closed.
+    Every method may be called from any thread, and blocks it; on the kernel's own loop, where models with placement `loop`
+    run, nothing may wait, and ServingError says so. `kernel` is the Kernel: what it has besides is called on its loop, by
+    `run`. Close it, by leaving the `with` or by `close`; where nobody has it any more, and when the interpreter ends, it is
+    closed.
     """
 
     def __init__(self, *repositories: str | os.PathLike[str], **options: Any) -> None:

@@ -67,26 +67,33 @@ _BLOCKS = "waiting here would block the event loop"
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
 
-    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "poll" too, and
-    then follows the repositories every `poll_seconds` (0: never), "explicit" loads only `load_models` (`["*"]` for all) and
-    allows `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails
-    to load. `strict_readiness`: whether one failed model makes the server not ready. `auto_complete`: whether configs may be
-    completed from the model. `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on,
-    with one warning a model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed
-    plugins, e.g. an object with hook implementations. `load_threads`: models that load at a time. `load_retries`: how often a
-    model that fails to load is tried again. `namespacing`: several repositories may have models of one name, and an ensemble uses
-    those beside it. `allow_client_shm`: whether clients may register shared memory. `log_settings`: what clients see and change
-    of the log, where it is not an app's own.
-    `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this machine has.
-    `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free, "off" ignores
-    those.
-    `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
+    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "poll" too, and then
+    follows the repositories every `poll_seconds` (0: never), "explicit" loads only `load_models` (`["*"]` for all) and allows
+    `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails to load. `strict_readiness`: whether one
+    failed model makes the server not ready. `auto_complete`: whether configs may be completed from the model.
+    `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on, with one warning a
+    model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed plugins, e.g. an
+    object with hook implementations. `drain_seconds`: how long `stop` waits for requests in flight, by default.
+    `load_threads`: models that load at a time. `load_retries`: how often a model that fails to load is tried again.
+    `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
+    whether clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an
+    app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this
+    machine has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free,
+    "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
     `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a
-    plugin makes one, as `("local", {"size": "268435456"})`.
-    `backend_config`: settings by the name of their backend, "" for all, as `{"python": {"stub-timeout-seconds": "60"}}`.
+    plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of their backend, "" for
+    all, as `{"python": {"stub-timeout-seconds": "60"}}`.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
-    (asyncio or uvloop); several kernels may live in one process.
+    (asyncio or uvloop); several kernels may live in one process. Arguments that can't be are refused with ServingError.
+
+    Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes
+    wall-clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes
+    whenever another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
+    `cuda_shared_memory` (what clients have registered), `trace_settings`, `log_settings`, `custom_metrics` (those that models
+    make), and `cache` (None, or what has `figures()`, CacheFigures).
+
+    The core's own: `forked`, `changed`.
     """
 
     def __init__(

@@ -47,8 +47,9 @@ _NAMES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.ite
 class Tensor:
     """A named array with its KServe datatype.
 
-    `array` has the tensor's full shape, batch dimension included; for BYTES it is an object array of `bytes`, for BF16 a
-    uint16 array of the raw bits. Whoever holds the Tensor owns the array's memory, or has been told otherwise.
+    `name`: of the input or output; `datatype`: a key of DATATYPES. `array` has the tensor's full shape, batch dimension
+    included; for BYTES it is an object array of `bytes`, for BF16 a uint16 array of the raw bits. Whoever holds the Tensor
+    owns the array's memory, or has been told otherwise.
     """
 
     __slots__ = ("array", "datatype", "name")
@@ -60,6 +61,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The array's shape, batch dimension included."""
         return self.array.shape
 
     def __repr__(self) -> str:
@@ -95,7 +97,10 @@ def as_bytes_array(array: Array) -> Array:
 
 
 def pack_bytes(array: Array) -> bytes:
-    """Return the wire form of a BYTES array: for each element, row by row, a little-endian uint32 length and the bytes."""
+    """Return the wire form of a BYTES array: for each element, row by row, a little-endian uint32 length and the bytes.
+
+    Elements that are no `bytes` go as their `str()` in UTF-8.
+    """
     parts: list[bytes] = []
     pack = struct.Struct("<I").pack
     for item in array.ravel().tolist():

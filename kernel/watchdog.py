@@ -50,7 +50,7 @@ OWNER = "__kernel_instance__"
 
 
 class Watchdog:
-    """Watches over the loop of one kernel from `start` to `stop`, both called on the loop."""
+    """Watches over the loop of one `kernel` from `start` to `stop`, both called on the loop."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel

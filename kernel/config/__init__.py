@@ -96,8 +96,9 @@ def read_config(
 
 
 def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
-    """Return the config that `mutate` makes of a copy of its message, completed and checked again. Raises ConfigErrors.
+    """Return the config that `mutate` makes of a copy of `config.message`, completed and checked again. Raises ConfigErrors.
 
+    For `Backend.complete_config`.
     What `mutate` changed is told in errors as coming from the model's auto-complete and not from the file.
     """
     message = Message()

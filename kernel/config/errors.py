@@ -24,7 +24,7 @@ class ConfigError(ServingError):
     `stage`: "A" found while reading, "B" while loading one version, "C" while comparing an ensemble with its models.
     `path`: the file, or what stands for it. `line` and `column` count from 1 and are None where the value stands in no
     file. `field`: the path of the field, such as `input[0].dims[1]`. `words`: the reference's own sentence. `detail`:
-    what came, what was wanted, near names.
+    what came, what was wanted, near names. `code`: as of any ServingError.
     """
 
     def __init__(
@@ -55,11 +55,12 @@ class ConfigError(ServingError):
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:
+        """This one: so that it is read as ConfigErrors are."""
         return (self,)
 
 
 class ConfigErrors(ServingError):
-    """All mistakes of one config, in the order of the file. Its text is theirs, one a line."""
+    """All mistakes of one config: `errors`, at least one, in the order of the file. Its text is theirs, one a line."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
         self.errors: tuple[ConfigError, ...] = tuple(sorted(errors, key=_order))

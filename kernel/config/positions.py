@@ -19,7 +19,7 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A step of a path that goes into a map field: the entry with this key."""
+    """A step of a path that goes into a map field: the entry with the key `value`. For `ModelConfig.error(at=…)`."""
 
     value: str
 

@@ -36,8 +36,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output. `dims` leave out the batch dimension; `reshape` is the shape the model sees, None where it
-    is `dims`.
+    """One input or output. `name`, and `datatype` as in DATATYPES. `dims` leave out the batch dimension, -1 is of any size;
+    `reshape` is the shape the model sees, None where it is `dims`. `optional`: requests may lack the input.
+    `allow_ragged_batch`: inputs of one batch may differ in shape. `label_filename`: in the model's folder, "" for none.
     """
 
     name: str
@@ -51,28 +52,32 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
+    """How requests wait in one level of a queue. Times are in microseconds."""
+
     timeout_action: str = "REJECT"  # or "DELAY"
     default_timeout_us: int = 0  # 0: none
-    allow_timeout_override: bool = False
-    max_queue_size: int = 0  # 0: unlimited
+    allow_timeout_override: bool = False  # a request may ask for a shorter one
+    max_queue_size: int = 0  # requests; 0: unlimited
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    preferred_batch_size: tuple[int, ...] = ()
-    max_queue_delay_us: int = 0
-    preserve_ordering: bool = False
-    priority_levels: int = 0
-    default_priority_level: int = 0
-    default_queue_policy: QueuePolicy = QueuePolicy()
-    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    """What a config's `dynamic_batching` says."""
+
+    preferred_batch_size: tuple[int, ...] = ()  # in rows, ascending
+    max_queue_delay_us: int = 0  # how long the oldest request may wait for others, in microseconds
+    preserve_ordering: bool = False  # answers leave in the order in which requests came
+    priority_levels: int = 0  # 1 is the most urgent; 0: there are none
+    default_priority_level: int = 0  # of a request that names none
+    default_queue_policy: QueuePolicy = QueuePolicy()  # of all levels but those that follow
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)  # by level, where it differs
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of an ensemble. The maps go from a name of the model to the name of an ensemble tensor."""
+    """One model of an ensemble. `input_map`, `output_map`: name at the model -> name of a tensor of the ensemble."""
 
-    model_name: str
+    model_name: str  # as the config says it
     model_version: int  # -1: the latest
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
@@ -121,34 +126,35 @@ class VersionPolicy:
 class ModelConfig:
     """The config of one model with all defaults filled in. Equal when the messages are.
 
-    `message` is the protobuf message of `kernel.model_config_pb2`; it belongs to the config, change it through
+    `message` is the protobuf message of `kernel/config/model_config.proto`; it belongs to the config, change it through
     `with_changes` only. `warnings`: what can be served but hardly was meant. `backends` and `gpus`: what the config was
     checked against.
     """
 
-    name: str
-    platform: str
-    backend: str
-    max_batch_size: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    version_policy: VersionPolicy
-    instance_groups: tuple[InstanceGroup, ...]
-    dynamic_batching: DynamicBatching | None
-    sequence_batching: SequenceBatching | None
-    ensemble: tuple[EnsembleStep, ...] | None
-    decoupled: bool
-    parameters: Mapping[str, str]
-    default_model_filename: str
+    name: str  # of the model
+    platform: str  # the older way to name a backend, and "ensemble"; "" for none
+    backend: str  # "" of an ensemble
+    max_batch_size: int  # rows; 0: tensors have no batch dimension
+    inputs: tuple[TensorSpec, ...]  # as clients see them
+    outputs: tuple[TensorSpec, ...]  # the same
+    version_policy: VersionPolicy  # which versions are served
+    instance_groups: tuple[InstanceGroup, ...]  # how many instances, and where
+    dynamic_batching: DynamicBatching | None  # None: requests are executed one by one
+    sequence_batching: SequenceBatching | None  # None: its requests are no sequences
+    ensemble: tuple[EnsembleStep, ...] | None  # the steps; None where it is no ensemble
+    decoupled: bool  # a request may have any number of responses
+    parameters: Mapping[str, str]  # the config's own, for the backend and the model
+    default_model_filename: str  # in the version's folder
     warmup: tuple[WarmupSample, ...]  # without those of batch size 0, which are skipped
     message: Message = field(repr=False)
-    source: ConfigSource = field(repr=False, compare=False)
+    source: ConfigSource = field(repr=False, compare=False)  # the file, for the places of mistakes
     warnings: tuple[str, ...] = field(default=(), compare=False)
     backends: tuple[str, ...] = field(default=(), repr=False, compare=False)
     gpus: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def is_ensemble(self) -> bool:
+        """Whether its steps are other models."""
         return self.ensemble is not None
 
     @property

@@ -55,7 +55,11 @@ class Labels:
 
 
 def classify(response: InferenceResponse, counts: Mapping[str, int], model: Model) -> None:
-    """Put classes in the place of the outputs in `counts`: name -> how many. Raises ServingError(INVALID_ARG)."""
+    """Put classes in the place of the outputs in `counts`: name -> how many, by an output's highest values.
+
+    Such an output becomes BYTES of shape (rows, count), each `value:index` or `value:index:label`. Raises
+    ServingError(INVALID_ARG) for datatypes that have no order.
+    """
     known = model.attachments.get(Labels)
     labels = known if isinstance(known, Labels) else Labels(model)
     model.attachments[Labels] = labels

@@ -36,10 +36,12 @@ C = TypeVar("C", bound=_Connection)
 
 
 class Connections(Generic[C]):
-    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`: no
-    further work is taken.
+    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`:
+    no further work is taken.
 
-    `now`: the clock by which they are looked at, every `seconds` while there are any.
+    `loop`: the kernel's. `now`: the clock by which they are looked at, every `seconds` while there are any. A connection has
+    `busy`, `retire()`, `drain()` and `abort()`, which are called as the methods here are. A front end derives from this
+    class, and writes `look_at`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float) -> None:
@@ -53,11 +55,13 @@ class Connections(Generic[C]):
         self._empty: asyncio.Future[None] | None = None
 
     def opened(self, connection: C) -> None:
+        """Note a connection that a client has made."""
         self.connections.add(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._seconds, self._sweep)
 
     def closed(self, connection: C) -> None:
+        """Note that a connection has come to its end."""
         self.connections.discard(connection)
         if not self.connections:
             if self._sweeper is not None:
@@ -106,7 +110,9 @@ class Connections(Generic[C]):
 
 
 class ListeningFrontend:
-    """A Frontend on a listener. `make`: the protocol object of a new connection; `scheme`: of its address."""
+    """A Frontend of `kernel` on a `listener`. `connections`: those that are open. `make`: the protocol object of a new one,
+    which tells `connections` of itself; `scheme`: of its address.
+    """
 
     def __init__(
         self,

@@ -40,7 +40,10 @@ def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int) 
 
 
 def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ...], id: str) -> Any:
-    """Return the object array of a BYTES input whose elements these are, if their number is that of `shape`."""
+    """Return the object array of a BYTES input whose elements these are, of the full `shape`.
+
+    Raises ServingError(INVALID_ARG) where their number is another.
+    """
     count = prod(shape)
     if len(items) != count:
         subject = f"for inference input '{name}' for model '{model.name}'"

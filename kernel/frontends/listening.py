@@ -47,7 +47,8 @@ Target = tuple[int, tuple[Any, ...]]
 
 
 class Place:
-    """An address and a port. `address`: of an interface (addresses.py), or `unix:/path`, which needs no port.
+    """An address and a port. `address`: of an interface, as `127.0.0.1`, `[::1]` or `0.0.0.0` (every one, of both families), or
+    `unix:/path`, which needs no port. `port`: 0 for any that is free.
 
     Raises ValueError for what is no address.
     """
@@ -63,9 +64,12 @@ class Place:
 
 
 class Listener:
-    """Accepts connections from `start` to `close`. `place.port` is the real one once it has started.
+    """Accepts connections at a `place` from `start` to `close`. `place.port` is the real one once it has started.
 
-    `service`: what the reference calls it in its words, such as "HTTP".
+    `service`: what the reference calls it in its words, such as "HTTP". `reuse_port`: other processes may listen at the port,
+    too. `tls`: the context of TLS, None for none.
+
+    The core's own: `forked`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXTENSIONS", "ModelMetadata", "TensorMetadata", "model_metadata"]
 
-#: The reference's list, in its order.
+#: The protocol's extensions that the server names as its own: the reference's list, in its order.
 EXTENSIONS = (
     "classification",
     "sequence",
@@ -35,7 +35,9 @@ EXTENSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """An input or output as a client sees it: `shape` has the batch dimension, -1, where the model batches."""
+    """An input or output as a client sees it: `name`, `datatype`; `shape` has the batch dimension, -1, where the model
+    batches.
+    """
 
     name: str
     datatype: str
@@ -44,7 +46,10 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """`versions`: all READY ones ascending, or the one that was asked for, as observed on the reference."""
+    """What a model says of itself: `name`, `platform`, `inputs` and `outputs`.
+
+    `versions`: all READY ones ascending, or the one that was asked for, as observed on the reference.
+    """
 
     name: str
     versions: tuple[str, ...]

@@ -30,7 +30,7 @@ Buffer = Any
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A registered region: `byte_size` bytes from `offset` on of the object that is called `key`."""
+    """A region registered as `name`: `byte_size` bytes from `offset` on of the object that is called `key`."""
 
     name: str
     key: str
@@ -65,7 +65,9 @@ class _Object:
 
 
 class Span:
-    """A part of a region, checked. Whoever holds it may read and write, also after the region was unregistered."""
+    """A part of a region, checked: `byte_size` bytes. Made by `SharedMemory.span`. Whoever holds it may read and write, also
+    after the region was unregistered.
+    """
 
     __slots__ = ("_object", "_region", "_start", "byte_size")
 
@@ -132,7 +134,9 @@ class Span:
 
 
 class SharedMemory:
-    """The system shared memory regions of one kernel. `allowed`: whether clients may register and unregister."""
+    """The system shared memory regions of one kernel (`Kernel.shared_memory`). `allowed`: whether clients may register and
+    unregister.
+    """
 
     def __init__(self, allowed: bool = True) -> None:
         self.allowed = allowed
@@ -186,7 +190,9 @@ class SharedMemory:
 
 
 class CudaSharedMemory:
-    """The CUDA shared memory regions: there are none, since no GPU is used. Refuses in the reference's words."""
+    """The CUDA shared memory regions (`Kernel.cuda_shared_memory`): there are none, since no GPU is used. Refuses in the
+    reference's words. `allowed`: whether clients may register and unregister.
+    """
 
     def __init__(self, allowed: bool = True) -> None:
         self.allowed = allowed

@@ -26,7 +26,10 @@ RELEASED = RequestState.RELEASED
 
 @dataclass(frozen=True, slots=True)
 class CacheFigures:
-    """What the cache has done since the kernel was made. `lookup_seconds`, `insertion_seconds`: sums."""
+    """What the cache has done since the kernel was made (`Kernel.cache.figures()`).
+
+    `usage`: how full it is. `hits`, `misses`: look-ups. `lookup_seconds`, `insertion_seconds`: sums.
+    """
 
     usage: CacheUsage
     hits: int
@@ -36,6 +39,7 @@ class CacheFigures:
 
     @property
     def lookups(self) -> int:
+        """How often it was asked."""
         return self.hits + self.misses
 
 

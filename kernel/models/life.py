@@ -12,11 +12,11 @@ __all__ = ["MOVES", "ModelState", "moved"]
 
 
 class ModelState(enum.Enum):
-    """`UNAVAILABLE` is where a version begins and ends; the index then has the reason."""
+    """Where a version of a model is in its life. `UNAVAILABLE` is where it begins and ends; the index then has the reason."""
 
     LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
+    READY = "READY"  # it takes requests
+    UNLOADING = "UNLOADING"  # it takes no new ones, and answers what it has
     UNAVAILABLE = "UNAVAILABLE"
 
 

@@ -45,11 +45,18 @@ log = logging.getLogger("kernel")
 
 
 class Model:
-    """One loaded model version. Lives from `start` to `close`.
+    """One loaded model version: what a front end asks whether a request fits, and hands it to. Made by the registry;
+    `Kernel.model` returns it.
 
-    `input_specs`, `output_specs`: name -> TensorSpec. `attachments`: a place where front ends keep what they have worked
-    out for this model; it dies with the model, so a reload starts afresh. `check(request)` accepts a request's form or raises
-    ServingError (INVALID_ARG), and says what the request is to this model; `enqueue(request)` takes over one that has passed.
+    `kernel`, `config`, `name`, `version`, `model_folder`: whose it is. `state`: a ModelState. `input_specs`, `output_specs`:
+    name -> TensorSpec; `output_names`: a frozenset. `decoupled`: a request may have any number of responses. `attachments`: a
+    place where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
+    `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this
+    model; `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have
+    come in. `placement`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
+
+    The core's own: `start`, `warm_up`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
+    `leave_loop`, `stop`, `close`.
     """
 
     def __init__(self, kernel: Runtime, config: ModelConfig, version: int, model_folder: Path) -> None:
@@ -113,6 +120,7 @@ class Model:
 
     @property
     def version_folder(self) -> Path:
+        """Where the files of this version lie."""
         return self.model_folder / str(self.version)
 
     @property
@@ -329,6 +337,7 @@ class Model:
         self.kernel.on_unload()
 
     def statistics(self) -> ModelStatistics:
+        """Return what has been counted since it was loaded. On the loop."""
         record = self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
         return record if self.placement is None else replace(record, placement=self.placement, hop=self._hop())
 

@@ -39,6 +39,7 @@ class MetricKind(enum.IntEnum):
 class SeriesSnapshot:
     """One series: of a counter or gauge its `value`; of a histogram the sum as `value`, and `counts`.
 
+    `labels`: pairs of name and value, by name.
     `counts`: of the values up to each of `bounds`, and in the end of all values: cumulative, so the last is their number.
     """
 
@@ -50,16 +51,18 @@ class SeriesSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FamilySnapshot:
-    """A family that has series, at one moment."""
+    """A family that has series, at one moment: `name`, `help` (its text) and `kind`."""
 
     name: str
     help: str
     kind: MetricKind
-    series: tuple[SeriesSnapshot, ...]
+    series: tuple[SeriesSnapshot, ...]  # in the order in which they came
 
 
 class CustomMetrics:
-    """All families of one kernel. `reserved`: names that are somebody else's, such as those of the server's own metrics."""
+    """All families of one kernel (`Kernel.custom_metrics`). `reserved`: names that are somebody else's, such as those of the
+    server's own metrics.
+    """
 
     def __init__(self) -> None:
         self.reserved: set[str] = set()
@@ -102,7 +105,9 @@ class CustomMetrics:
             ]
 
     def _give_up(self, family: MetricFamily) -> None:
-        """Note that nobody holds the family's object any more. Without the lock: whoever is told so may be in the midst of it."""
+        """Note that nobody holds the family's object any more. Without the lock: whoever is told so may be in the midst of
+        it.
+        """
         self._given_up.append(family)
 
     def _clear_up(self) -> None:
@@ -111,7 +116,7 @@ class CustomMetrics:
 
 
 class MetricFamily:
-    """One holder's view of a family. Once it is closed, its metrics are of no use."""
+    """One holder's view of a family. Once it is closed, its metrics are of no use. Made by `CustomMetrics.family`."""
 
     __slots__ = ("_family", "_held", "_registry", "closed")
 
@@ -123,6 +128,7 @@ class MetricFamily:
 
     @property
     def kind(self) -> MetricKind:
+        """What its series are."""
         return self._family.kind
 
     def metric(self, labels: Mapping[str, str], bounds: Sequence[float] | None = None) -> Metric:
@@ -180,7 +186,10 @@ class MetricFamily:
 
 
 class Metric:
-    """One series, as a holder of its family sees it. Raises ServingError for what its kind can't do."""
+    """One series, as a holder of its family sees it. Made by `MetricFamily.metric`.
+
+    Each method raises ServingError(UNSUPPORTED) for what its kind can't do, INTERNAL once the family has been closed.
+    """
 
     __slots__ = ("_kind", "_lock", "_series", "family")
 
@@ -191,7 +200,7 @@ class Metric:
         self._lock = family._registry._lock
 
     def increment(self, value: float) -> None:
-        """Add to a counter, or to a gauge, where `value` may be negative."""
+        """Add to a counter, or to a gauge, where `value` may be negative: for a counter that raises INVALID_ARG."""
         kind = self._kind
         if kind is MetricKind.HISTOGRAM:
             raise self._unsupported("Increment")

@@ -19,6 +19,7 @@ __all__ = ["LEVELS", "LOG_FORMATS", "OFF", "OPENTELEMETRY", "RANGES", "TRITON", 
 
 log = logging.getLogger("kernel")
 
+#: What the setting `log_format` may be.
 LOG_FORMATS: tuple[str, ...] = FORMATS
 
 LEVELS = ("TIMESTAMPS", "TENSORS")
@@ -37,9 +38,12 @@ Shown = dict[str, str | list[str]]
 class TraceOptions:
     """The global settings at start, to which one that is cleared returns.
 
-    `file`: where mode `triton` writes; without one nothing can be traced in it. The rest is for mode `opentelemetry`: `url` of
-    the collector, attributes of the `resource`, and how spans are gathered (`bsp_…`: how many may wait, the milliseconds between
-    messages, and how many go in one).
+    `level`: OFF, or TIMESTAMPS and TENSORS. `rate`: one of how many requests is traced; `count`: how many in all, -1 for no
+    end; `log_frequency`: traces a file, 0 for all in one. `mode`: of which sink, "triton", "opentelemetry" or a plugin's own
+    (hook `make_trace_sink`). `file`: where mode `triton` writes; without one nothing can be traced in it. The rest is for
+    mode `opentelemetry`: `url` of the collector, attributes of the `resource`, and how spans are gathered:
+    `bsp_max_queue_size` spans may wait, `bsp_schedule_delay` milliseconds lie between messages, and
+    `bsp_max_export_batch_size` spans go in one.
     """
 
     level: tuple[str, ...] = (OFF,)
@@ -56,10 +60,12 @@ class TraceOptions:
 
 
 class TraceSettings:
-    """What is traced. A model's own settings count before the global ones, field by field.
+    """What is traced (`Kernel.trace_settings`). A model's own settings count before the global ones, field by field.
 
-    `is_known`: whether a model can be asked for by that name. `on_change` is called after each update, `on_retire` with each
-    Sampler that another one has taken over from.
+    `options`: the global ones at start. `is_known`: whether a model can be asked for by that name. `on_change` is called
+    after each update, `on_retire` with each Sampler that another one has taken over from.
+
+    The core's own: `sampler`.
     """
 
     def __init__(self, is_known: Callable[[str], bool], options: TraceOptions | None = None) -> None:
@@ -165,7 +171,8 @@ class TraceSettings:
 
 
 class LogSettings:
-    """What is logged and how. `apply` is called with the new options at each update; None where the log is an app's own.
+    """What is logged and how. `options`: those at start. `apply` is called with the new options at each
+    update; None where the log is an app's own.
 
     `on_change` is called after each update.
     """

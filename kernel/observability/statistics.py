@@ -25,35 +25,36 @@ __all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How often something happened and how long it took in all, in nanoseconds."""
+    """How often something happened and how long it took in all."""
 
-    count: int = 0
-    ns: int = 0
+    count: int = 0  # how often
+    ns: int = 0  # nanoseconds, the sum of all
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """A snapshot of one model version's counters.
+    """A snapshot of the counters of version `version` of the model `name`. Sums since it was loaded.
 
     `last_inference_ms`: wall clock, milliseconds since the epoch, 0 before the first. `batch_stats`: rows of an execution ->
     compute input, infer and output durations per execution. `response_stats`: which response of a request it was ("0" for the
-    first) -> durations by kind, of backends that report them. `failures`: reason -> requests. `placement`: where it runs and why,
-    where its backend has chosen that; `hop`: what the way to another process and back has cost the executions that were measured.
+    first) -> durations by kind, of backends that report them. `failures`: reason -> requests. `placement`: where it runs and
+    why, where its backend has chosen that; `hop`: what the way to another process and back has cost the executions that were
+    measured.
     """
 
     name: str
     version: int
     last_inference_ms: int = 0
-    inference_count: int = 0
-    execution_count: int = 0
-    success: Duration = Duration()
-    fail: Duration = Duration()
-    queue: Duration = Duration()
-    compute_input: Duration = Duration()
-    compute_infer: Duration = Duration()
-    compute_output: Duration = Duration()
-    cache_hit: Duration = Duration()
-    cache_miss: Duration = Duration()
+    inference_count: int = 0  # rows that were answered with success
+    execution_count: int = 0  # batches
+    success: Duration = Duration()  # requests, from their arrival to their answer
+    fail: Duration = Duration()  # requests that were accepted and failed
+    queue: Duration = Duration()  # until their execution started
+    compute_input: Duration = Duration()  # of the execution: until its input was there
+    compute_infer: Duration = Duration()  # until its output began
+    compute_output: Duration = Duration()  # until its end
+    cache_hit: Duration = Duration()  # looked up and found
+    cache_miss: Duration = Duration()  # looked up, and kept afterwards
     response_stats: dict[str, dict[str, Duration]] = field(default_factory=dict)
     batch_stats: dict[int, tuple[Duration, Duration, Duration]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
@@ -62,12 +63,16 @@ class ModelStatistics:
 
 
 class StatisticsCounter:
-    """The running counters. Only the scheduler writes, on the loop. Whoever reads calls `settle` first.
+    """The running counters of a model version (`model.scheduler.statistics`). Made by the scheduler, which alone writes, on
+    the loop. Whoever reads calls `settle` first.
 
-    Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`, `misses`:
-    of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a server that
-    stops). `held`, `held_seconds`: executions that kept the loop from everybody else for long, and how long in
+    Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`,
+    `misses`: of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a
+    server that stops). `held`, `held_seconds`: executions that kept the loop from everybody else for long, and how long in
     all. `observers`: who is told of requests one by one.
+
+    The core's own: `executed`, `executed_all`, `executed_one`, `succeeded`, `hit`, `missed`, `first_response`, `failed`,
+    `responded`.
     """
 
     __slots__ = (

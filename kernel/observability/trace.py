@@ -32,12 +32,16 @@ def moments_of(protocol: str) -> tuple[str, str, str, str]:
 
 
 class Trace:
-    """The trace of one request.
+    """The trace of one request. Made by the kernel; a TraceSink reads it.
 
-    `id`: a number of its own. `parent`: the trace of the request that made this one, None at the top. `events`: in order.
-    `children`: the traces of calls, in order. `protocol`: of the front end that the request came by, "" for an app's own.
-    `context`: what a model may tell others of this trace, in JSON; None where there is nothing to tell. `ids`: the sink's own.
-    `failed`: what the request was answered with, where that was an error.
+    `owner`: what decides on traces like this one and counts them. `times`, `tensors`: whether moments are noted, and tensors.
+    `model_name`, `model_version`, `request_id`: whose request it is. `id`: a number of its own. `parent`: the trace of the
+    request that made this one, None at the top. `events`: in order. `children`: the traces of calls, in order. `protocol`: of
+    the front end that the request came by, "" for an app's own. `context`: what a model may tell others of this trace, in
+    JSON; None where there is nothing to tell. `ids`: the sink's own. `failed`: what the request was answered with, where that
+    was an error.
+
+    The core's own: `note`, `note_tensors`, `arrived`, `accepted`, `answered`, `executed`, `end`.
     """
 
     __slots__ = (

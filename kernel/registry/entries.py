@@ -38,7 +38,10 @@ DUPLICATE = "model appears in two or more repositories"
 
 @dataclass(frozen=True, slots=True)
 class ModelIndex:
-    """One line of the repository index. `version` and `state` are empty for a model that was never loaded."""
+    """One line of the repository index. `version` and `state` are empty for a model `name` that was never loaded.
+
+    `state`: a ModelState's name. `reason`: why it is UNAVAILABLE, "" otherwise.
+    """
 
     name: str
     version: str = ""
@@ -69,9 +72,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a load failed, in words and in the model's own files. `causes`: lines on what is behind it, the nearest cause first."""
+    """Why a load failed, in words and in the model's own files.
 
-    message: str
+    `place`: `file`, `line`, `column` and `source` (the line itself), `file:line:column` as a `str`; None where it is not known.
+    `causes`: lines on what is behind it, the nearest cause first.
+    """
+
+    message: str  # a sentence
     place: SourcePlace | None
     causes: tuple[str, ...] = ()
 

@@ -35,10 +35,10 @@ SHARE = 0.1  # of the time that looking may take
 class Reload:
     """What came of a change. `versions`: those that serve now, old or new. `problem` and `place`: why it failed, where.
 
-    `causes`: lines on what is behind that. `gone`: its folder is not there any more.
+    `causes`: lines on what is behind that. `seconds`: how long the reload took. `gone`: its folder is not there any more.
     """
 
-    name: str
+    name: str  # of the model
     changed: tuple[str, ...]  # files, as paths in the model's folder; none where the model has failed at the start
     versions: tuple[int, ...]
     problem: str = ""

@@ -30,7 +30,9 @@ OUTPUT_BYTES = 320
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """How full a response cache is: bytes there are, bytes that are used, answers kept; `evictions`: answers that had to go."""
+    """How full a response cache is: `size` bytes there are, `used` bytes of them, `entries` answers kept; `evictions`: answers
+    that had to go.
+    """
 
     size: int
     used: int
@@ -40,7 +42,10 @@ class CacheUsage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One output as it is kept. `data`: its wire form (row by row, little-endian; BYTES with their length words)."""
+    """One output as it is kept: `name`, `datatype`, full `shape`, and `data`.
+
+    `data`: its wire form (row by row, little-endian; BYTES with their length words).
+    """
 
     name: str
     datatype: str
@@ -49,6 +54,7 @@ class StoredTensor:
 
     @classmethod
     def of(cls, tensor: Tensor) -> StoredTensor:
+        """Return a copy of a tensor in the form in which it is kept."""
         array = tensor.array
         data = pack_bytes(array) if tensor.datatype == "BYTES" else array.tobytes()
         return cls(tensor.name, tensor.datatype, array.shape, data)
@@ -67,12 +73,13 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """The outputs of one successful answer, in its order. Its id and parameters belong to the request and are not kept."""
+    """The `outputs` of one successful answer, in its order. Its id and parameters belong to the request and are not kept."""
 
     outputs: tuple[StoredTensor, ...]
 
     @classmethod
     def of(cls, outputs: Sequence[Tensor]) -> StoredResponse:
+        """Return a copy of the outputs of an answer."""
         return cls(tuple([StoredTensor.of(tensor) for tensor in outputs]))
 
     @property
@@ -146,7 +153,10 @@ class RequestKeys:
 
 
 class LocalCache:
-    """Keeps answers in this process's memory, at most `size` bytes of them; who was not asked for longest goes first."""
+    """A Cache: keeps answers in this process's memory, at most `size` bytes of them; who was not asked for longest goes first.
+
+    Raises ServingError(INVALID_ARG) for a size that is not greater than 0.
+    """
 
     def __init__(self, size: int) -> None:
         if size <= 0:
@@ -172,15 +182,18 @@ class LocalCache:
 
     @property
     def largest(self) -> int:
+        """Bytes of the largest answer that it takes."""
         return self.size
 
     def lookup(self, key: bytes) -> StoredResponse | None:
+        """Return what was inserted with `key`, None where it is not there any more."""
         response = self._responses.get(key)
         if response is not None:
             self._responses.move_to_end(key)
         return response
 
     def insert(self, key: bytes, response: StoredResponse) -> None:
+        """Keep `response`; others go where there is no room for it."""
         size = response.size
         if size > self.size:
             return
@@ -196,6 +209,7 @@ class LocalCache:
         self._used += size
 
     def usage(self) -> CacheUsage:
+        """How full it is."""
         return CacheUsage(self.size, self._used, len(self._responses), self._evictions)
 
 

@@ -22,7 +22,7 @@ _INNER = ("inner", "_respond", "_collect")
 
 @dataclass(frozen=True, slots=True)
 class InflightRequest:
-    """A request that has not had its final answer.
+    """A request that has not had its final answer, of version `version` of `model`.
 
     `state`: PENDING or EXECUTING. `age`: seconds since it was accepted. `client`: who waits for the answer: a connection, another
     model's execution, or the app. `owner`: who has to see to it that there is one. `deadline`: seconds until it is given up, None
@@ -31,16 +31,16 @@ class InflightRequest:
 
     model: str
     version: int
-    id: str
+    id: str  # the client's, "" for none
     state: str
     age: float
     client: str
     owner: str
     deadline: float | None
     why: str
-    batch_size: int
-    priority: int
-    correlation_id: int | str
+    batch_size: int  # rows
+    priority: int  # 0 for the model's default
+    correlation_id: int | str  # of its sequence, 0 for none
 
 
 def inflight(scheduler: Scheduler, now: float) -> list[InflightRequest]:

@@ -18,7 +18,7 @@ from kernel import (
     Kernel,
     ModelConfig,
     Placement,
-    RemoteInstance,
+    RemoteOwner,
     ServingError,
     hookimpl,
 )
@@ -35,9 +35,9 @@ class Elsewhere:
         self.kernel = context.kernel
         self.handed: list[Batch] = []
         self.log: list[str] = []
-        self.instance: RemoteInstance
+        self.instance: RemoteOwner
 
-    def attach(self, instance: RemoteInstance) -> None:
+    def attach(self, instance: RemoteOwner) -> None:
         self.instance = instance
 
     def execute(self, batch: Batch) -> None:

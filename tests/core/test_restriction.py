@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel import CATEGORIES, parse_restrictions
+from kernel import parse_restrictions
+from kernel.frontends.restriction import CATEGORIES
 
 FLAG = "--http-restricted-api"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from certificates import Certificates, make_certificates
 
-from kernel import Code, ServingError, server_context
+from kernel import Code, ServingError
+from kernel.frontends.tls import server_context
 
 
 @pytest.fixture(scope="module")

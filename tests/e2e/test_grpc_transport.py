@@ -20,7 +20,7 @@ import pytest
 import uvloop
 from certificates import Certificates, make_certificates
 
-from kernel import server_context
+from kernel.frontends.tls import server_context
 from kernel_grpc.rpc.calls import Call, Method
 from kernel_grpc.rpc.keepalive import Keepalive
 from kernel_grpc.rpc.protocol import Peer

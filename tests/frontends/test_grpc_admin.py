@@ -16,7 +16,8 @@ import pytest
 from frontends.grpc_calls import Caller, Failed, answer_of
 from virtual import BASE, TestBackend, run, write_repository
 
-from kernel import CATEGORIES, EXTENSIONS, Code, Kernel, LogSettings, __version__
+from kernel import EXTENSIONS, Code, Kernel, LogSettings, __version__
+from kernel.frontends.restriction import CATEGORIES
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_grpc.services import admin
 

@@ -7,7 +7,7 @@ import argparse
 import pytest
 from frontends.fakes import Client, infer, parse, request, tensor
 
-from kernel import CATEGORIES
+from kernel.frontends.restriction import CATEGORIES
 from kernel_http import add_options
 from kernel_http.connection.routes import ROUTES
 from kernel_http.frontend import HttpFrontend

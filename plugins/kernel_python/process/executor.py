@@ -23,7 +23,7 @@ from kernel import (
     ModelConfig,
     Placement,
     Reason,
-    RemoteInstance,
+    RemoteOwner,
     ServingError,
 )
 from kernel_python.loading.lifecycle import arguments_of, async_capacity
@@ -62,7 +62,7 @@ class ProcessExecutor:
         }
         self._launcher = launcher
         self._async_capacity = async_capacity(context.config)
-        self._instance: RemoteInstance | None = None
+        self._instance: RemoteOwner | None = None
         self._life: Life | None = None  # the one that takes executions
         self._coming: Life | None = None  # the one that has not initialized yet
         self._first: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -94,7 +94,7 @@ class ProcessExecutor:
 
     # -- kernel.RemoteExecutor -------------------------------------------------------------------------------------------
 
-    def attach(self, instance: RemoteInstance) -> None:
+    def attach(self, instance: RemoteOwner) -> None:
         self._instance = instance
         if self._life is None:  # it has ended already
             instance.down()

@@ -1,0 +1,305 @@
+"""Make docs/reference.md of the public names of `kernel` and their docstrings: `python3 dev.py reference` (`--check`: compare).
+
+Reads the sources and imports nothing of them. The groups are those of `__all__` in kernel/__init__.py, each with the comment
+above it. Two sentences of a class's docstring are heeded: "Made by …" says that nobody else calls its constructor, which is then
+not shown, and "The core's own: `a`, `b`." which methods are for nobody else. `problems` says which names lack what a reader
+needs; a test holds that there are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference.md"
+
+HEAD = """\
+# The public names of `kernel`
+
+Made from the code by `python3 dev.py reference`; edit the docstrings, not this page. Each name stands in the group of those who
+need it first. Shapes are those of numpy arrays, the batch dimension included where nothing else is said; moments are seconds on
+the kernel's clock (`Kernel.clock`), which is that of the event loop. For tests of models there is `kernel.testing`
+([testing.md](testing.md)).
+"""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: The sentence of a docstring that names what is for nobody else.
+OWN = re.compile(r"\n*The core's own: ([^.]*)\.")
+
+
+@dataclass
+class Group:
+    """Public names and who needs them: `title`, and a sentence about it."""
+
+    title: str
+    about: str
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Source:
+    """A module: its tree, and its lines for the comments."""
+
+    tree: ast.Module
+    lines: list[str]
+
+    def comment(self, node: ast.AST) -> str:
+        """Return what the `#:` lines above say, or what stands behind the code on its line."""
+        at = node.lineno - 2  # type: ignore[attr-defined]
+        above: list[str] = []
+        while at >= 0 and self.lines[at].lstrip().startswith("#:"):
+            above.insert(0, self.lines[at].strip().removeprefix("#:").strip())
+            at -= 1
+        if above:
+            return " ".join(above)
+        return self.lines[node.end_lineno - 1][node.end_col_offset :].partition("#")[2].strip()  # type: ignore[attr-defined]
+
+
+@dataclass
+class Found:
+    """Where a public name is made. `node` is None for a module."""
+
+    source: Source
+    node: ast.ClassDef | Function | ast.Assign | ast.AnnAssign | None
+
+
+@cache
+def source_of(module: str) -> Source | None:
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not path.exists():
+        return None
+    text = path.read_text()
+    return Source(ast.parse(text), text.splitlines())
+
+
+def groups() -> list[Group]:
+    """Return the groups of kernel/__init__.py, in their order."""
+    source = source_of("kernel")
+    assert source is not None
+    found = []
+    for node in source.tree.body:
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "__all__":
+            title, _, about = source.lines[node.lineno - 2].removeprefix("# ").partition(": ")
+            found.append(Group(title, about, ast.literal_eval(node.value)))
+    return found
+
+
+def find(name: str, module: str = "kernel") -> Found | None:
+    """Return where a name that can be imported from `module` is made."""
+    source = source_of(module)
+    if source is None:
+        return None
+    for node in source.tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return Found(source, node)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return Found(source, node)
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name and node.module is not None:
+                    inner = source_of(f"{node.module}.{alias.name}")
+                    return find(alias.name, node.module) or (Found(inner, None) if inner is not None else None)
+    return None
+
+
+# -- what the page says of one name ------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    parts = [HEAD]
+    for group in groups():
+        parts.append(f"## {group.title}\n\n{group.about[:1].upper()}{group.about[1:]}\n")
+        parts += [told(name) for name in group.names]
+    return "\n".join(parts)
+
+
+def told(name: str) -> str:
+    found = find(name)
+    assert found is not None, f"kernel.{name} is not to be found"
+    node = found.node
+    if node is None:
+        functions = [one for one in found.source.tree.body if isinstance(one, ast.FunctionDef) and one.name[0] != "_"]
+        items = [item(signature(one), doc(one)) for one in functions]
+        return f"### `{name}`\n\n{doc(found.source.tree)}\n\n" + "".join(items)
+    if isinstance(node, ast.ClassDef):
+        return of_class(found.source, node)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return f"### `{name}`\n\n{found.source.comment(node)}\n"
+    return f"### `{name}`\n\n{fenced(signature(node))}\n{doc(node)}\n"
+
+
+def of_class(source: Source, node: ast.ClassDef) -> str:
+    kind = kind_of(node)
+    lines = [f"### `{node.name}`\n\n"]
+    made = constructor(node)
+    if made is not None:
+        lines.append(fenced(signature(made, node.name)) + "\n")
+    bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("Protocol", "enum.Enum", "enum.IntEnum")]
+    said = [{"protocol": "A protocol.", "enum": "An enum.", "record": "A frozen record."}.get(kind, "")]
+    said += [f"A kind of {' and '.join(f'`{base}`' for base in bases)}."] if bases else []
+    lines.append(" ".join(filter(None, [*said, OWN.sub("", doc(node))])) + "\n")
+    items = [item(*field) for field in fields(source, node)]
+    items += [item(signature(one), doc(one)) for one in methods(node)]
+    return "".join(lines) + ("\n" + "".join(items) if items else "")
+
+
+def kind_of(node: ast.ClassDef) -> str:
+    """Return protocol, enum, record or class."""
+    bases = " ".join(map(ast.unparse, node.bases))
+    if "Protocol" in bases:
+        return "protocol"
+    if "Enum" in bases:
+        return "enum"
+    return "record" if any("dataclass" in ast.unparse(one) for one in node.decorator_list) else "class"
+
+
+def constructor(node: ast.ClassDef) -> Function | None:
+    """Return what says how a class is called, its `__init__`; None where nobody else calls it, or its fields say that."""
+    if "Made by " in doc(node):
+        return None
+    return next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+
+
+def fields(source: Source, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield what each field of a class is called, and what is said of it."""
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.target.id[0] != "_":
+            yield ast.unparse(one), source.comment(one)
+        elif isinstance(one, ast.Assign) and kind_of(node) == "enum":
+            yield ast.unparse(one), source.comment(one)
+
+
+def methods(node: ast.ClassDef) -> list[Function]:
+    """Return the public methods and properties, and those special ones that have something to say."""
+    found = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    own = OWN.search(doc(node))
+    hidden = set(re.findall(r"\w+", own.group(1))) if own else set()
+    return [one for one in found if (one.name[0] != "_" and one.name not in hidden) or (is_special(one) and doc(one))]
+
+
+def is_special(node: Function) -> bool:
+    return node.name in ("__getitem__", "__call__", "__str__", "__contains__")
+
+
+def signature(node: Function, name: str = "") -> str:
+    """Return how a function is called, without `self`, on several lines where it is long. `name`: of the class that it makes."""
+    decorators = {ast.unparse(one) for one in node.decorator_list}
+    arguments = [*node.args.posonlyargs, *node.args.args]
+    own = arguments[0].arg if arguments and arguments[0].arg in ("self", "cls") else ""
+    text = ast.unparse(node.args)
+    if own:
+        text = re.sub(rf"^{own}(, )?", "", text)
+    returns = "" if name or node.returns is None else f" -> {ast.unparse(node.returns)}"
+    if "property" in decorators:
+        return f"{node.name}: {returns.removeprefix(' -> ')}"
+    front = "async " if isinstance(node, ast.AsyncFunctionDef) else "classmethod " if "classmethod" in decorators else ""
+    line = f"{front}{name or node.name}({text}){returns}"
+    if len(line) <= 120:
+        return line
+    inner = ",\n".join(f"    {part}" for part in split(text))
+    return f"{front}{name or node.name}(\n{inner},\n){returns}"
+
+
+def split(text: str) -> list[str]:
+    """Split parameters at the commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()]
+
+
+def doc(node: ast.Module | ast.ClassDef | Function) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def fenced(text: str) -> str:
+    return f"```text\n{text}\n```\n"
+
+
+def item(what: str, said: str) -> str:
+    """Return one entry of the list of what a class has."""
+    what = " ".join(what.split()).replace("( ", "(").replace(", )", ")")
+    rest = said.replace("\n", "\n  ").replace("\n  \n", "\n\n")
+    return f"- `{what}`{': ' if said else ''}{rest}\n"
+
+
+# -- what is missing ----------------------------------------------------------------------------------------------------
+
+
+def problems() -> list[str]:
+    """Return what a reader would miss: a group without a sentence, a name, method or field of which nothing is said."""
+    found = []
+    for group in groups():
+        if not group.about:
+            found.append(f"the group '{group.title}' has no `# Title: sentence` above it")
+        for name in group.names:
+            found += missing(name)
+    return found
+
+
+def missing(name: str) -> Iterator[str]:
+    made = find(name)
+    if made is None:
+        yield f"kernel.{name} is not to be found"
+    elif isinstance(made.node, ast.Assign | ast.AnnAssign):
+        if not made.source.comment(made.node):
+            yield f"kernel.{name} has no `#:` comment"
+    elif made.node is not None:
+        if not doc(made.node):
+            yield f"kernel.{name} has no docstring"
+        if isinstance(made.node, ast.ClassDef):
+            yield from missing_of_class(made.source, made.node)
+    else:
+        functions = [one for one in made.source.tree.body if isinstance(one, ast.FunctionDef)]
+        yield from (f"kernel.{name}.{one.name} has no docstring" for one in functions if not doc(one))
+
+
+def missing_of_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
+    """Its methods are told of by docstrings, what it is made of and its fields by the class's, or by comments."""
+    name, said = f"kernel.{node.name}", doc(node)
+    yield from (f"{name}.{one.name} has no docstring" for one in methods(node) if not doc(one))
+    made = constructor(node)
+    parameters = [] if made is None else [one.arg for one in (*made.args.args[1:], *made.args.kwonlyargs)]
+    bare = [] if kind_of(node) == "enum" else [what.partition(":")[0] for what, about in fields(source, node) if not about]
+    for one in (*parameters, *bare):
+        if f"`{one}`" not in said:
+            yield f"nothing is said of `{one}` in the docstring of {name}"
+    own = OWN.search(said)
+    there = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for one in set(re.findall(r"\w+", own.group(1))) - there if own else ():
+        yield f"{name} has no method {one}, which its docstring calls the core's own"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not up to date")
+    check = parser.parse_args().check
+    for problem in problems():
+        print(problem, file=sys.stderr)
+    text = page()
+    if PAGE.exists() and PAGE.read_text() == text:
+        return 0
+    if check:
+        print(f"{PAGE} is not what the code gives: run `python3 dev.py reference`", file=sys.stderr)
+        return 1
+    PAGE.write_text(text)
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

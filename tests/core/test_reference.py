@@ -1,0 +1,98 @@
+"""The public names of `kernel`: each is in a group, told of, and wanted by somebody; docs/reference.md is what they give."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import kernel
+
+ROOT = Path(__file__).parents[2]
+
+#: Where names are used by those whom they are for: code of plugins, also of ours, what `kernel new` writes, and documents.
+USERS = ("plugins/**/*.py", "kernel/templates/**/*", "kernel/plugin_template/**/*", "docs/**/*.md", "README.md")
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference_page", ROOT / "scripts" / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look for their module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_name_is_there_and_in_one_group(reference: ModuleType) -> None:
+    names = [name for group in reference.groups() for name in group.names]
+    assert names == kernel.__all__
+    assert not [name for name, count in Counter(names).items() if count > 1]
+    assert not [name for name in names if not hasattr(kernel, name)]
+
+
+def test_all_is_told(reference: ModuleType) -> None:
+    """Groups, names, methods, parameters and fields."""
+    assert not reference.problems()
+
+
+def words_of(path: Path) -> set[str]:
+    """Return the names that a file gets from `kernel`, or speaks of."""
+    text = path.read_text(errors="replace")
+    if path.suffix != ".py":
+        return set(re.findall(r"\w+", text))
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == "kernel":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found
+
+
+def test_each_name_is_wanted_outside_of_the_core(reference: ModuleType) -> None:
+    """By a plugin, a template or a document; or it is the type of something that another public name has."""
+    files = [path for pattern in USERS for path in ROOT.glob(pattern) if path.is_file() and path != reference.PAGE]
+    used = set[str]().union(*map(words_of, (path for path in files if path.suffix in (".py", ".md", ".toml"))))
+    page = reference.page()
+    unwanted = [name for name in kernel.__all__ if name not in used and len(re.findall(rf"\b{name}\b", page)) < 2]
+    assert not unwanted, f"nobody outside needs {unwanted}: take them out of kernel/__init__.py"
+
+
+def test_page_is_up_to_date(reference: ModuleType) -> None:
+    said = "docs/reference.md is not what the code gives: run `python3 dev.py reference`"
+    assert reference.PAGE.read_text() == reference.page(), said
+
+
+def test_the_check_names_what_is_stale_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "scripts" / "reference.py").write_bytes((ROOT / "scripts" / "reference.py").read_bytes())
+    (tmp_path / "kernel" / "__init__.py").write_text(
+        '__all__ = []\n\n# Apps: what they need.\n__all__ += ["Bare", "Told"]\n\n'
+        'class Bare:\n    def __init__(self, size): ...\n\n    def method(self): ...\n\n'
+        'class Told:\n    """Has a `size`. The core\'s own: `hidden`."""\n\n    size: int = 0\n\n    def hidden(self): ...\n'
+    )
+    check = [sys.executable, "scripts/reference.py", "--check"]
+    result = subprocess.run(check, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "kernel.Bare has no docstring",
+        "kernel.Bare.method has no docstring",
+        "nothing is said of `size` in the docstring of kernel.Bare",
+        f"{tmp_path}/docs/reference.md is not what the code gives: run `python3 dev.py reference`",
+    ]
+    assert not (tmp_path / "docs" / "reference.md").exists()
+    assert subprocess.run(check[:-1], cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    assert subprocess.run(check, cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    page = (tmp_path / "docs" / "reference.md").read_text()
+    assert "- `size: int = 0`" in page
+    assert "hidden" not in page
