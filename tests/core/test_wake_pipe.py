@@ -16,7 +16,7 @@ from kernel.instances.thread import InstanceThread
 from kernel.instances.wake_pipe import WakePipe
 
 
-def test_a_ring_is_heard_also_by_who_listens_later() -> None:
+def test_a_wake_counts_also_where_the_reader_comes_later() -> None:
     pipe = WakePipe()
     pipe.wake()
     pipe.wait()
