@@ -225,7 +225,7 @@ class _Check:
                 origins = {tensor: origin[tensor] for tensor in step.input_map.values()}
                 model = self.configs.get(step.model_name)
                 if len(set(origins.values())) > 1:
-                    # The reference names the ensemble where what the step writes is what that declares as its outputs.
+                    # The reference names the ensemble, not the model, where the step writes nothing but outputs of the ensemble.
                     named = self.name if {*step.output_map.values()} <= outputs else step.model_name
                     words = (
                         f"in ensemble {self.name}, step of model '{named}' receives inputs originated from different"

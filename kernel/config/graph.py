@@ -1,7 +1,7 @@
 """The rules about an ensemble in itself: its steps and the tensors between them (spec model_config §7, stage A).
 
 Each tensor is written once and read at least once, each input used, each output written, and no step waits for itself.
-What the models of the steps say to that is the business of config_ensemble.py.
+What the models of the steps say to that is the business of ensemble.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What has been seen of models while they ran in the server: who holds up the others, and where he is better off.
+"""What the watchdog has seen of models while they ran in the server, and which placement follows from that.
 
-A verdict is about code: it is gone once the file in question has changed. Keeps notes, moves nobody. On the loop; the two
+A verdict is about code: it is gone once the file in question has changed. Keeps notes, moves no model. On the loop; the two
 questions may be asked by any thread.
 """
 
@@ -36,7 +36,7 @@ class Conduct:
         self._apart: dict[str, _Verdict] = {}
 
     def held(self, model: str, seconds: float, place: str, file: str) -> str | None:
-        """A model has held the loop. Return the verdict's reason when it is one, None where it is none, or known already."""
+        """Note that a model has held the loop. Return why it should not run there; None if it may, or it was said before."""
         now = self._clock()
         before, self._held[model] = self._held.get(model), now
         if before is None or now - before > WINDOW_SECONDS:
@@ -45,12 +45,12 @@ class Conduct:
         return _noted(self._off_loop, model, reason, file)
 
     def blocked(self, model: str, seconds: float, place: str, file: str) -> str | None:
-        """A model has kept the interpreter to itself. Return as `held` does."""
+        """Note that a model has kept the interpreter lock. Return as `held` does."""
         reason = f"kept the interpreter from everybody else for {seconds * 1e3:.0f} ms at {place}"
         return _noted(self._apart, model, reason, file)
 
     def stayed(self, model: str, count: int, place: str, file: str) -> str | None:
-        """A model was unloaded, and `count` threads of its stay in the server. Return as `held` does."""
+        """Note that a model was unloaded and has left `count` threads in the server. Return as `held` does."""
         reason = f"left {count} of its threads running when it was unloaded, one at {place}"
         return _noted(self._apart, model, reason, file)
 

@@ -186,7 +186,7 @@ class Model:
         await warm_up(self.scheduler, which, samples, self._prepare, max(1, self.config.max_batch_size))
 
     def serve(self) -> None:
-        """Requests may come from now on."""
+        """Take requests from now on."""
         self._become(ModelState.READY)
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._began
@@ -196,7 +196,7 @@ class Model:
         """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""
         asked, self._asked = self._asked, len(self.kernel.observers)
         statistics = self.scheduler.statistics
-        statistics.settle()  # what has been is nothing to those who come now
+        statistics.settle()  # what was counted before is not told to new observers
         found = [ask(self) for ask in self.kernel.observers[asked:]]
         statistics.observers = (*statistics.observers, *(observer for observer in found if observer is not None))
 

@@ -61,7 +61,7 @@ class Readiness:
             trouble = f"its is_ready() has said nothing for {ANSWER_SECONDS:.0f} seconds"
         except Exception as error:
             trouble = f"its is_ready() failed: {type(error).__name__}: {error}"
-        if trouble and self._troubled.get(instance) != trouble:  # once, however often somebody asks
+        if trouble and self._troubled.get(instance) != trouble:  # logged once, however often somebody asks
             log.warning("model instance '%s' is not ready: %s", instance.name, trouble)
         if trouble:
             self._troubled[instance] = trouble

@@ -36,7 +36,7 @@ class Warming:
         return getattr(self._scheduler, name)
 
     def finished(self, instance: ModelInstance, batch: Batch, result: Any) -> None:
-        if isinstance(result, list) and RESCHEDULED in result:  # once is enough
+        if isinstance(result, list) and RESCHEDULED in result:  # the first execution is all that a warm-up needs
             result = [InferenceResponse([]) if response is RESCHEDULED else response for response in result]
         self._scheduler.finished(instance, batch, result)
         self.look(instance)
