@@ -1,8 +1,8 @@
-"""The connection's part, played for one ASGI request: what its handler answers goes out as ASGI messages.
+"""What stands for a connection where a request comes through ASGI: what the handler answers goes out as ASGI messages.
 
-Handlers open an exchange on it as on a connection of our own (connection/). The pace is the client's: while `send` waits,
-the connection is held up, and what else a stream has gathers in its exchange, within bounds. When the client goes, or the
-server gives the request up, what it was waiting for is cancelled.
+Handlers know it as a ClientConnection, like one of our own. The client sets the pace: while `send` waits, the connection is held
+up, and what else a stream has gathers in its exchange, within bounds. When the client goes, or the server gives the request up,
+the request that it waited for is cancelled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["CLIENT_GONE", "LISTEN_AFTER", "SLICE", "AsgiConnection", "transmit"]
 
 log = logging.getLogger(__name__)
 
-#: An answer that takes longer than this many seconds has a task beside it that listens for the client's going. Servers still
-#: tell what happened before, and most answers are there sooner and need none.
+#: Seconds after which a task begins to listen whether the client goes. Most answers are there sooner and need none; and a client
+#: that went before is told of then, too.
 LISTEN_AFTER = 0.02
 
 #: The most bytes in a message. ASGI wants `bytes`, so arrays are copied into it, but never all of a large one at a time.

@@ -69,8 +69,8 @@ class Heads:
             raise Refusal(replies.error(error.status, error.message, json=False)) from None
         except ValueError as error:
             raise Refusal(replies.error(400, f"the request's head can't be read: {error}", json=False)) from None
-        # For the handlers, as HTTP/1.0: a body is sent as it is, its framing is the server's. And nothing else is to be adapted.
-        head.http10 = head.plain = True
+        # To handlers this is HTTP/1.0, so they write no chunks: the framing is the ASGI server's. Nothing else is to be changed.
+        head.http10 = head.as_is = True
         head.close = head.head_only = False
         self._server.router.resolve(head)
         if sum(len(name) + len(value) for name, value in headers) + len(head.path) <= HEAD_SIZE:

@@ -59,11 +59,11 @@ class Answers(asyncio.BufferedProtocol):
             exchange = exchanges.popleft()
             head = exchange.head
             last = self._closing and not exchanges
-            if (last or not head.plain) and not exchange.begun:
+            if (last or not head.as_is) and not exchange.begun:
                 payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
             if type(payload) is bytes:
                 send(self._write, payload)
-            else:  # large: waking the client is the least of it, and the sooner the memory is free the better
+            else:  # a large answer: written at once, so that its memory is free the sooner
                 self.server.outbox.flush()
                 self._transport.writelines(payload)
             if last:

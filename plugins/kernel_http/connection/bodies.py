@@ -1,7 +1,7 @@
 """A request's body while it arrives: where its bytes go.
 
 Two parts, the JSON part and the binary tail, each in memory of its own, so that the tail's tensors are aligned and
-belong to the request alone. Memory is reserved untouched, and at most RESERVE of it ahead of what really came.
+belong to the request alone. Memory is reserved without being written to, and at most RESERVE of it ahead of what has really come.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ MAX_TRAILERS = 16 * 1024
 class Memory(np.ndarray[Any, Any]):
     """The memory that the arrays of one request lie in. `Memory(n, np.uint8)` is not filled.
 
-    A type of its own, since numpy has the views of a model refer to the last plain array, past the tensor's own: then nobody
-    could tell whether the model keeps one, or only we hold what the arrays lie in.
+    A type of its own, so that references tell who keeps what. numpy has a view of a view refer to the array at the bottom, as
+    long as all are of one type. If this were a mere array, a model's view of its input would refer to it, past the input's array,
+    whose references would not tell that the model keeps a part of it.
     """
 
 
@@ -97,7 +98,7 @@ class Body:
         return at
 
     def parts(self) -> tuple[bytes, Bytes]:
-        """Return the JSON part and the tail of a complete body (both empty where it was thrown away)."""
+        """Return the JSON part and the tail of a complete body; both are empty where it was thrown away."""
         json, tail = self._finished
         return json.tobytes(), tail
 
@@ -123,11 +124,11 @@ class ChunkedBody:
 
     def __init__(self, head: Head, limit: int) -> None:
         self.head = head
-        # A binary tail has no limit.
+        # A JSON part whose announced length is within the limit is followed by a tail, which has none.
         self.limit: float = inf if 0 < (head.json_length or 0) <= limit else limit
         self.content = bytearray()
         self.length = 0  # of the content, thrown away or not
-        self.seen = 0
+        self.seen = 0  # how many bytes have come, framing included
         self.began = 0.0  # when it began to come in
         self.discard = head.refusal is not None
         self.complete = False

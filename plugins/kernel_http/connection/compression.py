@@ -1,4 +1,7 @@
-"""Compressed bodies: requests unpacked within bounds, answers packed as the client would like it (spec http_protocol 7)."""
+"""Compressed bodies: requests unpacked within bounds, answers packed as the client would like it.
+
+See docs/contract/http_protocol.md, 7.
+"""
 
 from __future__ import annotations
 

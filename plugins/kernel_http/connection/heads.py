@@ -43,8 +43,8 @@ class Head:
     """The head of one request.
 
     `block`: its raw bytes up to and including the empty line. `json_length`: Inference-Header-Content-Length, None when
-    absent; `json_length_error`: the words for one that is no number. `plain`: HTTP/1.1, connection kept, not HEAD: the
-    response goes out as it is. `forwarded`: headers that become request parameters.
+    absent; `json_length_error`: the words for one that is no number. `as_is`: HTTP/1.1, connection kept, not HEAD: the
+    response goes out as its handler made it. `forwarded`: headers that become request parameters.
     `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
     `headers`: all of them as they came. The router fills in the rest: `route`, the name of the route, or `refusal`, the whole
     response to what isn't served; `json_errors`, whether the route tells errors as application/json from the start; and what the
@@ -53,6 +53,7 @@ class Head:
 
     __slots__ = (
         "accept",
+        "as_is",
         "block",
         "close",
         "coded",
@@ -70,7 +71,6 @@ class Head:
         "method",
         "model",
         "path",
-        "plain",
         "refusal",
         "region",
         "route",
@@ -90,7 +90,7 @@ class Head:
         self.http10 = False
         self.close = False
         self.head_only = False
-        self.plain = True
+        self.as_is = True
         self.expect = False
         self.forwarded: tuple[tuple[str, str], ...] = ()
         self.forward_error = ""
@@ -145,7 +145,7 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     """Parse the bytes of a head, empty line included. Raises HeadError."""
     sink = _Sink()
     parser = httptools.HttpRequestParser(sink)
-    parser.set_dangerous_leniencies(lenient_chunked_length=True)  # the danger is met in read_headers
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)  # two lengths in one head: see _note_framing
     try:
         parser.feed_data(block)
     except httptools.HttpParserUpgrade:
@@ -193,14 +193,14 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
     _note_framing(head, {option.strip() for option in connection.split(b",")}, chunked, announced)
     head.accept = accepted(accept.decode("latin-1")) if accept else ""
     head.coded = bool(head.accept) or head.encoding not in ("", "identity")
-    head.plain = not (head.close or head.http10 or head.head_only)
+    head.as_is = not (head.close or head.http10 or head.head_only)
     if forwarding is not None:
         names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]
         forwarding(names, head)
 
 
 def _note_framing(head: Head, options: set[bytes], chunked: bool, announced: bool) -> None:
-    """Note how the body ends, and whether the connection ends after the answer.
+    """Note how the body ends, and whether the connection ends after the answer, as it does where the head tells two lengths.
 
     `options`: of the header Connection. `announced`: there is a Content-Length.
     """

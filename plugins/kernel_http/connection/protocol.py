@@ -26,7 +26,7 @@ MAX_PIPELINED = 64
 #: Request heads above this are refused with 431.
 MAX_HEAD = 64 * 1024
 
-#: A body that grows by less than this within the time-out is cut off, as is one that is not complete.
+#: A body that is not complete within the time-out gets more time if it has grown by this many bytes.
 PROGRESS = 64 * 1024
 
 #: The longest request that is recognised by its bytes alone: head and body.
@@ -72,10 +72,10 @@ class Connection(Answers):
         self.layout: Layout | None = None  # of the last request, where the next one may be recognised by it
         self._body: Body | ChunkedBody | None = None  # the body that is arriving
         self._rest = bytearray()  # bytes that can't be used yet
-        self._scanned = 0  # how much of them has no end of a head
+        self._scanned = 0  # how many of them have been searched for the end of a head, in vain
         self._blocked = False  # there are unused bytes, and reading is paused
-        self._consuming = False
-        self._mark = 0
+        self._consuming = False  # bytes are being used further up the stack: an answer that goes out must not start that again
+        self._mark = 0  # how many bytes of the arriving body there were when `_since` was set
 
     # --- the transport's calls
 
@@ -198,10 +198,7 @@ class Connection(Answers):
         stop = data.find(b"\r\n\r\n", max(at, start + self._scanned - 3), end)
         if stop < 0 or stop - at > MAX_HEAD:
             self._scanned = end - start
-            if end - at > MAX_HEAD:
-                self._refuse(431, "the request's head is too long")
-            elif not chr(data[at]).isalnum():
-                self._refuse(0, "not HTTP")
+            self._await_head(data, at, end)
             return 0
         self._scanned = 0
         block = bytes(data[at : stop + 4])
@@ -221,23 +218,34 @@ class Connection(Answers):
         limit = self.server.max_input_size
         split = head.json_length
         if split is None or not 0 <= split <= length:
-            split = length
+            split = length  # all of it is JSON; where the announced length is a wrong one, the handler refuses it
         if 0 < length <= end - at and (split or length) <= limit:
             self._since = 0.0
             middle, stop = at + split, at + length
             self._dispatch(head, bytes(data[at:middle]), data[middle:stop])
             return stop - start
-        if length == CHUNKED:
-            self._body = ChunkedBody(head, limit)
+        self._await_body(head, at == end)
+        return at - start
+
+    def _await_head(self, data: bytearray, at: int, end: int) -> None:
+        """The head that begins at `at` has no end yet. Refuse what can't become one."""
+        if end - at > MAX_HEAD:
+            self._refuse(431, "the request's head is too long")
+        elif not chr(data[at]).isalnum():
+            self._refuse(0, "not HTTP")
+
+    def _await_body(self, head: Head, nothing: bool) -> None:
+        """Take the body as it comes in. `nothing`: nothing of it has come with the head."""
+        if head.content_length == CHUNKED:
+            self._body = ChunkedBody(head, self.server.max_input_size)
         else:
-            self._body = Body(head, limit, self.server.buffer)
+            self._body = Body(head, self.server.max_input_size, self.server.buffer)
         self._wait_since()
         self._body.began = self._since
-        if head.expect and at == end:
+        if head.expect and nothing:
             self._continue = True
             if not self.exchanges:
                 self._send_continue()
-        return at - start
 
     def _continue_body(self, data: bytearray, at: int, end: int) -> int:
         body = self._body
@@ -294,7 +302,7 @@ class Connection(Answers):
 
     def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
         """Recognise the next request by its bytes, if it is like this one, and have `recipe` repeat it."""
-        if head.plain and not head.expect and head.content_length != CHUNKED and not self.server.retiring:
+        if head.as_is and not head.expect and head.content_length != CHUNKED and not self.server.retiring:
             prefix = head.block + json
             total = len(prefix) + tail_size
             if total <= MAX_LAYOUT:

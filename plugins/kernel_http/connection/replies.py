@@ -122,12 +122,12 @@ def error_of(exception: ServingError, *, json: bool) -> bytes:
 
 
 def status_of(code: Code) -> int:
-    """Return the HTTP status that stands for `code` (spec http_protocol 1.1)."""
+    """Return the HTTP status that stands for `code` (docs/contract/http_protocol.md, 1.1)."""
     return STATUS[code]
 
 
 def adapt(payload: Payload, *, http10: bool, close: bool, head_only: bool) -> Payload:
-    """Change a response for an exchange that is not plain: HTTP/1.0, the last one of a connection, or a HEAD request.
+    """Change a response that can't go out as it is: to HTTP/1.0, the last one of a connection, or a HEAD request.
 
     An HTTP/1.0 client expects the connection to be closed, and is told when it is kept.
     """

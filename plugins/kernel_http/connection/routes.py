@@ -41,7 +41,7 @@ class Route(NamedTuple):
     category: str
 
 
-#: Name, methods, path, whether errors are JSON from the start, category. Spec http_protocol, section 2.
+#: Name, methods, path, whether errors are JSON from the start, category. See docs/contract/http_protocol.md, 2.
 ROUTES = (
     Route("infer", "POST", rf"{_MODEL}/infer", False, "inference"),
     Route("generate", "POST", rf"{_MODEL}/generate", True, "inference"),

@@ -21,10 +21,11 @@ __all__ = ["Server"]
 HEADS = 1024
 HEAD_SIZE = 2048
 
-#: What one read takes at most where it is not known what comes. Larger would only mean copying more of a large body.
+#: The most that one read takes, in bytes, where it is not known what comes. What comes of a large body is copied out of this
+#: buffer, the rest of it is received into memory of its own: a larger buffer would mean to copy more.
 READ_SIZE = 64 * 1024
 
-#: A message that has begun must be complete within this many seconds, or, a body, grow on.
+#: A message that has begun must be complete within this many seconds; a large body must have grown by PROGRESS (protocol.py).
 SLOW_CLIENT_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
 
@@ -63,10 +64,10 @@ class Server(Connections[OpenConnection]):
         self.outbox = Outbox(kernel.loop)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
-        self.view = memoryview(self.buffer)  # TLS writes to slices of what it is given
+        self.view = memoryview(self.buffer)  # what transports are given: TLS slices it, and a bytearray's slice would be a copy
         self.heads: dict[bytes, Head] = {}
-        self.refused_head = Head(b"")
-        self.refused_head.plain = False
+        self.refused_head = Head(b"")  # stands in the exchange of what is refused before it has a head
+        self.refused_head.as_is = False
         self.refused_head.close = True
         self._forwarding = Forwarding(forward_pattern) if forward_pattern else None
         self._slow_client_seconds = slow_client_seconds

@@ -17,7 +17,7 @@ MAX_WAITING = 64 * 1024 * 1024
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
-#: Has what stands between (nginx, a cache of the client's) pass each event on when it comes, instead of when a buffer is full.
+#: Tells nginx and caches on the way to pass each event on when it comes, not when a buffer is full.
 PASS_ON = b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
 
@@ -59,7 +59,7 @@ class StreamExchange(Exchange):
         if not self.begun:
             self.begun = True
             data = self._start() + pieces
-            if not self.head.plain or connection.closes_after(self):
+            if not self.head.as_is or connection.closes_after(self):
                 close = self.head.close or connection.closes_after(self)
                 data = replies.adapt(data, http10=self.head.http10, close=close, head_only=False)
         connection.write(data)

@@ -51,7 +51,7 @@ class InferExchange(Exchange):
             error = ServingError(Code.INTERNAL, "the model ended the request without a response")
             self.answer(replies.error_of(error, json=False))
         elif response.error is not None:
-            # What the scheduler does not accept is told as what the check refuses: nothing has counted it.
+            # The scheduler has not accepted the request: told as application/json, like what the model's check refuses.
             refused = self.request is not None and not self.request.counted
             self.answer(replies.error_of(response.error, json=refused))
         else:

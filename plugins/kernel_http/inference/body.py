@@ -1,6 +1,6 @@
 """The JSON part of an inference request: its members, each refused in the reference's words.
 
-Produces plain records. What the model makes of them (names, datatypes, shapes) is the model's check, not this file's.
+Produces records. What the model makes of them (names, datatypes, shapes) is the model's check, not this file's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def decode(data: bytes) -> dict[str, Any]:
         or data.count(b'"datatype"') > count
         or data.count(b'"name"') > names
     ):
-        # Perhaps a member given twice, of which the decoder kept the last; a rare way, so a slow one.
+        # Perhaps a member is given twice. The decoder kept the last one; the slow way keeps the first, as the reference does.
         return _first_of_each(data)
     record: dict[str, Any] = value
     return record
@@ -109,7 +109,7 @@ def source_of(record: Any, index: int) -> tuple[str, Any]:
     raise ServingError(Code.INVALID_ARG, f"{SOURCES}set{chosen}" if sources else f"{SOURCES}no field is set")
 
 
-#: What an array can have at all: dimensions, and elements (of up to eight bytes).
+#: The most dimensions of a numpy array, and of elements, which have up to eight bytes.
 MAX_RANK = 32
 MAX_ELEMENTS = 2**60
 
@@ -124,7 +124,7 @@ def read_shape(record: dict[str, Any], name: str) -> tuple[int, ...]:
     for dim in shape:
         if type(dim) is not int or not 0 <= dim <= MAX_INT64:
             raise malformed("shape", NON_UINT, where)
-    if 0 in shape and math.prod(dim for dim in shape if dim) > MAX_ELEMENTS:  # otherwise the bytes can't be that many
+    if 0 in shape and math.prod(dim for dim in shape if dim) > MAX_ELEMENTS:  # a shape without 0 is held against the bytes
         raise ServingError(Code.INVALID_ARG, f"Unable to parse 'shape': {where} has dimensions that are too large")
     if len(shape) > MAX_RANK:
         raise ServingError(

@@ -1,4 +1,4 @@
-"""An inference response as bytes: status line, headers, JSON, binary tails (spec http_protocol 3.1 and 4).
+"""An inference response as bytes: status line, headers, JSON, binary tails (docs/contract/http_protocol.md, 3.1 and 4).
 
 All that depends on the outputs' names, datatypes and shapes alone is built once per model and signature and kept. Large
 arrays are sent from where they lie: a response's memory belongs to the front end once it has been handed over.
@@ -44,10 +44,12 @@ class Replies:
 
 
 class Reply:
-    """The unchanging parts of a response: `pieces[i]` goes before what is special about output i, the last after all.
+    """What is the same in all responses with such outputs.
 
-    `binary[i]`: whether output i is; None where its data is `placed` in shared memory. `fixed`: the whole head and JSON where all
-    outputs are binary and of a fixed size; `size`: of the whole then.
+    `pieces`: the JSON around what differs: before the first output's part, between the parts, behind the last. The part of an
+    output is its JSON data, or its number of bytes. `binary[i]`: whether output i is sent in binary; None where its data is
+    `placed` in shared memory. `fixed`: head and JSON, where all outputs are binary and have a fixed size; `size`: of the whole
+    response then.
     """
 
     __slots__ = ("binary", "fixed", "pieces", "size")
@@ -97,7 +99,7 @@ class Reply:
         return b"".join(parts)
 
 
-def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> replies.Payload:
+def encode(response: InferenceResponse, binary: bool | frozenset[str], kept: Replies) -> replies.Payload:
     """Return the whole response. `binary`: True for all outputs, or the names of those that are sent in binary.
 
     Raises ServingError(INVALID_ARG) where JSON can't carry an output.
@@ -105,16 +107,16 @@ def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: R
     outputs = response.outputs
     parameters = response.parameters
     if response.id or (parameters and not _repeats(parameters)):
-        reply = Reply(_start(response, memory), outputs, binary)
+        reply = Reply(_start(response, kept), outputs, binary)
     else:
         signature: list[Any] = [binary]
         for tensor in outputs:
             signature += (tensor.name, tensor.datatype, tensor.array.shape)
-        if parameters:  # those of every answer of an ensemble
+        if parameters:  # such as those that every answer of an ensemble has
             signature += (None, *parameters, *map(type, parameters.values()), *parameters.values())
         key = tuple(signature)
-        known = memory.known.get(key)
-        reply = known if known is not None else _learn(key, response, binary, memory)
+        known = kept.known.get(key)
+        reply = known if known is not None else _learn(key, response, binary, kept)
     fixed = reply.fixed
     if fixed is None:
         return _variable(reply, outputs)
@@ -128,7 +130,7 @@ def encode(response: InferenceResponse, binary: bool | frozenset[str], memory: R
 
 
 def encode_placed(
-    response: InferenceResponse, binary: bool | frozenset[str], memory: Replies, spans: Mapping[str, Span]
+    response: InferenceResponse, binary: bool | frozenset[str], kept: Replies, spans: Mapping[str, Span]
 ) -> replies.Payload:
     """Write the outputs that `spans` names to shared memory, and return the response with the others.
 
@@ -139,7 +141,7 @@ def encode_placed(
         if span is None:
             continue
         span.write_output(tensor.name, pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
-    return _variable(Reply(_start(response, memory), response.outputs, binary, spans), response.outputs)
+    return _variable(Reply(_start(response, kept), response.outputs, binary, spans), response.outputs)
 
 
 def _repeats(parameters: Mapping[str, Any]) -> bool:
@@ -150,20 +152,20 @@ def _repeats(parameters: Mapping[str, Any]) -> bool:
     return True
 
 
-def _learn(key: tuple[Any, ...], response: InferenceResponse, binary: bool | frozenset[str], memory: Replies) -> Reply:
-    reply = Reply(_start(response, memory), response.outputs, binary)
-    if len(memory.known) >= SIGNATURES:
-        memory.known.clear()
-    memory.known[key] = reply
+def _learn(key: tuple[Any, ...], response: InferenceResponse, binary: bool | frozenset[str], kept: Replies) -> Reply:
+    reply = Reply(_start(response, kept), response.outputs, binary)
+    if len(kept.known) >= SIGNATURES:
+        kept.known.clear()
+    kept.known[key] = reply
     return reply
 
 
-def _start(response: InferenceResponse, memory: Replies) -> bytes:
+def _start(response: InferenceResponse, kept: Replies) -> bytes:
     """Return the JSON up to the first output."""
     start = b"{"
     if response.id:
         start += b'"id":%b,' % _encode(response.id)
-    start += b'"model_name":%b,"model_version":%b,' % (_encode(memory.name), _encode(memory.version))
+    start += b'"model_name":%b,"model_version":%b,' % (_encode(kept.name), _encode(kept.version))
     if response.parameters:
         start += b'"parameters":%b,' % _encode(response.parameters)
     return start + b'"outputs":['

@@ -1,7 +1,7 @@
 """The generate extension: a flat JSON object becomes a request, each response a flat JSON object with sorted keys.
 
-`generate` wants exactly one response; `generate_stream` sends each as an event as soon as it is there. (Contract:
-http_protocol, section 6.) Not on the hot path: nothing is remembered from one request to the next.
+`generate` wants exactly one response; `generate_stream` sends each as an event as soon as it is there. See
+docs/contract/http_protocol.md, 6. Not on the hot path: nothing is remembered from one request to the next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _decode = msgspec.json.Decoder().decode
 
-#: The member whose own members count like those around it.
+#: The member that is an object whose members count as if they stood beside it.
 NESTED = "parameters"
 
 NOT_ONE = (
@@ -231,7 +231,7 @@ class OneExchange(Exchange):
             if self._first is not None:
                 request = None if final else self.request
                 self._answer(400, replies.error_body(NOT_ONE))
-                if request is not None:  # nobody wants what else it says
+                if request is not None:  # the client has its answer: what else the model says goes nowhere
                     connection.cancel(request)
                 return
             self._first = rendered(response)

@@ -1,6 +1,6 @@
 """The `outputs` of an inference request, each with how it is wanted; and the parameters that name a place in shared memory.
 
-Produces plain records. Whether the model has such outputs, and the kernel such regions, is theirs to say.
+Produces records. The model's check says whether there are such outputs, the kernel whether there are such regions.
 """
 
 from __future__ import annotations

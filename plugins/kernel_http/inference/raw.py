@@ -27,7 +27,7 @@ def raw_inputs(model: Model, tail: Any, limit: int, *, announced: bool) -> dict[
             f"in '{model.name}' model configuration",
         )
     size = len(tail)
-    if not size and not announced:  # the reference takes it for an empty tensor
+    if not size and not announced:  # a client's mistake, though the reference takes it for an empty tensor
         raise ServingError(
             Code.INVALID_ARG,
             f"failed to parse the request JSON buffer: The document is empty. at 0 (a request to model '{model.name}' "

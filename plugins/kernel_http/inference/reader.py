@@ -52,8 +52,8 @@ class Step(NamedTuple):
 class Reader:
     """Reads one request. `steps`: of the inputs that another tail would give in the same way.
 
-    `classes`, `spans`: the outputs that are wanted as classes, and those that go to shared memory. `deferred`: a fault that the
-    reference only finds after the model's check.
+    `classes`, `spans`: the outputs that are wanted as classes, and those that go to shared memory. `deferred`: a mistake that the
+    reference only finds after the model's check. `repeatable`: a Recipe can be made of it.
     """
 
     def __init__(self, kernel: Kernel, model: Model, head: Head, max_input_size: int) -> None:
@@ -155,7 +155,7 @@ class Reader:
         if expected != size:
             return self._mismatch(name, datatype, shape, expected, size)
         if offset % dtype.itemsize or not size:
-            # Not aligned: a copy, and no step. (An empty one would be a view on nothing.)
+            # Not aligned, so a copy, and no step to repeat. An empty input has no bytes that a view could be made of.
             return np.frombuffer(bytearray(tail[offset : offset + size]), dtype).reshape(shape)
         self.steps.append(Step(name, datatype, dtype, shape, offset, size))
         return np.ndarray(shape, dtype, tail, offset)

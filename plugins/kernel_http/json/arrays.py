@@ -1,4 +1,4 @@
-"""The `data` member: JSON values to arrays and arrays to JSON, by datatype (spec http_protocol 3.3).
+"""The `data` member: JSON values to arrays and arrays to JSON, by datatype (docs/contract/http_protocol.md, 3.3).
 
 Nothing is allocated before the counts agree. Integers are exact; what a datatype can't hold is refused, never wrapped.
 """

@@ -65,7 +65,7 @@ class Admin:
         return replies.OK_EMPTY if self.kernel.is_ready() else replies.REQUEST_ERROR
 
     def model_ready(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
-        """Not ready, unknown model, unknown version: all the same (spec http_protocol 2.4). The model itself may have a say."""
+        """Not ready, unknown model, unknown version: all the same answer. The model itself may be asked, which may take time."""
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
 
@@ -143,7 +143,7 @@ class Admin:
 
 
 def statistics_of(record: ModelStatistics) -> dict[str, Any]:
-    """Return one model version's statistics as the extension prints them (spec observability 1.1).
+    """Return one model version's statistics as the extension prints them (docs/contract/observability.md).
 
     Ours are `placement`, where the model runs and why, and `hop`, what the way to other processes has cost it.
     """

@@ -1,4 +1,4 @@
-"""The settings that can be changed while the server runs: of tracing and of the log (contract: http_protocol, 9 and 10).
+"""The settings that can be changed while the server runs: of tracing and of the log (docs/contract/http_protocol.md, 9 and 10).
 
 Checks that members have the right JSON types, in the reference's words; what the values may be is the kernel's business.
 """

@@ -1,4 +1,4 @@
-"""The shared memory operations: regions are registered, listed and forgotten (contract: http_protocol, section 8).
+"""The shared memory operations: regions are registered, listed and forgotten (docs/contract/http_protocol.md, 8).
 
 Reads and writes JSON; what a region is, and which can't be, is the kernel's business.
 """
