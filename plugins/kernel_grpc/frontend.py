@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, frontend_options
 from kernel_grpc.options import keepalive
+from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.protocol import Peer
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.services.methods import methods
@@ -26,6 +27,7 @@ class GrpcFrontend(ListeningFrontend):
         self.server = Server(
             kernel,
             methods(kernel, options),
+            open_call,
             keepalive=keepalive(options),
             restrictions=options.grpc_restricted_protocol,
             forward_pattern=options.grpc_header_forward_pattern or "",

@@ -47,9 +47,6 @@ ROOMS_OF_PLUGIN = {
     "kernel_python": ("api", "loading", "process"),
 }
 
-#: Plugins in which modules still import one another: one that no longer does is taken out here.
-PLUGINS_IN_CIRCLES = {"kernel_grpc"}
-
 #: What no rule may know: time is an argument there.
 IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "signal", "threading", "time", "uvloop"}
 
@@ -187,10 +184,7 @@ def test_plugins_go_one_way(plugin: Path) -> None:
     said = [f"in {plugin.name}/{folder}: {circle}" for folder, circle in circles.items() if circle]
     if circle := circle_in(found):
         said.append(f"modules: {circle}")
-    if plugin.name in PLUGINS_IN_CIRCLES:
-        assert said, f"turned by now: take {plugin.name} out of PLUGINS_IN_CIRCLES"
-    else:
-        assert not said, "what imports one another: " + ", ".join(said)
+    assert not said, "what imports one another: " + ", ".join(said)
 
 
 @pytest.mark.parametrize("plugin", PLUGIN_PACKAGES, ids=lambda path: path.name)

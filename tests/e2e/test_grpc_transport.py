@@ -21,8 +21,9 @@ import uvloop
 from certificates import Certificates, make_certificates
 
 from kernel.frontends.tls import server_context
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call, open_call
 from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.protocol import Peer
 from kernel_grpc.rpc.server import Server
 
@@ -43,7 +44,7 @@ class Running:
             Method("/pkg.Svc/Chat", Chat, streaming=True),
             Method("/pkg.Svc/Count", Count, streaming=True),
         ]
-        self.server = Server(kernel, methods, **options)
+        self.server = Server(kernel, methods, open_call, **options)
         self.port = 0
 
     def keep(self, call: Call, message: Any) -> None:

@@ -27,7 +27,8 @@ from frontends.wires import (
 )
 from virtual import VirtualLoop
 
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call, open_call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.protocol import Peer
 from kernel_grpc.rpc.server import Server
 
@@ -231,7 +232,7 @@ class Caller:
     def __init__(self, *, greet: bool = True, transport: FakeTransport | None = None, **options: Any) -> None:
         self.kernel = FakeKernel()
         self.service = Service()
-        self.server = Server(self.kernel, self.service.methods(), **options)  # type: ignore[arg-type]
+        self.server = Server(self.kernel, self.service.methods(), open_call, **options)  # type: ignore[arg-type]
         self.transport = transport or FakeTransport()
         self.peer = self.transport.peer = Peer(self.server)
         self.peer.connection_made(self.transport)

@@ -9,7 +9,7 @@ from frontends.fakes_grpc import FakeCall
 from google.protobuf.message import Message
 
 from kernel import Code
-from kernel_grpc.rpc.calls import Method
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.schemas import grpc_service_pb2, health_pb2, reflection_pb2
 
 FILES = (grpc_service_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)

@@ -12,8 +12,8 @@ from frontends.callers import Caller, close_loops, message
 from frontends.wires import CANCEL, NO_ERROR, data, rst_stream, settings, window_update
 
 from kernel import Code, ServingError
-from kernel_grpc.rpc.answers import MAX_WAITING
 from kernel_grpc.rpc.compression import LEVELS, ON_LOOP, UNPACKED_ON_LOOP
+from kernel_grpc.rpc.patience import MAX_WAITING
 
 NOISE = random.Random(1).randbytes(2 * ON_LOOP)
 PACKED = message(gzip.compress(NOISE), compressed=True)

@@ -10,7 +10,7 @@ import os
 import random
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,15 @@ from kernel import Code, ServingError, frontend_options
 from kernel_grpc import options
 from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol
-from kernel_grpc.rpc.answers import MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
-from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
 from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
 from kernel_grpc.rpc.meanings import read_timeout
 from kernel_grpc.rpc.metadata import Metadata
+from kernel_grpc.rpc.patience import MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
 
@@ -98,6 +98,72 @@ def test_unary_in_pieces() -> None:
         for a, b in zip([0, *cuts], [*cuts, len(whole)]):
             caller.send(whole[a:b])
         assert outcome(caller.answers[1]) == (0, "", [b"a" * 1000])
+
+
+WAYS: dict[str, Callable[[Caller, Call, bytes], None]] = {
+    "reply": lambda caller, call, payload: call.reply(payload),
+    "reply with pieces": lambda caller, call, payload: call.reply([payload[:3], payload[3:]]),
+    "send and finish": lambda caller, call, payload: (call.send(payload), call.finish()),  # type: ignore[func-returns-value]
+    "the long way": lambda caller, call, payload: long_way(caller, call.reply, payload),
+}
+
+
+def long_way(caller: Caller, send: Callable[[bytes], None], payload: bytes) -> None:
+    """Send while the short ways are closed, as they are before a header block that has to say something else first."""
+    outgoing = caller.peer.http.outgoing
+    outgoing.roundabout = True
+    send(payload)
+    outgoing.roundabout = False
+
+
+@pytest.mark.parametrize("size", [0, 5, SMALL])
+def test_all_ways_of_an_answer_send_the_same_frames(caller: Caller, size: int) -> None:
+    """`reply` ~ `send` and `finish` ~ `send_pieces`: the first two write as one piece what the last one would send."""
+    outgoing = caller.peer.http.outgoing
+    payload = os.urandom(size)
+    sent = []
+    for way in WAYS.values():
+        caller.call("Keep", payload=b"x")
+        call, window, counted = caller.service.calls[-1], outgoing.send_window, outgoing.sent
+        caller.frames.clear()
+        way(caller, call, payload)
+        caller.wait()
+        assert call.done and call.request is None and not outgoing.streams
+        assert outgoing.send_window == window - size - 5 and outgoing.sent > counted
+        sent.append([(frame.kind, frame.flags, frame.payload) for frame in caller.frames])
+        caller.send(window_update(0, size + 5))
+    assert len(sent[0]) == 3 and all(other == sent[0] for other in sent)
+
+
+def test_all_ways_of_a_streams_message_send_the_same_frames(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    call, outgoing = caller.service.chats[0].call, caller.peer.http.outgoing
+    ways = (call.send, lambda payload: long_way(caller, call.send, payload))
+    windows = []
+    for first in ways:
+        for payload in (b"", b"x" * 700):
+            first(payload)
+        windows.append((outgoing.send_window, call.send_window))
+    caller.wait()
+    frames = [(frame.kind, frame.flags, frame.payload) for frame in caller.frames if frame.stream == id]
+    assert [kind for kind, *_ in frames] == [HEADERS, DATA, DATA, DATA, DATA] and frames[1:3] == frames[3:]
+    assert {before - after for before, after in zip(*windows)} == {710}
+
+
+@pytest.mark.parametrize("size", [0, 1000, LARGE - 1])
+def test_a_message_means_the_same_whole_and_in_pieces(size: int) -> None:
+    """`Call.received` ~ `Incoming.received`, also where the method fails."""
+    body = message(bytes(size))
+    for name, status in (("Method", 0), ("Fail", 13)):
+        told = []
+        for pieces in ([body], [body[:3], body[3:]], [body, b""]):
+            caller = Caller()
+            id = caller.begin(name)
+            for piece in pieces:
+                caller.send(data(id, piece, end=piece is pieces[-1]))
+            assert type(caller.service.messages[0]) is bytes and len(caller.service.messages[0]) == size
+            told.append(outcome(caller.answers[id]))
+        assert told[0] == told[1] == told[2] and told[0][0] == status
 
 
 def test_one_write_for_what_one_read_has_brought_about(caller: Caller) -> None:

@@ -3,45 +3,78 @@
 A Call is an HTTP/2 stream that knows gRPC: length-prefixed messages, compression, deadline, status. Everything happens on the
 loop. Whatever ends a call (an answer, the client, its deadline, the end of the connection) ends it once: `done` is true from then
 on, and all later attempts to send do nothing.
+
+Most calls have one small message each way. They are read and answered here, without the parts that others are given when they
+need them: Incoming (messages that come in pieces), Packing (compressed answers), Patience (clients that are slow to read).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
 
-from kernel import peer_name
-from kernel_grpc.http2 import Connection, Data
-from kernel_grpc.rpc.answers import Answer, Payload
-from kernel_grpc.rpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Assembly, Memory, Message, MessageError
-from kernel_grpc.rpc.compression import UNPACKED_ON_LOOP, unpacked
+from kernel import ServingError, peer_name
+from kernel_grpc.http2 import Connection, Data, Head, Stream
+from kernel_grpc.rpc import status
+from kernel_grpc.rpc.assembly import LARGE, MAX_MESSAGE, PREFIX, Message
+from kernel_grpc.rpc.incoming import Incoming
+from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.metadata import Metadata
-from kernel_grpc.rpc.methods import Method, Receiver
-from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
+from kernel_grpc.rpc.packing import Packing
+from kernel_grpc.rpc.patience import MAX_WAITING, Patience
+from kernel_grpc.rpc.server import Server
+from kernel_grpc.rpc.status import HEAD, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
-if TYPE_CHECKING:
-    from kernel_grpc.rpc.meanings import Meaning
-    from kernel_grpc.rpc.server import Server
-
-__all__ = ["Call", "Memory", "Message", "Metadata", "Method", "Payload", "Receiver"]
+__all__ = ["Call", "Payload", "open_call"]
 
 log = logging.getLogger(__name__)
 
+#: A message without its prefix. The memory of pieces must not change any more; they are contiguous, of any format.
+Payload = bytes | Sequence[Data]
+
+#: With this much waiting for one client, its new calls are refused.
+MAX_QUEUED = 2 * 1024 * 1024 * 1024
+
+#: A message of up to this many bytes goes out in one frame and as one piece.
+SMALL = 16384 - PREFIX.size
+
 _prefix = PREFIX.unpack_from
 
+#: HEADERS with the head, then the beginning of DATA with the prefix of the message; and HEADERS with the trailers.
+_BEGIN = Struct(f">5sI{len(HEAD)}sIBIBI").pack
+_MESSAGE = Struct(">IBIBI").pack
+_END = Struct(f">5sI{len(TRAILERS)}s").pack
+_HEAD_FRAME = len(HEAD).to_bytes(3, "big") + b"\x01\x04"
+_TRAILERS_FRAME = len(TRAILERS).to_bytes(3, "big") + b"\x01\x05"
 
-class Call(Answer):
+_TOO_MUCH_WAITS = Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {MAX_QUEUED} bytes wait for this client")
+
+
+class Call(Stream):
     """One RPC under way.
 
-    A method reads `method`, `metadata`, `forwarded` (metadata that become request parameters) and `deadline`, sets `request` (it
-    is then cancelled when nobody waits for the answer any more) or `on_cancel`, and calls `reply`, or `send`, `finish` and
-    `fail`. `writable` is false while the client does not take what it is sent; `on_writable` is called when that may have
-    changed.
+    A method reads `metadata`, `forwarded` (metadata that become request parameters) and `deadline`, sets `request` (it is then
+    cancelled when nobody waits for the answer any more) or `on_cancel`, and calls `reply`, or `send`, `finish` and `fail`.
+    `writable` is false while the client does not take what it is sent; `on_writable` is called when that may have changed.
     """
 
-    __slots__ = ("_assembly", "_first", "_holding", "_receiver", "_unpacking", "method")
+    __slots__ = (
+        "_incoming",
+        "_packing",
+        "_patience",
+        "begun",
+        "deadline",
+        "meaning",
+        "moment",
+        "on_cancel",
+        "on_writable",
+        "request",
+        "server",
+    )
+
+    connection: Connection
 
     def __init__(
         self, server: Server, connection: Connection, id: int, ended: bool, length: int | None, meaning: Meaning
@@ -49,20 +82,17 @@ class Call(Answer):
         super().__init__(connection, id, ended, length)
         self.server = server
         self.meaning = meaning
-        self.method = meaning.method
-        self.begun = False
-        self.deadline: float | None = None
-        self.request: Any = None
+        self.begun = False  # the head is out
+        self.deadline: float | None = None  # on the kernel's clock
+        self.moment = 0.0  # when the deadline will be enforced
+        self.request: Any = None  # what to cancel when nobody waits for the answer any more
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
-        self._backlog = None
-        self._behind = self._given = self._taken = 0
-        self._since = 0.0
-        self._assembly: Assembly | None = None
-        self._receiver: Receiver | None = None
-        self._first: Message | None = None  # the one message of a unary call
-        self._holding = False  # the method has called `hold`
-        self._unpacking = False  # a message is being unpacked on another thread
+        self._incoming: Incoming | None = None
+        self._packing: Packing | None = None
+        self._patience: Patience | None = None
+
+    # --- what methods read
 
     @property
     def metadata(self) -> Metadata:
@@ -74,11 +104,6 @@ class Call(Answer):
         return f"gRPC {peer_name(self.connection.transport.get_extra_info('peername'))}"
 
     @property
-    def is_stream(self) -> bool:
-        """Whether the call has an end only when the client or the server wants one."""
-        return self._receiver is not None
-
-    @property
     def traceparent(self) -> str:
         """Whose trace the call continues, "" for nobody's."""
         value = self.meaning.metadata.get("traceparent", "")
@@ -88,174 +113,261 @@ class Call(Answer):
     def forwarded(self) -> tuple[tuple[str, str], ...]:
         return self.meaning.forwarded
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the call has an end only when the client or the server wants one."""
+        return self._incoming is not None and self._incoming.receiver is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what it is sent, as far as one can tell."""
+        return not (self._packing is not None and self._packing.busy) and super().writable
+
+    # --- what comes in
+
     def begin(self) -> None:
         """Do what comes before the first message where that is anything."""
         meaning = self.meaning
         if meaning.refusal is not None:
             self.end(meaning.refusal)
             return
-        assert self.method is not None
+        method = meaning.method
+        assert method is not None
         if meaning.timeout is not None:
             now = self.server.kernel.clock()
             self.deadline = now + meaning.timeout
             self.moment = self.server.deadlines.add(self, self.deadline, now)
-        if self.method.streaming:
+        if method.streaming:
             if self.server.draining:
                 self.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
                 return
-            self._assembly = self.sink = Assembly()
+            incoming = self._gathered()
             try:
-                receiver = self.method.handler(self)
+                receiver = method.handler(self)
             except Exception as error:
-                self._crashed(error)
+                self.crashed(error)
             else:
-                self._receiver = None if self.done else receiver
-
-    # --- what comes in
+                incoming.receiver = None if self.done else receiver
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> int | None:
-        if ended and self._assembly is None and stop - start >= 5:
+        incoming = self._incoming
+        if ended and incoming is None and stop - start >= 5:
             compressed, size = _prefix(data, start)
             if size == stop - start - 5 and not compressed and size < LARGE:
-                try:
-                    self.method.handler(self, bytes(data[start + 5 : stop]))  # type: ignore[union-attr]
-                except Exception as error:
-                    self._crashed(error)
+                # The one message of a unary call, whole: what Incoming would do, without gathering it.
+                self.handle(bytes(data[start + 5 : stop]))
                 return None
-        assembly = self._assembly
-        if assembly is None:
-            assembly = self._assembly = self.sink = Assembly()
+        return (incoming or self._gathered()).received(self, data, start, stop, ended)
+
+    def _gathered(self) -> Incoming:
+        """Have messages gathered from the pieces that they come in."""
+        incoming = self._incoming = Incoming()
+        self.sink = incoming.assembly
+        return incoming
+
+    def handle(self, message: Message) -> None:
+        """Have a unary call's method handle its message."""
         try:
-            while start < stop:
-                start = assembly.feed(data, start, stop)
-                if assembly.message is not None:
-                    self._take(assembly)
-                    if self.done:
-                        return None
-                    if self.held:
-                        return start
-        except MessageError as error:
-            self.give_up(error.status, error.text)
-            return None
-        except MemoryError:
-            self._no_memory(f", of which {assembly.progress} have come")
-            return None
-        if ended:
-            self._end_of_messages(assembly)
-        return None
+            self.meaning.method.handler(self, message)  # type: ignore[union-attr]
+        except Exception as error:
+            self.crashed(error)
 
     def space(self) -> memoryview | None:
-        try:
-            return None if self._assembly is None else self._assembly.space()
-        except MemoryError:
-            return None  # `received` will say so
+        return None if self._incoming is None else self._incoming.space()
 
     def filled(self, count: int) -> None:
-        assembly = self._assembly
-        assert assembly is not None
-        assembly.filled(count)
-        if assembly.message is not None:
-            try:
-                self._take(assembly)
-            except MessageError as error:
-                self.give_up(error.status, error.text)
-            except MemoryError:
-                self._no_memory()
+        assert self._incoming is not None
+        self._incoming.filled(self, count)
 
-    def _take(self, assembly: Assembly) -> None:
-        """Take a complete message. Raises MessageError."""
-        message = assembly.fetch()
-        if not assembly.compressed:
-            self._message(message)
-            return
-        coding = self.meaning.coding
-        if not coding:
-            raise MessageError(Status.INTERNAL, "a compressed message, but no grpc-encoding that says how")
-        if len(message) <= UNPACKED_ON_LOOP:
-            self._message(unpacked(message, coding, MAX_MESSAGE))
-            return
-        self._unpacking = True
-        super().hold()
-        job = self.server.kernel.loop.run_in_executor(None, unpacked, message, coding, MAX_MESSAGE)
-        job.add_done_callback(self._unpacked)
-
-    def _unpacked(self, done: asyncio.Future[Message]) -> None:
-        self._unpacking = False
-        if done.cancelled() or self.done:  # the loop is closing; or nobody waits any more
-            return
-        error = done.exception()
-        if isinstance(error, MessageError):
-            self.give_up(error.status, error.text)
-        elif isinstance(error, MemoryError):
-            self._no_memory()
-        elif error is not None:
-            self._crashed(error)
-        else:
-            try:
-                self._message(done.result())
-            except MessageError as problem:
-                self.give_up(problem.status, problem.text)
-            if not self._holding:
-                super().unhold()
-
-    def _message(self, message: Message) -> None:
-        if self._receiver is not None:
-            try:
-                self._receiver.message(message)
-            except Exception as error:
-                self._crashed(error)
-        elif self._first is None:
-            self._first = message
-        else:
-            raise MessageError(Status.UNIMPLEMENTED, f"more than one message, which '{self.meaning.path}' does not take")
-
-    def _end_of_messages(self, assembly: Assembly) -> None:
-        if not assembly.is_empty:
-            text = f"the request is cut off within a message, behind {assembly.progress}"
-            self.give_up(Status.INTERNAL, text)
-            return
-        try:
-            if self._receiver is not None:
-                self._receiver.half_closed()
-            elif self._first is not None:
-                message, self._first = self._first, None
-                self.method.handler(self, message)  # type: ignore[union-attr]
-            else:
-                self.finish(Status.UNIMPLEMENTED, f"no message; '{self.meaning.path}' takes one")
-        except Exception as error:
-            self._crashed(error)
-
-    def _no_memory(self, more: str = "") -> None:
-        self.give_up(Status.RESOURCE_EXHAUSTED, f"there is no memory for the request{more}")
-
-    def _crashed(self, error: BaseException) -> None:
+    def crashed(self, error: BaseException) -> None:
+        """A method has raised what it must not raise."""
         path = self.meaning.path
         log.error("the method '%s' has failed", path, exc_info=error)
         self.give_up(Status.INTERNAL, f"the method '{path}' has failed: {type(error).__name__}: {error}")
 
-    # --- back-pressure
-
     def hold(self) -> None:
         """Take no further message for the time being; the client stops when its window is used up."""
-        self._holding = True
+        if self._incoming is not None:
+            self._incoming.holding = True
         super().hold()
 
     def unhold(self) -> None:
         """Take messages again, perhaps some before this returns."""
-        self._holding = False
-        if not self._unpacking:
-            super().unhold()
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.holding = False
+            if incoming.unpacking:
+                return
+        super().unhold()
 
-    # --- the end
+    # --- what goes out: head, messages and status, in that order and once
+
+    def reply(self, message: Payload) -> None:
+        """Answer a unary call: head, message and status 0 in one write. The bytes are the message's, without a prefix."""
+        outgoing = self.connection.outgoing
+        if type(message) is bytes:
+            size = len(message)
+            if (
+                size + 5 <= outgoing.send_window
+                and size + 5 <= self.send_window
+                and size <= SMALL
+                and self.ended
+                and not (self.done or self.begun or outgoing.roundabout or self.meaning.compression is not None)
+            ):
+                # The very bytes that `send` and `finish` below would put there, as one piece: by far the most frequent answer.
+                outgoing.send_window -= size + 5
+                outgoing.sent += 1
+                id = self.id
+                del outgoing.streams[id]
+                begin = _BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size)
+                outgoing.out.append(begin + message + _END(_TRAILERS_FRAME, id, TRAILERS))
+                self.done = True
+                self.request = self.on_cancel = None
+                if self.deadline is not None:
+                    self.leave()
+                if not outgoing.corked:
+                    outgoing.on_output()
+                return
+        if self.done:
+            return
+        corked, outgoing.corked = outgoing.corked, True  # so that all of it goes out together
+        try:
+            self.send(message)
+            self.finish()
+        finally:
+            outgoing.corked = corked
+        if not corked:
+            outgoing.on_output()
+
+    def send(self, message: Payload) -> None:
+        """Send one message of an answer that has several."""
+        if self.done:
+            return
+        if isinstance(message, bytes):
+            size = len(message)
+            pieces: list[Data] = [message]
+        else:
+            pieces = [piece if type(piece) is bytes else memoryview(piece).cast("B") for piece in message]
+            size = sum(map(len, pieces))
+            if size <= SMALL:
+                message = b"".join(pieces)
+        outgoing = self.connection.outgoing
+        if self.meaning.compression is not None:
+            if self._packing is None:
+                self._packing = Packing()
+            self._packing.send(self, pieces, size)
+        elif (
+            type(message) is bytes
+            and size <= SMALL
+            and size + 5 <= outgoing.send_window
+            and size + 5 <= self.send_window
+            and not (self.queue or outgoing.roundabout)
+        ):
+            # What `send_pieces` would have sent, as one piece: nothing waits, and the windows allow all of it.
+            outgoing.send_window -= size + 5
+            self.send_window -= size + 5
+            outgoing.sent += 1
+            id = self.id
+            if self.begun:
+                outgoing.out.append(_MESSAGE((size + 5) << 8, 0, id, 0, size) + message)
+            else:
+                self.begun = True
+                outgoing.out.append(_BEGIN(_HEAD_FRAME, id, HEAD, (size + 5) << 8, 0, id, 0, size) + message)
+            if not outgoing.corked:
+                outgoing.on_output()
+        else:
+            self.send_pieces(pieces, size, compressed=False)
+
+    def send_pieces(self, pieces: Sequence[Data], size: int, *, compressed: bool) -> None:
+        """Send a message of any size, as windows and transport allow."""
+        if size > MAX_MESSAGE:
+            self.give_up(Status.RESOURCE_EXHAUSTED, f"the answer's message of {size} bytes is larger than {MAX_MESSAGE}")
+            return
+        patience = self._patience
+        if patience is None:
+            patience = self._patience = Patience()
+        if patience.is_over(self.queued, self.server.now()):
+            text = f"the client lets {self.queued} bytes wait, more than the {MAX_WAITING} that are kept for it"
+            self.give_up(Status.RESOURCE_EXHAUSTED, text)
+            return
+        if not self.begun:
+            self.begun = True
+            compression = self.meaning.compression
+            self.send_headers(HEAD if compression is None else status.head(compression.coding))
+        patience.give(size + 5)
+        self.send_data([PREFIX.pack(compressed, size), *pieces], size + 5)
+
+    def finish(self, code: int = Status.OK, text: str = "") -> None:
+        """End the call with a status; the first one counts."""
+        if self.done:
+            return
+        if self._packing is not None and self._packing.busy:
+            self._packing.finish(code, text)
+            return
+        self.leave()
+        if text:
+            text = status.shortened(text, self.connection.control.header_list_limit)
+        self.end(status.trailers(code, text) if self.begun else status.trailers_only(code, text))
+
+    def fail(self, error: ServingError) -> None:
+        """End the call with an error of the kernel's."""
+        self.finish(STATUS_OF[error.code], error.message)
+
+    def room_again(self) -> None:
+        if self.on_writable is not None:
+            self.on_writable()
+
+    # --- ends that the method has not asked for
+
+    def give_up(self, code: int, text: str) -> None:
+        """End the call although its method has not: the method is told that nobody waits any more."""
+        if self.done:
+            return
+        request, on_cancel = self.request, self.on_cancel
+        self._packing = None
+        self.connection.outgoing.drop(self)  # the status goes out now, what waits does not
+        self.finish(code, text)
+        self._cancel(request, on_cancel)
+
+    def expired(self) -> None:
+        """The deadline has passed."""
+        self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def aborted(self, code: int) -> None:
+        """The client has cancelled the call, or has gone."""
+        request, on_cancel = self.request, self.on_cancel
+        self.leave()
+        self._cancel(request, on_cancel)
 
     def drain(self) -> None:
         """The server stops, and a stream may have no end of its own."""
-        if self._receiver is not None and not self.ended:
-            try:
-                self._receiver.half_closed()
-            except Exception as error:
-                self._crashed(error)
+        if self._incoming is not None and not self.ended:
+            self._incoming.half_close(self)
+
+    def _cancel(self, request: Any, on_cancel: Callable[[], None] | None) -> None:
+        try:
+            if request is not None:
+                self.server.kernel.cancel(request)
+            if on_cancel is not None:
+                on_cancel()
+        except Exception:
+            log.exception("a call can't be cancelled")
 
     def leave(self) -> None:
-        super().leave()
-        self._receiver = self._assembly = self._first = None
+        """Let go of what must not outlive the call."""
+        self.request = self.on_cancel = self.on_writable = self._incoming = None
+        if self.deadline is not None:
+            self.server.deadlines.discard(self, self.moment)
+
+
+def open_call(server: Server, connection: Connection, id: int, head: Head, ended: bool) -> Call:
+    """Begin the call that a request asks for; http2 calls this."""
+    meaning = head.meaning
+    if meaning is None:
+        meaning = server.meanings(head)
+    if connection.outgoing.queued > MAX_QUEUED:
+        meaning = _TOO_MUCH_WAITS
+    call = Call(server, connection, id, ended, head.content_length, meaning)
+    if not meaning.plain:
+        call.begin()
+    return call

@@ -58,8 +58,8 @@ class Lifetime:
     def flush(self) -> None:
         """Write what is there."""
 
-    def retire(self, text: str) -> None:
-        """Let the calls that run finish, then close."""
+    def retire(self, text: str = "the server is shutting down") -> None:
+        """Let the calls that run finish, then close; the client begins no new ones here. `text`: why, for the client."""
         if self._draining_since is None:
             self._draining_since = self._clock()
             self.http.ending.drain(text)

@@ -1,19 +1,19 @@
 """A connection on the loop: bytes between a transport and http2.Connection.
 
 Owns when is written (once for what one read has brought about, once for all other answers of a turn of the loop) and
-back-pressure. What the bytes mean is http2's, what a call is calls.py's, and how a connection ends lifetime.py's.
+back-pressure. Knows neither what the bytes mean (http2), nor when a connection has to end (Lifetime).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from kernel_grpc.http2 import Connection
+from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.lifetime import Lifetime
-
-if TYPE_CHECKING:
-    from kernel_grpc.rpc.server import Server
+from kernel_grpc.rpc.server import Server
 
 __all__ = ["Peer"]
 
@@ -150,19 +150,17 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether a call is under way that has an end of its own. What waits on a stream, the kernel knows."""
-        calls: Any = self.outgoing.streams.values()
-        return any(not call.is_stream for call in calls)
-
-    def retire(self, text: str = "the server is shutting down") -> None:
-        """Let the calls that run finish, then close; the client begins no new ones here."""
-        super().retire(text)
+        return any(not call.is_stream for call in self._calls())
 
     def drain(self) -> None:
         """Finish the calls that run, then close."""
-        call: Any
-        for call in list(self.outgoing.streams.values()):
+        for call in list(self._calls()):
             call.drain()
         self.retire()
+
+    def _calls(self) -> Iterable[Call]:
+        """Return the calls under way: the streams of a connection are what `Server.open` has made."""
+        return cast("Iterable[Call]", self.outgoing.streams.values())
 
 
 def nothing() -> None:

@@ -6,24 +6,22 @@ One per front end and loop; everything here runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from kernel import Connections
-from kernel_grpc.http2 import Connection, Head
-from kernel_grpc.rpc.calls import Call
+from kernel_grpc.http2 import Connection, Head, Stream
 from kernel_grpc.rpc.deadlines import Deadlines
 from kernel_grpc.rpc.keepalive import Keepalive
-from kernel_grpc.rpc.meanings import Meaning, Meanings
+from kernel_grpc.rpc.meanings import Meanings
 from kernel_grpc.rpc.metadata import Forwarding
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.status import Status
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_grpc.rpc.protocol import Peer
 
-__all__ = ["Server"]
+__all__ = ["OpenCall", "Server"]
 
 #: What one read takes at most where it does not go into a message directly.
 READ_SIZE = 256 * 1024
@@ -32,17 +30,40 @@ READ_SIZE = 256 * 1024
 SWEEP = 1.0
 FINEST_SWEEP = 0.01
 
-#: With this much waiting for one client, its new calls are refused.
-MAX_QUEUED = 2 * 1024 * 1024 * 1024
+#: `open_call(server, connection, stream_id, head, ended)` begins the call that a request asks for.
+OpenCall = Callable[["Server", Connection, int, Head, bool], Stream]
 
 
-class Server(Connections["Peer"]):
-    """The state shared by the connections of one front end."""
+class Served(Protocol):
+    """One client's connection, as the server tells it what to do."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def retire(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def sweep(self, now: float) -> None:
+        """Look what time does to the connection."""
+
+    def end_turn(self) -> None:
+        """Write what has waited for the end of this turn of the loop."""
+
+
+class Server(Connections[Served]):
+    """The state shared by the connections of one front end.
+
+    `open`: opens the stream of a new request for http2, `open_call` with this server in front.
+    """
 
     def __init__(
         self,
         kernel: Kernel,
         methods: Iterable[Method],
+        open_call: OpenCall,
         *,
         keepalive: Keepalive | None = None,
         restrictions: Mapping[str, tuple[str, str]] | None = None,
@@ -51,6 +72,7 @@ class Server(Connections["Peer"]):
     ) -> None:
         """`restrictions`: category -> (key, value). `compression`: of inference responses, a key of LEVELS."""
         self.kernel = kernel
+        self.open = partial(open_call, self)
         self.keepalive = keepalive or Keepalive()
         super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)))
         self.meanings = Meanings(
@@ -62,23 +84,10 @@ class Server(Connections["Peer"]):
         self.deadlines = Deadlines(self._arm)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.view = memoryview(bytearray(READ_SIZE))
-        self._refused = Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {MAX_QUEUED} bytes wait for this client")
-        self._scheduled: list[Peer] = []
+        self._scheduled: list[Served] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    # --- calls
-
-    def open(self, connection: Connection, id: int, head: Head, ended: bool) -> Call:
-        """Begin the call that a request asks for; http2 calls this."""
-        meaning = head.meaning
-        if meaning is None:
-            meaning = self.meanings(head)
-        if connection.outgoing.queued > MAX_QUEUED:
-            meaning = self._refused
-        call = Call(self, connection, id, ended, head.content_length, meaning)
-        if not meaning.plain:
-            call.begin()
-        return call
+    # --- deadlines
 
     def _arm(self, delay: float) -> None:
         if self._timer is not None:
@@ -91,7 +100,7 @@ class Server(Connections["Peer"]):
 
     # --- the end of a turn
 
-    def schedule(self, peer: Peer) -> None:
+    def schedule(self, peer: Served) -> None:
         """Have what waits for `peer` written before this turn of the loop is over."""
         if not self._scheduled:
             self.kernel.loop.call_soon(self._end_turn)
@@ -104,7 +113,7 @@ class Server(Connections["Peer"]):
 
     # --- connections
 
-    def look_at(self, connection: Peer, now: float) -> None:
+    def look_at(self, connection: Served, now: float) -> None:
         connection.sweep(now)
 
     def abort(self) -> None:

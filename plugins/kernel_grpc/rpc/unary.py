@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from kernel import Code, ServingError
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 
 __all__ = ["INFERENCE", "parsed", "unary"]
 

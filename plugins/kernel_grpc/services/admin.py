@@ -10,7 +10,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from kernel import EXTENSIONS, Code, Duration, ServingError, __version__, model_metadata
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import INFERENCE, parsed, unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_grpc.services import repository, settings, shared_memory

@@ -10,7 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import parsed, unary
 from kernel_grpc.schemas import health_pb2 as pb
 

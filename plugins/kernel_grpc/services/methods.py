@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.stream import InferStream
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import INFERENCE
 from kernel_grpc.services import admin, health, reflection
 

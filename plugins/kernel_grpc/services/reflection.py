@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from kernel import Code, ServingError
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.status import STATUS_OF
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2, health_pb2

@@ -11,7 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
-from kernel_grpc.rpc.calls import Call, Method
+from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import INFERENCE, parsed, unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 

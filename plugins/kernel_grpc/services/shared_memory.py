@@ -13,7 +13,7 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 
 if TYPE_CHECKING:
     from kernel import Kernel
-    from kernel_grpc.rpc.calls import Method
+    from kernel_grpc.rpc.methods import Method
 
 __all__ = ["Regions", "methods"]
 

@@ -1,0 +1,170 @@
+"""The messages of a call that don't come whole in one piece of data: assembled, unpacked, and given to the call's method.
+
+Compressed messages that are long are unpacked on another thread; the call takes no further data meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from kernel_grpc.http2 import Data
+from kernel_grpc.rpc.assembly import MAX_MESSAGE, Assembly, Message, MessageError
+from kernel_grpc.rpc.compression import UNPACKED_ON_LOOP, unpacked
+from kernel_grpc.rpc.meanings import Meaning
+from kernel_grpc.rpc.methods import Receiver
+from kernel_grpc.rpc.server import Server
+from kernel_grpc.rpc.status import Status
+
+__all__ = ["Incoming"]
+
+
+class Taker(Protocol):
+    """The call, as its messages need it."""
+
+    done: bool
+    held: bool
+    meaning: Meaning
+    server: Server
+
+    def handle(self, message: Message) -> None:
+        """Have a unary call's method handle its message."""
+
+    def crashed(self, error: BaseException) -> None:
+        """A method has raised what it must not raise."""
+
+    def finish(self, code: int, text: str) -> None:
+        """End the call with a status."""
+
+    def give_up(self, code: int, text: str) -> None:
+        """End the call although its method has not."""
+
+    def unhold(self) -> None:
+        """Take data again."""
+
+
+class Incoming:
+    """`receiver`: who takes a streaming call's messages. `holding`: the method wants none for the time being."""
+
+    __slots__ = ("_first", "assembly", "holding", "receiver", "unpacking")
+
+    def __init__(self) -> None:
+        self.assembly = Assembly()
+        self.receiver: Receiver | None = None
+        self.holding = False
+        self.unpacking = False  # a message is being unpacked on another thread
+        self._first: Message | None = None  # the one message of a unary call
+
+    def received(self, call: Taker, data: Data, start: int, stop: int, ended: bool) -> int | None:
+        """Take data as `Stream.received` does."""
+        assembly = self.assembly
+        try:
+            while start < stop:
+                start = assembly.feed(data, start, stop)
+                if assembly.message is not None:
+                    self._take(call)
+                    if call.done:
+                        return None
+                    if call.held:
+                        return start
+        except MessageError as error:
+            call.give_up(error.status, error.text)
+            return None
+        except MemoryError:
+            self._no_memory(call, f", of which {assembly.progress} have come")
+            return None
+        if ended:
+            self._end(call)
+        return None
+
+    def space(self) -> memoryview | None:
+        """Return where the rest of a message may be put directly."""
+        try:
+            return self.assembly.space()
+        except MemoryError:
+            return None  # `received` will say so
+
+    def filled(self, call: Taker, count: int) -> None:
+        """`count` bytes were put into `space()`."""
+        self.assembly.filled(count)
+        if self.assembly.message is not None:
+            try:
+                self._take(call)
+            except MessageError as error:
+                call.give_up(error.status, error.text)
+            except MemoryError:
+                self._no_memory(call)
+
+    def half_close(self, call: Taker) -> None:
+        """Tell a streaming call's method that nothing more comes."""
+        if self.receiver is not None:
+            try:
+                self.receiver.half_closed()
+            except Exception as error:
+                call.crashed(error)
+
+    def _take(self, call: Taker) -> None:
+        """Take a complete message. Raises MessageError."""
+        assembly = self.assembly
+        message = assembly.fetch()
+        if not assembly.compressed:
+            self._give(call, message)
+            return
+        coding = call.meaning.coding
+        if not coding:
+            raise MessageError(Status.INTERNAL, "a compressed message, but no grpc-encoding that says how")
+        if len(message) <= UNPACKED_ON_LOOP:
+            self._give(call, unpacked(message, coding, MAX_MESSAGE))
+            return
+        self.unpacking = call.held = True
+        job = call.server.kernel.loop.run_in_executor(None, unpacked, message, coding, MAX_MESSAGE)
+        job.add_done_callback(partial(self._unpacked, call))
+
+    def _unpacked(self, call: Taker, done: asyncio.Future[Message]) -> None:
+        self.unpacking = False
+        if done.cancelled() or call.done:  # the loop is closing; or nobody waits any more
+            return
+        error = done.exception()
+        if isinstance(error, MessageError):
+            call.give_up(error.status, error.text)
+        elif isinstance(error, MemoryError):
+            self._no_memory(call)
+        elif error is not None:
+            call.crashed(error)
+        else:
+            try:
+                self._give(call, done.result())
+            except MessageError as problem:
+                call.give_up(problem.status, problem.text)
+            if not self.holding:
+                call.unhold()
+
+    def _give(self, call: Taker, message: Message) -> None:
+        """Give a message to the method; that of a unary call waits for the end of the data. Raises MessageError."""
+        if self.receiver is not None:
+            try:
+                self.receiver.message(message)
+            except Exception as error:
+                call.crashed(error)
+        elif self._first is None:
+            self._first = message
+        else:
+            path = call.meaning.path
+            raise MessageError(Status.UNIMPLEMENTED, f"more than one message, which '{path}' does not take")
+
+    def _end(self, call: Taker) -> None:
+        """The client has sent all."""
+        if not self.assembly.is_empty:
+            text = f"the request is cut off within a message, behind {self.assembly.progress}"
+            call.give_up(Status.INTERNAL, text)
+        elif self.receiver is not None:
+            self.half_close(call)
+        elif self._first is not None:
+            message, self._first = self._first, None
+            call.handle(message)
+        else:
+            call.finish(Status.UNIMPLEMENTED, f"no message; '{call.meaning.path}' takes one")
+
+    def _no_memory(self, call: Taker, more: str = "") -> None:
+        call.give_up(Status.RESOURCE_EXHAUSTED, f"there is no memory for the request{more}")
