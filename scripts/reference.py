@@ -26,7 +26,7 @@ HEAD = """\
 Made from the code by `python3 dev.py reference`; edit the docstrings, not this page. Each name stands in the group of those who
 need it first. Shapes are those of numpy arrays, the batch dimension included where nothing else is said; moments are seconds on
 the kernel's clock (`Kernel.clock`), which is that of the event loop. For tests of models there is `kernel.testing`
-([testing.md](testing.md)).
+([testing.md](testing.md)); how a plugin is written stands in [plugins.md](plugins.md).
 """
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -89,8 +89,8 @@ def _level(options: TraceOptions, value: str) -> TraceOptions:
 
 
 def _mode(options: TraceOptions, value: str) -> TraceOptions:
-    if value.lower() not in (TRITON, OPENTELEMETRY):
-        raise ValueError(f"mode is {TRITON} or {OPENTELEMETRY}")
+    if not re.fullmatch(r"[a-z][a-z0-9_.-]*", value, re.IGNORECASE):  # whether it is a plugin's is known at the start only
+        raise ValueError(f"mode is {TRITON}, {OPENTELEMETRY} or that of a plugin's trace sink")
     return replace(options, mode=value.lower())
 
 

@@ -162,7 +162,7 @@ class TraceSettings:
     def _sampler(self, settings: Shown) -> Sampler:
         levels = settings["trace_level"]
         rate, count, frequency = (int(str(settings.get(name, 0))) for name in RANGES)
-        tensors = "TENSORS" in levels and self.options.mode == TRITON
+        tensors = "TENSORS" in levels and self.options.mode != OPENTELEMETRY
         return Sampler(rate, count, frequency, times="TIMESTAMPS" in levels, tensors=tensors)
 
     def _check_model(self, model: str) -> None:

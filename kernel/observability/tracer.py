@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from kernel.errors import Code, ServingError
 from kernel.observability.request_log import RequestLog, RequestTracing
 from kernel.observability.sampling import Sampler
-from kernel.observability.settings import OPENTELEMETRY, LogSettings, TraceOptions, TraceSettings
+from kernel.observability.settings import TRITON, LogSettings, TraceOptions, TraceSettings
 from kernel.observability.trace import Trace, TraceSink, moments_of
 from kernel.observability.trace_file import TraceFile
 from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
@@ -77,7 +77,7 @@ class Tracer:
         self._sink: TraceSink | None = None
         self._id = 0
         self.clock: Callable[[], float] = kernel.clock
-        self.propagates = settings.options.mode == OPENTELEMETRY  # a client's own trace is continued
+        self.propagates = settings.options.mode != TRITON  # a client's own trace is continued
         self.active = False  # some model has a `tracing`
         settings.on_change = self.refresh
         settings.on_retire = self.retire
@@ -87,10 +87,11 @@ class Tracer:
         """Be ready to trace. Raises ServingError when nobody here can do so in the mode that was asked for."""
         kernel, options = self._kernel, self._settings.options
         self.clock = kernel.clock
-        if options.mode == OPENTELEMETRY:
+        if options.mode != TRITON:
             self._sink = kernel.plugins.trace_sink(kernel, options)
             if self._sink is None:
-                raise ServingError(Code.UNSUPPORTED, f"no plugin is installed for the trace mode '{options.mode}'")
+                words = f"no plugin is installed for the trace mode '{options.mode}'; mode '{TRITON}' needs none"
+                raise ServingError(Code.UNSUPPORTED, words)
         elif options.file:
             self._sink = TraceFile(options.file)
         elif self._settings.shown()["trace_level"] != ["OFF"]:

@@ -62,7 +62,7 @@ def test_opentelemetry() -> None:
         ("--trace-rate=1.5", "--trace-rate '1.5': rate is an integer from 0 to 4294967295"),
         ("--trace-config=level=X", "--trace-config 'level=X': level is one of OFF, TIMESTAMPS, TENSORS"),
         ("--trace-level=X", "--trace-level 'X': level is one of OFF, TIMESTAMPS, TENSORS"),
-        ("--trace-config=mode=x", "--trace-config 'mode=x': mode is triton or opentelemetry"),
+        ("--trace-config=mode=", "--trace-config 'mode=': mode is triton, opentelemetry or that of a plugin's trace sink"),
         (
             "--trace-config=opentelemetry,url=host",
             "--trace-config 'opentelemetry,url=host': url is the whole address that spans are posted to, as in "

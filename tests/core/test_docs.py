@@ -31,6 +31,29 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not heading or heading in headings(target), link
 
 
+#: Documents with Python in them -> who runs each of their blocks. README's are also those of test_install.py and others.
+RUN_BY = {
+    "README.md": "e2e/test_readme.py",
+    "docs/batching.md": "core/test_batchers.py",
+    "docs/caching.md": "core/test_caching_docs.py",
+    "docs/embedding.md": "e2e/test_embedding_docs.py",
+    "docs/metrics.md": "frontends/test_metrics_docs.py",
+    "docs/plugins.md": "core/test_plugin_docs.py",
+    "docs/python.md": "backends/test_python_docs.py",
+    "docs/sequences.md": "backends/test_python_docs.py",
+    "docs/testing.md": "core/test_testing_docs.py",
+    "docs/tracing.md": "core/test_plugin_docs.py",
+}
+
+
+def test_python_in_documents_is_run_by_a_test() -> None:
+    """Each of those tests takes the blocks out of the document and says how many there are."""
+    found = {str(path.relative_to(ROOT)) for path in DOCUMENTS if "```python" in path.read_text()}
+    assert found == RUN_BY.keys(), "Python that nobody runs soon isn't true: give it a test, and a row here"
+    for document, test in RUN_BY.items():
+        assert Path(document).name in (ROOT / "tests" / test).read_text(), test
+
+
 @pytest.mark.parametrize("document", [ROOT / "DESIGN.md", *INTERNALS], ids=lambda path: path.name)
 def test_modules_of_the_design_are_there(document: Path) -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", document.read_text()))
