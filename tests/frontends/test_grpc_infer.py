@@ -32,7 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel import DATATYPES, Code, InferenceResponse, ServingError, Tensor
-from kernel_grpc.inference import infer
+from kernel_grpc.inference import encode, infer
 from kernel_grpc.inference.encode import Reply, joined
 from kernel_grpc.inference.parameters import RESERVED
 from kernel_grpc.inference.wire import split, varint
@@ -296,6 +296,21 @@ def test_large_responses_go_out_from_where_they_lie(service: Service) -> None:
     array = service.kernel.requests[0].inputs["X"].array
     assert np.shares_memory(np.frombuffer(pieces[2], np.uint8), array)
     assert arrays(call.response) == {"Y": values.tolist()}
+
+
+def test_a_response_is_the_same_bytes_joined_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`encode._small` ~ `_data` and `joined`; alone and streamed."""
+    told = []
+    for large in (encode.LARGE, -1):
+        monkeypatch.setattr(encode, "LARGE", large)
+        service = Service()
+        stream = service.stream()
+        for made in (add_sub(), add_sub(id="x"), request("any", ("X", "FP32", [0]), raw=[b""])) * 2:
+            told.append((large, b"".join(service.start(made).take())))
+            stream.send(made)
+        told += [(large, data) for data in stream.call.take()]
+    half = len(told) // 2
+    assert half == 12 and [data for _, data in told[:half]] == [data for _, data in told[half:]]
 
 
 def test_outputs_that_do_not_lie_in_order(service: Service) -> None:
@@ -851,6 +866,28 @@ def test_what_was_remembered_changes_no_answer(sequence: list[tuple[pb.ModelInfe
             ends = [(call.status, call.text, call.take()) for call in calls]
             assert ends[0] == ends[1] == ends[2]
             assert all(call.done for call in calls)
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "é"}, {"model_version": "1"}], ids=str)
+def test_all_ways_to_read_a_message_make_the_same_request(service: Service, fields: dict[str, Any]) -> None:
+    """`Inference.read` by size ~ `_read_split` by head ~ `_first` by the parser; and as memory instead of bytes."""
+    inference = service._infer.__self__
+    data, headers = add_sub(**fields).SerializeToString(), (("h", "v"),)
+
+    def read(message: Any) -> Any:
+        made, recipe, parameters = inference.read(message, headers, False)
+        inputs = [(name, one.datatype, one.array.tolist(), one.array.flags.writeable) for name, one in made.inputs.items()]
+        said = (made.model_name, made.model_version, made.id, made.requested_outputs, made.parameters, made.priority)
+        return inputs, said, (made.model, made.batch_size, made.wanted, made.timeout_us, made.flags), recipe.name, parameters
+
+    first = read(data)
+    assert inference._by_head and not inference._by_size
+    by_head = read(data)
+    assert list(inference._by_size) == [len(data)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(infer, "split", None)
+        by_size = read(data)
+    assert first == by_head == by_size == read(memory(data))
 
 
 # --- parameters

@@ -172,7 +172,7 @@ def _reply(outputs: list[Tensor], replies: Replies, sunk: Collection[str]) -> Re
 
 
 def _small(prefix: bytes, reply: Reply, outputs: list[Tensor]) -> bytes:
-    """Return a whole message of a fixed size that is worth joining."""
+    """Return a whole message of a fixed size that is worth joining: what `joined` makes of `_data`, in fewer steps."""
     pieces = [prefix]
     for head, tensor in zip(reply.heads, outputs):
         pieces += (head, tensor.array.tobytes())  # type: ignore[arg-type]
