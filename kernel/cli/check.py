@@ -22,12 +22,14 @@ from kernel.config.errors import listed
 from kernel.errors import Code, ServingError
 from kernel.instances.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend, PlacementChoice
-from kernel.models.warmup_samples import read_samples
+from kernel.models.request_check import RequestCheck
+from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability.logs import LogOptions, set_up
 from kernel.plugins import Plugins
 from kernel.registry.entries import Failure
 from kernel.repository.places import place_at
 from kernel.repository.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
+from kernel.requests.request import nobody
 from kernel.server import Kernel
 
 __all__ = ["Found", "check", "find_models", "installed_backends"]
@@ -202,10 +204,11 @@ def _read(
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
         found.placement = _placement(backend, config, folder, found.versions)
-        _check_samples(config, folder)
+        samples = _samples(config, folder)
         found.unsure = auto_complete and _may_complete(backend, config, folder, found.versions)
         if not found.unsure:
             require_complete(config)
+            _check_samples(samples, config)
     except ConfigErrors as error:
         found.errors += error.errors
     except ServingError as error:
@@ -250,12 +253,23 @@ def _look(found: Found, backends: Mapping[str, Backend]) -> None:
         found.errors += seen or ()
 
 
-def _check_samples(config: ModelConfig, folder: ModelFolder) -> None:
+def _samples(config: ModelConfig, folder: ModelFolder) -> list[Sample]:
     """Read what the model is to be warmed up with. Raises ServingError with the place."""
     try:
-        read_samples(config, folder.path)
+        return read_samples(config, folder.path)
     except ServingError as error:
         raise config.error(error.message, at=("model_warmup",)) from error
+
+
+def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
+    """Check what the model is to be warmed up with as its own check does at a load. Raises ServingError with the place."""
+    check = RequestCheck(None, config).check
+    places = [index for index, sample in enumerate(config.message.model_warmup) if sample.batch_size]
+    for index, sample in zip(places, samples, strict=True):
+        try:
+            check(sample.request(config.name, nobody))
+        except ServingError as error:
+            raise config.error(error.message, at=("model_warmup", index)) from error
 
 
 def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:

@@ -34,7 +34,6 @@ from kernel_python.loading.lifecycle import (
     arguments_of,
     async_capacity,
     complete,
-    executing_class,
     initialized,
     model_class,
 )
@@ -179,7 +178,7 @@ class PythonBackend:
         modules = instance.modules
         token = EXECUTION.set(instance.idle)
         try:
-            found = executing_class(module or modules.load_main(file), modules.shown, file)
+            found = model_class(module or modules.load_main(file), modules.shown)
             model = initialized(found, file, arguments_of(context))
             instance.phase = "execute"
             executor = _executor(instance, model, config)

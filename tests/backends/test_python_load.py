@@ -155,6 +155,22 @@ def test_load_failures_of_the_file(repo: Any, code: str, reason: str) -> None:
     assert repo.load_error("a") == reason.format(path=path)
 
 
+@pytest.mark.parametrize("placement", ["loop", "thread", "process"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class TritonPythonModel:\n    def initialize(self, args):\n        self.execute = self.f\n    def f(self, requests):",
+        "def TritonPythonModel():\n    return Model()\n\n\nclass Model:\n    def execute(self, requests):",
+    ],
+    ids=["execute is set by initialize", "a function makes the model"],
+)
+def test_who_executes_is_known_once_it_is_initialized(repo: Any, helpers: Any, placement: str, code: str) -> None:
+    """As in the reference, which asks the object, and when there are requests."""
+    _, body = helpers.ECHO.split("def execute(self, requests):", 1)
+    repo.add("a", code + body, parameters={"placement": placement})
+    assert repo.run(lambda kernel: helpers.ask(kernel, "a", [3])) == [3]
+
+
 def test_a_missing_file_is_told_at_once(repo: Any) -> None:
     repo.add("a", "", extra='default_model_filename: "other.py"')
     path = repo.folder / "a" / "1" / "other.py"

@@ -60,6 +60,21 @@ MISSING = "ModuleNotFoundError: No module named 'no_such_module' — it is neith
             "1/model.py:4:5",
             "initialize of M/1/model.py is `async def`, which nobody awaits; it has to be a plain `def`",
         ),
+        (
+            CLASS + "    def initialize(self):\n        pass\n",
+            "1/model.py:4:5",
+            "TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given",
+        ),
+        (
+            CLASS + "    def initialize(self, args: dict, *, more: int, rest=len(x)):\n        pass\n",
+            "1/model.py:4:5",
+            "TypeError: TritonPythonModel.initialize() missing 1 required keyword-only argument: 'more'",
+        ),
+        (
+            CLASS + "    def __init__(self, args):\n        pass\n",
+            "1/model.py:4:5",
+            "TypeError: TritonPythonModel.__init__() missing 1 required positional argument: 'args'",
+        ),
         ("import json, no_such_module.inner\n" + CLASS, "1/model.py:1:1", MISSING),
         ("from no_such_module.inner import x\n" + CLASS, "1/model.py:1:1", MISSING),
         ("try:\n    import no_such_module\nexcept KeyError:\n    pass\n" + CLASS, "1/model.py:2:5", MISSING),
@@ -100,6 +115,11 @@ def test_what_can_not_load(model: Path, code: str, place: str, words: str) -> No
         "class TritonPythonModel:\n    execute = len\n",
         "class TritonPythonModel:\n    pass\nTritonPythonModel.execute = len\n",
         "class TritonPythonModel:\n    pass\nsetattr(TritonPythonModel, 'execute', len)\n",
+        CLASS + "    def initialize(self, args, more=len(x), *rest, name=x, **others):\n        pass\n",
+        CLASS + "    def initialize(*args):\n        pass\n",
+        CLASS + "    @staticmethod\n    def initialize(args):\n        pass\n",
+        CLASS + "    def initialize(self):\n        pass\n    initialize = wrap(initialize)\n",
+        CLASS + "    def initialize(self):\n        pass\n\n    def __init__(self):\n        self.initialize = print\n",
         "if True:\n" + "".join(f"    {line}\n" for line in CLASS.splitlines()),
         CLASS.replace("return []", "return '\\d'"),  # a compiler only wonders about that
     ],

@@ -79,3 +79,15 @@ def test_check_looks_at_the_samples(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "warmup setting expects 16 bytes, but the data provided from fonly has 15 bytes" in result.stdout
     assert f"{folder}/config.pbtxt:" in result.stdout
+
+
+def test_check_refuses_samples_that_are_no_requests_to_the_model(tmp_path: Path) -> None:
+    """What a load says of them, with the place of the sample."""
+    one = '{ name: "%s" batch_size: %d inputs { key: "X" value { data_type: TYPE_%s dims: [ 4 ] zero_data: true } } }'
+    samples = ", ".join(one % each for each in (("skipped", 0, "INT32"), ("right", 1, "FP32"), ("wrong", 1, "INT32")))
+    folder = write_model(tmp_path / "models", "a", ECHO, more=f"model_warmup [ {samples} ]")
+    result = run("check", tmp_path / "models")
+    assert result.returncode == 1
+    column = len(f"model_warmup [ {samples}") - len(one % ("wrong", 1, "INT32")) + 1
+    words = "[request id: <id_unknown>] inference input 'X' data-type is 'INT32', but model 'a' expects 'FP32'"
+    assert result.stdout.startswith(f"{folder}/config.pbtxt:4:{column}: {words}\n")

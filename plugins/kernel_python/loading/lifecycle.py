@@ -18,7 +18,7 @@ from kernel_python.api.model_config import PbModelConfig
 if TYPE_CHECKING:
     from kernel import InstanceContext, ModelConfig
 
-__all__ = ["arguments_of", "async_capacity", "complete", "executing_class", "initialized", "model_class"]
+__all__ = ["arguments_of", "async_capacity", "complete", "initialized", "model_class"]
 
 ASYNC_CAPACITY = 64
 
@@ -33,16 +33,11 @@ def model_class(module: Any, shown: str) -> Any:
         ) from None
 
 
-def executing_class(module: Any, shown: str, file: str | os.PathLike[str]) -> Any:
-    """Return the TritonPythonModel of a module, which can execute."""
-    found = model_class(module, shown)
-    if not callable(getattr(found, "execute", None)):
-        raise ServingError(Code.INTERNAL, f"Python model {file} does not implement `execute` method.")
-    return found
-
-
 def initialized(found: Any, file: str | os.PathLike[str], arguments: Mapping[str, str]) -> Any:
-    """Return an initialized object of the class."""
+    """Return an initialized object of the class, which can execute; it may have been given that by `initialize`.
+
+    `found` may as well be a function that makes a model, as in the reference.
+    """
     model = found()
     if hasattr(model, "initialize"):
         if inspect.iscoroutinefunction(model.initialize):
@@ -50,6 +45,8 @@ def initialized(found: Any, file: str | os.PathLike[str], arguments: Mapping[str
                 Code.INTERNAL, f"initialize of {file} is `async def`, which nobody awaits; it has to be a plain `def`"
             )
         model.initialize(arguments)
+    if not callable(getattr(model, "execute", None)):
+        raise ServingError(Code.INTERNAL, f"Python model {file} does not implement `execute` method.")
     return model
 
 

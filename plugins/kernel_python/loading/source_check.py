@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from kernel import ConfigError
 from kernel_python.loading.modules import SERVED_BY_US
@@ -24,8 +25,8 @@ from kernel_python.loading.parsing import tree_of
 __all__ = ["completes_config", "faults_of"]
 
 CLASS = "TritonPythonModel"
-#: Methods that run while a model is loaded.
-AT_LOAD = ("__init__", "initialize")
+#: Methods that run while a model is loaded -> how many arguments they get.
+AT_LOAD = {"__init__": 0, "initialize": 1}
 #: What says that modules may come from where nobody can look now.
 _PATHS = frozenset({"path", "modules", "meta_path", "path_hooks"})
 _EXCUSES = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -181,10 +182,47 @@ def _method_faults(node: ast.ClassDef, path: Path) -> Iterator[ConfigError]:
         near = difflib.get_close_matches("execute", names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(sorted(names)) or 'no methods'}"
         yield _fault(path, node, f"Python model {path} does not implement `execute` method.", hint)
+    for name, arguments in AT_LOAD.items():
+        yield from _call_faults(node, name, arguments, path)
     for method in node.body:
         if isinstance(method, ast.AsyncFunctionDef) and method.name == "initialize" and not method.decorator_list:
             words = f"initialize of {path} is `async def`, which nobody awaits; it has to be a plain `def`"
             yield _fault(path, method, words)
+
+
+def _call_faults(node: ast.ClassDef, name: str, arguments: int, path: Path) -> Iterator[ConfigError]:
+    """Tell where a method can't be called with so many arguments, in the words of who would call it.
+
+    A method with the same parameters is called in its place, with no annotations, None for each default and nothing in it.
+    """
+    bound = [inner for inner in ast.walk(node) if _binds(inner, name)]
+    method = bound[0] if len(bound) == 1 else None
+    if not isinstance(method, ast.FunctionDef) or method not in node.body or method.decorator_list:
+        return
+    old = method.args
+    plain = [[ast.arg(one.arg) for one in each] for each in (old.posonlyargs, old.args, old.kwonlyargs)]
+    rest = [None if one is None else ast.arg(one.arg) for one in (old.vararg, old.kwarg)]
+    none = ast.Constant(None)
+    stand_in: Any = ast.parse(f"class {CLASS}:\n    def called(): pass")
+    stand_in.body[0].body[0].args = ast.arguments(
+        plain[0], plain[1], rest[0], plain[2], [none if one else None for one in old.kw_defaults], rest[1],
+        [none for _ in old.defaults],
+    )  # fmt: skip
+    scope: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(stand_in), str(path), "exec"), scope)
+    try:
+        scope[CLASS]().called(*[None] * arguments)
+    except TypeError as error:
+        yield _fault(path, method, f"TypeError: {error}".replace(".called()", f".{name}()"))
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether a name or an attribute is given something here."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name == name
+    if isinstance(node, ast.Name | ast.Attribute):
+        return isinstance(node.ctx, ast.Store) and name == (node.id if isinstance(node, ast.Name) else node.attr)
+    return False
 
 
 def _names(scope: ast.Module | ast.ClassDef) -> set[str] | None:

@@ -24,7 +24,7 @@ from kernel import Placement, ServingError
 from kernel_python.calling import EXECUTION, Instance, only
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import TritonModelException, chain_of, describe
-from kernel_python.loading.lifecycle import complete, executing_class, initialized, model_class
+from kernel_python.loading.lifecycle import complete, initialized, model_class
 from kernel_python.process import wire
 from kernel_python.process.child.channel import Channel
 from kernel_python.process.child.executions import Executions
@@ -139,8 +139,7 @@ class Child:
                 filled = complete(model_class(module, shown), setup["model"], setup["config"])
                 self._channel.send((wire.COMPLETED, None if filled is None else json.dumps(filled)))
                 return None
-            found = executing_class(module, shown, file)
-            model = initialized(found, file, setup["arguments"])
+            model = initialized(model_class(module, shown), file, setup["arguments"])
             instance.phase = "execute"
             if inspect.iscoroutinefunction(model.execute):
                 executor: ModelExecutor = AsyncExecutor(instance, model, Placement.THREAD_TASK, setup["async_capacity"])
