@@ -10,6 +10,7 @@ import os
 import random
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,9 +112,9 @@ WAYS: dict[str, Callable[[Caller, Call, bytes], None]] = {
 def long_way(caller: Caller, send: Callable[[bytes], None], payload: bytes) -> None:
     """Send while the short ways are closed, as they are before a header block that has to say something else first."""
     outgoing = caller.peer.http.outgoing
-    outgoing.roundabout = True
+    outgoing.long_way = True
     send(payload)
-    outgoing.roundabout = False
+    outgoing.long_way = False
 
 
 @pytest.mark.parametrize("size", [0, 5, SMALL])
@@ -164,6 +165,33 @@ def test_a_message_means_the_same_whole_and_in_pieces(size: int) -> None:
             assert type(caller.service.messages[0]) is bytes and len(caller.service.messages[0]) == size
             told.append(outcome(caller.answers[id]))
         assert told[0] == told[1] == told[2] and told[0][0] == status
+
+
+def test_all_ways_to_receive_a_long_message_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Bodies.data` into the call's sink ~ `deliver` to `received` ~ straight from the transport, `space` and `filled`."""
+    body = message(os.urandom(100_000))
+    received, counted = Call.received, Counter[str]()
+    told = []
+    for way, size in (("sink", 20_000), ("deliver", 20_000), ("straight", len(body) - 1)):
+        caller = Caller()
+        id = caller.begin("Keep")
+        call, bodies = caller.peer.http.outgoing.streams[id], caller.peer.http.bodies
+
+        def count(self: Call, *args: Any, way: str = way) -> int | None:
+            counted[way] += 1
+            return received(self, *args)
+
+        monkeypatch.setattr(Call, "received", count)
+        for at in range(0, len(body), size):
+            piece = data(id, body[at : at + size], end=at + size >= len(body))
+            for part in (piece[:1000], piece[1000:]) if way == "straight" else (piece,):
+                caller.send(part)
+            if way == "deliver":
+                call.sink = None
+        assert type(caller.service.messages[0]) is Memory
+        told.append((bytes(caller.service.messages[0].data), call.recv_window, bodies.recv_window))
+    assert told[0] == told[1] == told[2] and told[0][0] == body[5:]
+    assert counted == {"sink": 2, "deliver": 6, "straight": 2}
 
 
 def test_one_write_for_what_one_read_has_brought_about(caller: Caller) -> None:

@@ -232,11 +232,11 @@ def test_long_header_blocks_are_continued(wire: Wire) -> None:
 
 def test_client_that_shrinks_its_table_is_told_that_it_is_not_used(wire: Wire) -> None:
     wire.send(settings((1, 0)) + request(1, end=True) + request(3, end=True))
-    assert wire.connection.outgoing.roundabout
+    assert wire.connection.outgoing.long_way
     for stream in wire.opened.values():
         stream.end(response(200, []))
     assert [frame.payload for frame in wire.frames() if frame.kind == HEADERS] == [b"\x20\x88", b"\x88"]
-    assert not wire.connection.outgoing.roundabout
+    assert not wire.connection.outgoing.long_way
 
 
 def test_ping_is_answered_and_pong_is_told(wire: Wire) -> None:
@@ -323,7 +323,7 @@ def test_large_answers_take_turns_and_do_not_gather(wire: Wire) -> None:
 def test_data_waits_while_the_transport_takes_nothing(wire: Wire) -> None:
     wire.send(settings((4, 2**20)) + request(1, end=True))
     wire.connection.outgoing.hold_up(True)
-    assert wire.connection.outgoing.roundabout
+    assert wire.connection.outgoing.long_way
     stream = wire.opened[1]
     stream.send_data([b"x"], 1)
     assert wire.frames() == [] and stream.queued == 1

@@ -17,7 +17,7 @@ from kernel_grpc.http2.fields import Field, Head
 __all__ = ["MAX_BLOCK", "MAX_HEADER_LIST", "Blocks", "literal", "response", "status"]
 
 #: The longest header list that is taken, as announced. A longer one is refused for its request alone, unless it is longer than
-#: HARD_LIMIT: then it is not even read to its end, and the table's state, so the connection, is lost.
+#: HARD_LIMIT: then it is not read to its end, which ends the connection, as the table's state is unknown.
 MAX_HEADER_LIST = 16 * 1024
 HARD_LIMIT = 64 * 1024
 

@@ -92,7 +92,7 @@ class Bodies:
     ) -> None:
         """Take a DATA frame that is padded, not complete, or not welcome."""
         padding = 0
-        self.skip = length - (stop - start)  # unless it turns out to be of use
+        self.skip = length - (stop - start)  # the rest of the frame, unless the stream wants it
         if flags & PADDED:
             if not length:
                 raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a padded DATA frame without the length of its padding")
@@ -122,7 +122,7 @@ class Bodies:
         self.skip = padding - (stop - start - here)
         self._ends = ends
         self._stream = stream if self.missing else None
-        stream.ended = ends  # already, whatever its owner does before the rest of the frame has come
+        stream.ended = ends  # set now, since its owner may act before the rest of the frame has come
         if here or not size:
             self.deliver(stream, data, start, start + here, ends and not self.missing)
 
@@ -222,7 +222,7 @@ class Bodies:
                 self.kept -= size - at
                 taken = stream.received(kept.data, at, size, ended)
                 if stream.kept is not kept:
-                    break  # it is done, and has let go of it
+                    break  # its owner has ended it, and what was kept is thrown away
                 if taken is not None:
                     kept.at = taken
                     self.kept += size - taken

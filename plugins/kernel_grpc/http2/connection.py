@@ -155,7 +155,7 @@ class Connection:
                     self._check_frame(kind, flags, stream_id, word >> 8)
                 if kind == DATA:
                     if flags & PADDED and size == start < stop:
-                        self._keep(data, at, HEADER_SIZE + 1)  # how much padding there is comes next
+                        self._keep(data, at, HEADER_SIZE + 1)  # the next byte says how much padding there is
                         return
                     at = stop if stop < size else size
                     bodies.data(flags, stream_id, data, start, at, stop - start)

@@ -79,7 +79,7 @@ class Control:
         outgoing = self._outgoing
         outgoing.pumping = True  # a larger window is not made use of yet: to the client it counts from our acknowledgement on
         try:
-            values = dict(SETTING.iter_unpack(payload))  # the last one of a kind counts; of the others, that they are allowed
+            values = dict(SETTING.iter_unpack(payload))  # of several of a kind the last one counts, but each must be allowed
             for key, value in SETTING.iter_unpack(payload):
                 self._check(key, value)
             for key, value in values.items():
@@ -140,7 +140,7 @@ class Control:
         self._history.must_be_known(stream_id, "RST_STREAM")
         stream = self._outgoing.streams.pop(stream_id, None)
         if stream is None:
-            self._floods.useless("RST_STREAM")  # it has crossed our last frame
+            self._floods.useless("RST_STREAM")  # sent before our last frame on that stream had come
             return
         self._history.cancel(stream_id)
         self._ending.abort(stream, int.from_bytes(payload, "big"))
@@ -163,7 +163,7 @@ class Control:
         self._history.must_be_known(stream_id, "WINDOW_UPDATE")
         stream = outgoing.streams.get(stream_id)
         if stream is None:
-            return  # it has crossed our last frame; clients may send several of them for each of our answers
+            return  # sent before our last frame had come; not counted, as clients may send several for each of our answers
         if not increment:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         try:

@@ -25,8 +25,8 @@ _BAD_PSEUDO = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
 #: Fields that speak of one HTTP/1 connection (section 8.2.2).
 CONNECTION_SPECIFIC = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
-#: Regular fields that were looked at before and are well formed, none of SPECIAL among them; most come again and again. And how
-#: many are remembered, up to what size.
+#: Regular fields that are known to be well formed, none of SPECIAL among them: most come again and again. Below: how many are
+#: remembered, and up to what size.
 _WELL_FORMED: set[Field] = set()
 REMEMBERED = 1024
 REMEMBERED_SIZE = 256

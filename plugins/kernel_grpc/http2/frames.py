@@ -1,6 +1,6 @@
 """The bytes of frames (RFC 9113, sections 4 and 6): numbers and layouts. No state and no rules about order.
 
-A frame is nine bytes and a payload. Reading happens in connection.py; what a server sends is made here.
+A frame is nine bytes and a payload. Reading them is a connection's; those that a server sends are made here.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class History:
         if not stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{what} on stream 0; it belongs on a stream")
         if self.final_id is not None and stream_id > self.final_id:
-            return  # it has been opened, but not for us
+            return  # opened before the client knew our last GOAWAY, so it is ignored
         if stream_id > self.last_id or not stream_id & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which was never opened")
 

@@ -27,8 +27,10 @@ __all__ = ["DEFAULT_WINDOW", "Outgoing", "nothing"]
 #: The window of a connection, and of its streams, until the client says otherwise.
 DEFAULT_WINDOW = 65535
 
-#: What one stream sends before it is another one's turn, and the largest frame; and how much data may gather in `out`.
+#: What one stream sends before it is another one's turn, which is also the largest frame.
 SHARE = 128 * 1024
+
+#: How much data may gather in `out`.
 CHUNK = 1024 * 1024 + 64 * 1024
 
 
@@ -40,8 +42,8 @@ class Outgoing:
     """The sending half of a connection, and the streams.
 
     `out`: what is to be written, in order. Whoever writes takes it all with `take`, and calls `pump` afterwards as long as
-    there is room. `on_output` is called when something was put there, unless `corked`: then whoever has set it will see to
-    that. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`.
+    there is room. `on_output` is called when something was put there, unless `corked`: whoever sets that has `out` written
+    afterwards. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`.
     """
 
     def __init__(self, history: History, on_output: Callable[[], None]) -> None:
@@ -49,12 +51,13 @@ class Outgoing:
         self.on_output = on_output
         self.streams: dict[int, Stream] = {}
         self.out: list[Data] = []
-        self.pending = 0  # bytes of data in it
+        self.pending = 0  # bytes of data in `out`
         self.corked = False
         self.held_up = False
-        #: The short way of an answer is closed: the transport takes nothing, or the next header block must do something first.
-        self.roundabout = False
-        self.sent = 0  # counts what was sent that the client has asked for
+        #: Answers must be sent by `send_headers`, `send_data` and `end`: the transport takes nothing, or the next header block
+        #: has to begin by saying that no table is used.
+        self.long_way = False
+        self.sent = 0  # grows whenever the client is sent data, the end of a stream or credit: for these it may send PINGs
         self.send_window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW  # of new streams
         self.peer_frame_size = SMALLEST_FRAME_SIZE
@@ -89,7 +92,7 @@ class Outgoing:
         self._choose_way()
 
     def _choose_way(self) -> None:
-        self.roundabout = self.held_up or bool(self._table_update)
+        self.long_way = self.held_up or bool(self._table_update)
 
     def send_headers(self, stream_id: int, block: bytes) -> None:
         """Send a header block that does not end the stream."""
@@ -141,7 +144,7 @@ class Outgoing:
         try:
             while line and self.send_window > 0 and self.pending < CHUNK and not self.held_up:
                 stream, _ = line.popitem(last=False)
-                if stream.send_window > 0:  # it may have become smaller
+                if stream.send_window > 0:  # the client may have made it smaller since
                     self._send(stream)
         finally:
             self.pumping = False

@@ -20,8 +20,10 @@ Data = bytes | memoryview
 #: How much a client may send on one stream before it gets further credit.
 STREAM_WINDOW = 4 * 1024 * 1024
 
-#: With this much waiting to be sent, a stream is not `writable`; when it falls below the second, its owner is told.
+#: With this much waiting to be sent, a stream is not `writable`.
 HIGH_WATER = 1024 * 1024
+
+#: When less than this waits again, the stream's owner is told.
 LOW_WATER = HIGH_WATER // 2
 
 
@@ -132,12 +134,12 @@ class Stream:
         self.left = length  # bytes of the announced content-length that have not come yet
         self.recv_window = STREAM_WINDOW
         self.send_window = outgoing.initial_window
-        self.held = False  # what comes is kept back, and paid for with the client's window
+        self.held = False  # what comes is kept back, and the client gets no further credit for it
         self.kept: Kept | None = None
         self.queue: deque[Data] | None = None  # what waits to be sent
-        self.queued = 0  # its size
+        self.queued = 0  # the bytes in the queue
         self.sink: Sink | None = None  # the owner may set it
-        self.last: bytes | None = None  # the frames that follow it and end the stream
+        self.last: bytes | None = None  # the frames that end the stream, once the queue is empty
         outgoing.streams[id] = self
 
     # --- what the owner is told

@@ -29,7 +29,7 @@ LARGE = 64 * 1024
 #: The largest message that there may be.
 LIMIT = 2**31 - 1
 
-#: The parameter of a streamed response, `parameters` of ModelInferResponse being field 4: whether it is the last.
+#: Field 4 of ModelInferResponse, `parameters`, as each streamed response has it: whether it is the last.
 FINAL = {final: encoded(4, {"triton_final_response": final}) for final in (False, True)}
 
 

@@ -45,7 +45,7 @@ class Inference:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        # Recipes belong to their models: once these are gone, nothing is to keep them.
+        # Weak: a recipe belongs to its model, and goes with it.
         self._by_head: dict[bytes, ref[Recipe]] = {}
         self._by_size: dict[int, Layout] = {}
 
@@ -83,7 +83,7 @@ class Inference:
                 if pieces[::2] == layout.heads:
                     try:
                         id, at = (pieces[1].decode(), 3) if layout.has_id else ("", 1)
-                    except UnicodeDecodeError:  # the parser will say so
+                    except UnicodeDecodeError:  # refused by the parser, in its own words
                         return self._first(parsed(pb.ModelInferRequest, message), (), forwarded, streaming, None)
                     inputs: dict[str, Tensor] = {}
                     for (name, datatype, dtype, shape), raw in zip(recipe.fixed, pieces[at::2]):
@@ -182,7 +182,7 @@ class Inference:
 
 def special(data: bytes) -> tuple[str, Parameters]:
     """Read id and parameters, which are between the names and the inputs of a message. Raises ServingError(INVALID_ARG)."""
-    if data[0] == ID and data[1] == len(data) - 2:  # and nothing else: a longer id has two bytes for its length
+    if data[0] == ID and data[1] == len(data) - 2:  # an id of less than 128 bytes, and nothing else
         try:
             return data[2:].decode(), NONE
         except UnicodeDecodeError:

@@ -74,7 +74,7 @@ class Reader:
         self.classes: dict[str, int] = {}
         self.sinks: dict[str, Region] = {}
         self.deferred: ServingError | None = None
-        self._used = 0  # raw entries
+        self._used = 0  # how many of the raw entries inputs have taken
 
     @property
     def repeatable(self) -> bool:
@@ -130,7 +130,7 @@ class Reader:
         if any(size < 0 for size in shape):
             return self._unspecified(name, datatype, shape)
         if datatype == UNKNOWN:
-            self._defer(invalid(f"invalid datatype for input {name}"))  # the model's check says more
+            self._defer(invalid(f"invalid datatype for input {name}"))  # the model's check, which comes first, says more
             return Tensor(name, datatype, Placeholder(shape, datatype))  # type: ignore[arg-type]
         try:
             array = self._array(name, datatype, shape, data)
@@ -159,7 +159,7 @@ class Reader:
             if not isinstance(data, list):
                 items = unpacked(name, self.model.name, self.record.id, data, 0, len(data))
             return strings_of(items, name, self.model, shape, self.record.id)
-        except ValueError as error:  # no data, but a shape that no array can have
+        except ValueError as error:  # the size is right, 0 bytes, but numpy has no array of that shape
             sizes = ",".join(map(str, shape))
             subject = f"{self._prefix}input '{name}' for model '{self.model.name}'"
             raise invalid(f"{subject} has shape [{sizes}], which no array can have: {error}") from None

@@ -141,7 +141,7 @@ class InferStream:
         if answer.in_order:
             while order and (payload := order[0].payload) is not None:
                 send(payload)
-                if order:  # not cancelled by that
+                if order:  # sending may have cancelled the stream, which empties it
                     answers.pop(order.popleft(), None)
         else:
             answers.pop(answer, None)
@@ -232,5 +232,5 @@ class StreamAnswer:
         if stream.strict:
             stream.fail(error)
             return b""
-        refused = final and not request.counted  # never accepted by the model's scheduler, as the statistics tell
+        refused = final and not request.counted  # the statistics have all that a scheduler accepts
         return error_message(error.message, recipe.name, recipe.version, request.id, None if refused else final)

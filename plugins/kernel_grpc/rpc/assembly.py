@@ -34,8 +34,9 @@ ALIGNMENT = 64
 class Memory(np.ndarray[Any, Any]):
     """The memory of a large message, of type uint8. `Memory(n, np.uint8)` is not filled.
 
-    A type of its own, since numpy has the views of a model refer to the last plain array, past the tensor's own: then nobody
-    could tell whether the model keeps one, or only we hold what the arrays lie in.
+    A subclass on purpose. numpy has a view of a view refer to the last plain array below: if the memory were one, a view that a
+    model takes of its tensor would refer to the memory and not to the tensor's array, and reference counts could not tell whether
+    the model keeps it.
     """
 
 

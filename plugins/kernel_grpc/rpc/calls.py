@@ -212,7 +212,7 @@ class Call(Stream):
                 and size + 5 <= self.send_window
                 and size <= SMALL
                 and self.ended
-                and not (self.done or self.begun or outgoing.roundabout or self.meaning.compression is not None)
+                and not (self.done or self.begun or outgoing.long_way or self.meaning.compression is not None)
             ):
                 # The very bytes that `send` and `finish` below would put there, as one piece: by far the most frequent answer.
                 outgoing.send_window -= size + 5
@@ -261,7 +261,7 @@ class Call(Stream):
             and size <= SMALL
             and size + 5 <= outgoing.send_window
             and size + 5 <= self.send_window
-            and not (self.queue or outgoing.roundabout)
+            and not (self.queue or outgoing.long_way)
         ):
             # What `send_pieces` would have sent, as one piece: nothing waits, and the windows allow all of it.
             outgoing.send_window -= size + 5

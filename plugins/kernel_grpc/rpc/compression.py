@@ -81,7 +81,7 @@ def unpacked(data: Message, coding: str, limit: int) -> Message:
     memory = aligned(total, total)
     view, at = memory.data, 0
     parts.reverse()
-    while parts:  # let go of, one by one: both are in memory at a time, but not for longer than need be
+    while parts:  # each part is let go of once it is copied, so that the message is not in memory twice for long
         part = parts.pop()
         view[at : at + len(part)] = part
         at += len(part)

@@ -28,7 +28,7 @@ class Deadlines:
     def __init__(self, arm: Callable[[float], None]) -> None:
         self._arm = arm
         self._armed = math.inf  # the moment that the timer is set for
-        self._calls: dict[float, set[Any]] = {}  # moment -> whom to tell, perhaps nobody any more
+        self._calls: dict[float, set[Any]] = {}  # moment -> the calls to tell; none once all were in time
         self._moments: list[float] = []  # its keys, as a heap
 
     def add(self, call: Any, deadline: float, now: float) -> float:

@@ -83,7 +83,7 @@ class Incoming:
         try:
             return self.assembly.space()
         except MemoryError:
-            return None  # `received` will say so
+            return None  # the data goes to `received` then, which ends the call for that
 
     def filled(self, call: Taker, count: int) -> None:
         """`count` bytes were put into `space()`."""

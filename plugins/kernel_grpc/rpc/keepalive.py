@@ -39,11 +39,11 @@ class Action(enum.Enum):
     PING = enum.auto()
     CLOSE = enum.auto()  # the client is dead
     RETIRE = enum.auto()  # the connection is old: let its calls finish
-    END = enum.auto()  # their time is over
+    END = enum.auto()  # the calls of an old connection have had their grace
 
 
 class Pulse:
-    """One connection's state. `sent` counts what the client has been sent of its answers; see http2.outgoing."""
+    """One connection's state. `sent` grows whenever the client is sent data, an end or credit."""
 
     __slots__ = ("_acknowledged", "_born", "_last_ping", "_max_age", "_options", "_pinged", "_pings", "_retired", "_seen",
                  "_sent", "_strikes")  # fmt: skip
@@ -67,7 +67,7 @@ class Pulse:
     def received_ping(self, now: float, sent: int, calls: int) -> bool:
         """Count a PING of the client's; False when it has sent too many."""
         options = self._options
-        if sent != self._seen:  # it has got data since: whatever it measures or keeps alive, it may
+        if sent != self._seen:  # PINGs that go with answers are allowed: by them clients measure the line
             self._seen = sent
             self._strikes = 0
             self._last_ping = -math.inf
@@ -93,7 +93,7 @@ class Pulse:
             return Action.RETIRE
         if not self._acknowledged:
             if heard > self._pinged:
-                self._acknowledged = True  # not dead, at any rate
+                self._acknowledged = True  # it has sent something since our PING, so it is not dead
             elif now - self._pinged >= options.timeout:
                 return Action.CLOSE
             return Action.NOTHING

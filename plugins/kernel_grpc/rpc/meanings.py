@@ -1,8 +1,8 @@
 """What a request's header fields mean to gRPC: the method, the metadata, the deadline, how messages are packed, or why not.
 
-Equal fields mean the same, so what is found out is shared by all calls that repeat them; and what does not depend on the few
-fields that are new for each call of some clients (deadlines, the ids of traces), by those, too. Nothing that differs otherwise
-from one call to the next may be stored in it.
+What is found out is remembered twice. A Meaning is shared by all calls whose fields are equal. Some clients send fields that are
+new for each call, such as a deadline or the id of a trace: their calls share a Kind, which is what the other fields say. So
+nothing that belongs to one call may be stored in either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Meaning", "Meanings", "read_timeout"]
 REMEMBERED = 1024
 REMEMBERED_SIZE = 4096
 
-#: Those that say what kind of call it is.
+#: The fields that decide the Kind of a call.
 DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding"))
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch

@@ -31,7 +31,7 @@ class Metadata(tuple[tuple[str, str | bytes], ...]):
 class Forwarding:
     """Which metadata become request parameters (`--grpc-header-forward-pattern`): all of whose names a part matches.
 
-    In any case, which only means that the pattern may be in upper case; `(?-i)` in front of it takes that back.
+    Upper and lower case are the same to the pattern, unless `(?-i)` stands in front of it: names of metadata are in lower case.
     """
 
     def __init__(self, pattern: str) -> None:

@@ -1,4 +1,4 @@
-"""What a service supplies: its methods, each a path and a handler. What a handler is given is a Call (calls.py)."""
+"""What a service supplies: its methods, each a path and a handler. A handler is given a Call."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 __all__ = ["MAX_WAITING", "MOST_WAITING", "PATIENCE", "Patience"]
 
-#: The bytes of one call that may wait for its client when a further message is sent, and the seconds for which it may take none
-#: of them once they are more; and what may wait at most, however fast it reads: a model may be faster.
+#: The bytes of one call that may wait for its client when a further message is sent.
 MAX_WAITING = 64 * 1024 * 1024
+
+#: More may wait while the client reads: it must not have taken nothing for so many seconds.
 PATIENCE = 5.0
+
+#: What may wait at most, however fast the client reads: a model may be faster.
 MOST_WAITING = 1024 * 1024 * 1024
 
 

@@ -67,7 +67,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         self.outgoing.out.clear()
 
     def eof_received(self) -> bool | None:
-        return None  # close; connection_lost cancels what runs
+        return None  # the transport closes itself; then `connection_lost` cancels what runs
 
     def get_buffer(self, sizehint: int) -> Any:
         space = self.http.space()

@@ -66,7 +66,7 @@ OVERHEAD = 512
 def shortened(text: str, limit: int | None) -> str:
     """Return a status message, cut off where the client would lose it. `limit`: its limit for header lists."""
     most = MAX_MESSAGE if limit is None else min(MAX_MESSAGE, max(0, limit - OVERHEAD))
-    if len(text) * 12 <= most or len(escaped(text)) <= most:  # at worst, a character is four bytes, a byte three
+    if len(text) * 12 <= most or len(escaped(text)) <= most:  # escaped, a character is at most four times %XX
         return text
     low, high = 0, len(text)
     while low < high:  # the longest that fits
@@ -82,7 +82,7 @@ def escaped(text: str) -> bytes:
     """Return a status message as a header value."""
     value = quote(text, SAFE, "utf-8", "replace")
     inner = value.strip(" ")
-    if len(inner) < len(value):  # which a header value must not begin or end with
+    if len(inner) < len(value):  # blanks, with which a header value must not begin or end
         lead = len(value) - len(value.lstrip(" "))
         value = "%20" * lead + inner + "%20" * (len(value) - lead - len(inner)) if inner else "%20" * len(value)
     return value.encode("ascii")

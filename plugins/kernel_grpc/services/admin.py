@@ -97,7 +97,7 @@ class Admin:
     def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         config = self.kernel.model(request.name, version_of(request)).config
         response = pb.ModelConfigResponse()
-        # The kernel keeps its messages in a descriptor pool of its own: they meet as bytes.
+        # The kernel keeps its messages in a descriptor pool of its own, so that this one has to be copied as bytes.
         response.config.MergeFromString(config.message.SerializeToString())
         return response
 
