@@ -27,8 +27,8 @@ class Code(enum.Enum):
 class Reason(enum.Enum):
     """Why an accepted request failed, as the statistics and metrics count it."""
 
-    REJECTED = "REJECTED"  # by its queue: full, or its time-out has passed
-    CANCELED = "CANCELED"  # nobody waited for the answer any more, or its deadline has passed
+    REJECTED = "REJECTED"  # it never began: its queue was full, or its time-out or deadline passed there
+    CANCELED = "CANCELED"  # nobody waited for the answer any more, or its deadline passed while it was executed
     BACKEND = "BACKEND"  # its execution has answered with an error
     OTHER = "OTHER"
 

@@ -663,7 +663,10 @@ class Kernel:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def model(self, name: str, version: int | str = "") -> Model:
-        """Return the READY model, the newest version by default. Raises ServingError in the reference's words."""
+        """Return the READY model, the newest version by default.
+
+        Raises ServingError in the reference's words: NOT_FOUND for an unknown one, UNAVAILABLE for one that is not ready.
+        """
         return self._registry.lookup(name, str(version))
 
     def models(self) -> list[Model]:

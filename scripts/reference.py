@@ -129,14 +129,25 @@ def told(name: str) -> str:
     assert found is not None, f"kernel.{name} is not to be found"
     node = found.node
     if node is None:
-        functions = [one for one in found.source.tree.body if isinstance(one, ast.FunctionDef) and one.name[0] != "_"]
-        items = [item(signature(one), doc(one)) for one in functions]
+        items = [item(*each) for each in members(found.source)]
         return f"### `{name}`\n\n{doc(found.source.tree)}\n\n" + "".join(items)
     if isinstance(node, ast.ClassDef):
         return of_class(found.source, node)
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        return f"### `{name}`\n\n{found.source.comment(node)}\n"
+        comment = found.source.comment(node)
+        return f"### `{name}`\n\n{comment[:1].upper()}{comment[1:]}\n"
     return f"### `{name}`\n\n{fenced(signature(node))}\n{doc(node)}\n"
+
+
+def members(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield what each public function, class and constant of a module is called, and what is said of it."""
+    for one in source.tree.body:
+        if isinstance(one, ast.FunctionDef) and one.name[0] != "_":
+            yield signature(one), doc(one)
+        elif isinstance(one, ast.ClassDef) and one.name[0] != "_":
+            yield one.name, doc(one)
+        elif isinstance(one, ast.AnnAssign) and source.comment(one):
+            yield ast.unparse(one.target), source.comment(one)
 
 
 def of_class(source: Source, node: ast.ClassDef) -> str:
@@ -175,7 +186,7 @@ def fields(source: Source, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Yield what each field of a class is called, and what is said of it."""
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.target.id[0] != "_":
-            yield ast.unparse(one), source.comment(one)
+            yield ast.unparse(one).partition(" = field(")[0], source.comment(one)
         elif isinstance(one, ast.Assign) and kind_of(node) == "enum":
             yield ast.unparse(one), source.comment(one)
 
@@ -264,8 +275,7 @@ def missing(name: str) -> Iterator[str]:
         if isinstance(made.node, ast.ClassDef):
             yield from missing_of_class(made.source, made.node)
     else:
-        functions = [one for one in made.source.tree.body if isinstance(one, ast.FunctionDef)]
-        yield from (f"kernel.{name}.{one.name} has no docstring" for one in functions if not doc(one))
+        yield from (f"kernel.{name}.{what.partition('(')[0]} has no docstring" for what, said in members(made.source) if not said)
 
 
 def missing_of_class(source: Source, node: ast.ClassDef) -> Iterator[str]:

@@ -98,8 +98,8 @@ def read_config(
 def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> ModelConfig:
     """Return the config that `mutate` makes of a copy of `config.message`, completed and checked again. Raises ConfigErrors.
 
-    For `Backend.complete_config`.
-    What `mutate` changed is told in errors as coming from the model's auto-complete and not from the file.
+    For `Backend.complete_config`: what `mutate` changed is told in errors as coming from the model's auto-complete and not from
+    the file.
     """
     message = Message()
     message.CopyFrom(config.message)

@@ -178,8 +178,9 @@ class ModelConfig:
         return self.platform or self.backend
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the config JSON: fields in the schema's order, integers as numbers, defaults included (spec
-        model_config §13).
+        """Return the config JSON: fields in the schema's order, integers as numbers, defaults included.
+
+        (Contract: model_config, section 13.)
         """
         return as_json(self.message)
 

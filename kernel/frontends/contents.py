@@ -21,7 +21,10 @@ __all__ = ["size_mismatch", "stand_in", "strings_of", "unpacked"]
 
 
 def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int) -> list[bytes]:
-    """Return the elements of a BYTES input that lies in `tail[offset:offset + size]`. Raises ServingError(INVALID_ARG)."""
+    """Return the elements of the BYTES input `name` of `model`, which lies in `tail[offset:offset + size]`, all in bytes.
+
+    `id`: the request's. Raises ServingError(INVALID_ARG) where it ends in the middle of an element.
+    """
     try:
         return unpack_bytes(memoryview(tail)[offset : offset + size])
     except ValueError as error:
@@ -58,7 +61,7 @@ def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ..
 
 
 def size_mismatch(name: str, model: str, id: str, expected: int, got: int) -> ServingError:
-    """Return the error for an input whose bytes are not as many as its shape and datatype want."""
+    """Return the error for an input that has `got` bytes, where its shape and datatype want `expected`."""
     return ServingError(
         Code.INVALID_ARG,
         f"{_prefix(id)}input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, got {got}",

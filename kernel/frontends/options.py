@@ -29,7 +29,7 @@ __all__ = [
 
 
 def boolean(text: str) -> bool:
-    """Read a boolean as tritonserver does."""
+    """Read a boolean as tritonserver does. Raises ArgumentTypeError, as the next three do."""
     if text.lower() in ("true", "1"):
         return True
     if text.lower() in ("false", "0"):
@@ -38,7 +38,7 @@ def boolean(text: str) -> bool:
 
 
 def pattern(text: str) -> str:
-    """Check a regular expression."""
+    """Check a regular expression, and return it."""
     try:
         re.compile(text.removeprefix("(?-i)"))
     except re.error as error:
@@ -47,14 +47,14 @@ def pattern(text: str) -> str:
 
 
 def port(text: str) -> int:
-    """Read a port number."""
+    """Read a port number, 0 to 65535."""
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is not a port: 0 to 65535")
     return int(text)
 
 
 def address(text: str) -> str:
-    """Check an address to listen at."""
+    """Check an address to listen at, and return it: an interface, or `unix:/path`."""
     if text == "unix:":
         raise argparse.ArgumentTypeError("'unix:' lacks the path of the socket, as in unix:/run/kernel.sock")
     if not text.startswith("unix:"):

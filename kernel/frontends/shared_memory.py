@@ -143,7 +143,11 @@ class SharedMemory:
         self._regions: dict[str, tuple[Region, _Object]] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Make a part of the object `key` known as `name`. Raises ServingError."""
+        """Make `byte_size` bytes from `offset` on of the POSIX object `key` known as `name`.
+
+        Raises ServingError: UNSUPPORTED where clients may not, ALREADY_EXISTS, INTERNAL where there is no such object,
+        INVALID_ARG or INTERNAL where it has not so many bytes.
+        """
         _check_allowed(self.allowed)
         if name in self._regions:
             raise ServingError(Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
@@ -177,7 +181,10 @@ class SharedMemory:
         return [self._regions[name][0]]
 
     def span(self, region: str, offset: int, byte_size: int) -> Span:
-        """Return `byte_size` bytes from `offset` on of a region, for a request's input or output. Raises ServingError."""
+        """Return `byte_size` bytes from `offset` on of a region, for a request's input or output.
+
+        Raises ServingError: NOT_FOUND for a region that is not known, INVALID_ARG for what lies outside of it.
+        """
         known = self._regions.get(region)
         if known is None:
             raise ServingError(Code.NOT_FOUND, f"Unable to find shared memory region: '{region}'")

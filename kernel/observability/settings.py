@@ -110,7 +110,9 @@ class TraceSettings:
         return sampler
 
     def update(self, changes: Mapping[str, Sequence[str] | None], model: str = "") -> None:
-        """Change settings for all models or for one; None clears a setting. Raises ServingError, and changes nothing then.
+        """Change settings for all models or for one; None clears a setting.
+
+        Raises ServingError (INVALID_ARG, or UNSUPPORTED for the file), and changes nothing then.
 
         A setting that isn't there is refused; the reference ignores it. Levels that aren't there are ignored, as observed, and
         where none is left the setting stays. Whatever is updated, the count begins anew.
@@ -197,7 +199,8 @@ class LogSettings:
     def update(self, changes: Mapping[str, bool | int | str | None]) -> None:
         """Change settings, at once and for the whole process; None leaves one as it is. Settings not known are ignored.
 
-        Raises ServingError, and changes nothing then. The caller has checked the types.
+        Raises ServingError (UNSUPPORTED for the file, UNAVAILABLE for a format that there is not), and changes nothing then. The
+        caller has checked the types.
         """
         options = self.options
         for name, value in changes.items():

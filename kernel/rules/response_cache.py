@@ -168,7 +168,7 @@ class LocalCache:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> LocalCache:
-        """Make the cache that `--cache-config local,…` asks for. Raises ServingError."""
+        """Make the cache that `--cache-config local,…` asks for. Raises ServingError(INVALID_ARG) for other settings."""
         text = settings.get("size")
         if text is None:
             raise ServingError(
