@@ -29,7 +29,7 @@ from kernel_python.calling import EXECUTION, Instance, Modules
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.loading.completion import completed
 from kernel_python.loading.foresight import may_wait
-from kernel_python.loading.kept import Imported
+from kernel_python.loading.kept import Kept
 from kernel_python.loading.lifecycle import (
     arguments_of,
     async_capacity,
@@ -62,14 +62,13 @@ class PythonBackend:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._settings = read_settings(kernel.backend_settings(self.name))
-        self._imported = Imported()
-        self._chosen: dict[Path, PlacementChoice] = {}  # version folder -> what the load that has begun last chose for it
+        self._kept = Kept()
         self._fork_server = ForkServer() if can_fork() else None
         self._launcher: Launcher = self._fork_server or Interpreter()
 
     def close(self) -> None:
         """The kernel has stopped: end what starts processes."""
-        self._imported.close()
+        self._kept.close()
         if self._fork_server is not None:
             self._fork_server.close()
 
@@ -97,7 +96,7 @@ class PythonBackend:
         file = _model_file(config, version_folder)
         seen = self._kernel.must_isolate(config.name)
         choice = choose_placement(config, file, version_folder, model_folder, self._settings, seen)
-        self._chosen[version_folder] = choice
+        self._kept.keep_choice(version_folder, choice)  # for complete_config, with which the load goes on
         return choice
 
     def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError] | None:
@@ -115,17 +114,18 @@ class PythonBackend:
 
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
         """Let the model's `auto_complete_config`, where it has one, fill in the config."""
+        choice = self._kept.take_choice(version_folder)
+        self._kept.drop(version_folder)  # what a load that has failed has left
         file = _model_file(config, version_folder)
         if not completes_config(file):
             return config  # nothing is imported, or started, just to find that out
-        choice = self._chosen.get(version_folder) or self.choose_placement(config, model_folder, version_folder)
+        choice = choice or self.choose_placement(config, model_folder, version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, model_folder, self._launcher)
             patience = self._settings.stub_timeout
             made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
             return config if made is None else completed(config, made)
         refuse()
-        self._imported.drop(version_folder)
         context = contextvars.Context()
         return context.run(self._completed, config, model_folder, version_folder, file, context)
 
@@ -149,7 +149,7 @@ class PythonBackend:
             raise problem from error
         finally:
             EXECUTION.reset(token)
-        self._imported.keep(version_folder, config, owner, module, context)
+        self._kept.keep_modules(version_folder, config, owner, module, context)
         return config
 
     # -- instances -----------------------------------------------------------------------------------------------------
@@ -158,33 +158,26 @@ class PythonBackend:
         """Make one instance: import its modules, `__init__`, `initialize`."""
         config = context.config
         file = _model_file(config, context.version_folder)
-        self._chosen.pop(context.version_folder, None)
         choice = context.placement or self.choose_placement(config, context.model_folder, context.version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
         refuse()
-        version = str(context.version_folder.absolute())
-        instance, module = self._imported.take(context.version_folder, config) or (
-            Instance(context.kernel, context.instance_name, config.name, version, "initialize"), None,
-        )  # fmt: skip
+        instance, module = self._kept.take_modules(context.version_folder, config) or (_new_instance(context), None)
+        modules = instance.modules
+        assert modules is not None
         instance.name, instance.phase = context.instance_name, "initialize"
         instance.decoupled = config.decoupled
         instance.iterative = config.sequence_batching is not None and config.sequence_batching.iterative
         instance.zero_copy = instance.lends = config.parameters.get("zero_copy", "").lower() == "true"
         instance.outputs = frozenset(spec.name for spec in config.outputs)
-        if instance.modules is None:
-            instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)
-        modules = instance.modules
         token = EXECUTION.set(instance.idle)
         try:
             found = model_class(module or modules.load_main(file), modules.shown)
             model = initialized(found, file, arguments_of(context))
             instance.phase = "execute"
             executor = _executor(instance, model, config)
-            executor.may_wait = executor.placement is Placement.LOOP and may_wait(
-                (context.model_folder, context.version_folder)
-            )
+            executor.may_wait = executor.placement is Placement.LOOP and may_wait(context.model_folder)
             instance.executor = executor
             return executor
         except ServingError:
@@ -196,6 +189,14 @@ class PythonBackend:
             raise problem from error
         finally:
             EXECUTION.reset(token)
+
+
+def _new_instance(context: InstanceContext) -> Instance:
+    """Return an instance whose modules are to be imported."""
+    version = str(context.version_folder.absolute())
+    instance = Instance(context.kernel, context.instance_name, context.config.name, version, "initialize")
+    instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)
+    return instance
 
 
 def _executor(instance: Instance, model: Any, config: ModelConfig) -> ModelExecutor:

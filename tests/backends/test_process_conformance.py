@@ -41,6 +41,7 @@ LEFT_OUT = {
     "test_python_load": {
         "test_where_execute_runs": OTHER_PLACEMENT,
         "test_a_file_is_imported_once_in_the_life_of_an_instance": IN_PROCESS,
+        "test_a_model_is_examined_once_a_load": OTHER_PLACEMENT,
         "test_what_was_imported_for_a_load_that_failed_is_forgotten": IN_PROCESS,
         "test_trees_are_made_by_many_threads_at_a_time": SAME,
         "test_parameters_that_cannot_be_served": SAME,

@@ -731,26 +731,26 @@ def test_a_coroutine_that_nothing_announced_costs_one_request(repo: Any, helpers
 def test_foresight_reads_every_file_of_the_model(tmp_path: Path, imported: dict[str, Any]) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text("def f(r): return r.async_exec()\n")
-    assert not may_wait([tmp_path])
+    assert not may_wait(tmp_path)
     (tmp_path / "helper.py").write_text("def g(r): return r.exec()\n")  # imported one day, inside execute
-    assert may_wait([tmp_path])
+    assert may_wait(tmp_path)
     (tmp_path / "helper.py").write_text("for r in request.async_exec(decoupled=True): pass\n")
-    assert may_wait([tmp_path])
+    assert may_wait(tmp_path)
     (tmp_path / "helper.py").write_text("async def g(requests): pass\n")  # `execute` may return what it gives
-    assert may_wait([tmp_path])
+    assert may_wait(tmp_path)
 
 
 def test_foresight_is_careful_where_a_library_knows_pb_utils(tmp_path: Path, imported: dict[str, Any]) -> None:
-    assert not may_wait([tmp_path])
+    assert not may_wait(tmp_path)
     library = imported["a_library"] = types.ModuleType("a_library")
     library.pb_utils = imported["triton_python_backend_utils"]  # type: ignore[attr-defined]
-    assert may_wait([tmp_path])
+    assert may_wait(tmp_path)
     del imported["a_library"]
-    assert not may_wait([tmp_path])
+    assert not may_wait(tmp_path)
     import c_python_backend_utils  # knows it, and is ours
 
     imported["c_python_backend_utils"] = c_python_backend_utils
-    assert not may_wait([tmp_path])
+    assert not may_wait(tmp_path)
 
 
 def test_a_wrong_guess_costs_one_request_and_says_why(repo: Any, helpers: Any, imported: dict[str, Any]) -> None:

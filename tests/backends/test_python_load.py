@@ -9,12 +9,14 @@ import logging
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import triton_python_backend_utils as pb_utils
 from kernel import Kernel, ServingError
+from kernel_python.loading.evidence import Evidence, examine
 from kernel_python.loading.parsing import tree_of
 
 STRING_OUT = (
@@ -300,6 +302,38 @@ def test_a_file_is_imported_once_in_the_life_of_an_instance(
         path.write_text(path.read_text() + "# changed\n")
         await kernel.load("a")  # a new life
         assert len([name for name in seen if name.startswith("kernel_model_")]) == 2 * count
+
+    repo.run(main, control_mode="explicit", load_models=["a"])
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_a_model_is_examined_once_a_load(repo: Any, monkeypatch: Any, completes: bool) -> None:
+    """Also where its config is completed, for which it has to be known whether its code may run in the server."""
+    examined: list[str] = []
+
+    def spy(file: Path, *more: Any) -> Evidence:
+        examined.append(file.parent.parent.name)
+        return examine(file, *more)
+
+    monkeypatch.setattr("kernel_python.loading.placement.examine", spy)
+    code = "class TritonPythonModel:\n    def execute(self, requests): return []\n" + (COMPLETES if completes else "")
+    path = repo.add("a", code, count=2)
+    broken = repo.add("broken", "class TritonPythonModel:\n    def initialize(self, args): 1 / 0\n" + COMPLETES)
+
+    async def main(kernel: Kernel) -> None:
+        assert examined == ["a"]
+        path.write_text(path.read_text() + "import socket\nsocket.setdefaulttimeout(1)\n")
+        await kernel.load("a")
+        assert examined == ["a", "a"]
+        assert kernel.model("a").placement.where == "process", "a load goes by the source that it has met"
+        for number in (1, 2):
+            with pytest.raises(ServingError):
+                await kernel.load("broken")
+            assert examined[2:] == ["broken"] * number
+        repaired = broken.read_text().replace("def initialize(self, args): 1 / 0", "def execute(self, requests): return []")
+        broken.write_text(repaired)
+        await kernel.load("broken")
+        assert examined[2:] == ["broken"] * 3
 
     repo.run(main, control_mode="explicit", load_models=["a"])
 

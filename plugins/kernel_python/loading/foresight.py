@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["may_wait"]
@@ -22,14 +21,14 @@ _OURS = ("kernel_python", "kernel_model_", "triton_python_backend_utils", "c_pyt
 _others: tuple[int, bool] = (0, False)
 
 
-def may_wait(folders: Iterable[Path]) -> bool:
-    """Return False only where neither the model's own files nor a library that knows pb_utils can make it wait."""
-    return _library_may() or any(_mentions(folder) for folder in folders)
+def may_wait(model_folder: Path) -> bool:
+    """Return False only where neither the files in the model's folder nor a library that knows pb_utils can make it wait."""
+    return _library_may() or _mentions(model_folder)
 
 
 def _mentions(folder: Path) -> bool:
     try:
-        files = sorted(folder.rglob("*.py"))
+        files = sorted(folder.rglob("*.py"))  # those of all versions
         return len(files) > _FILES or any(_WAITS.search(file.read_bytes()) for file in files)
     except OSError:
         return True

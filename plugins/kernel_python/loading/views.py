@@ -72,10 +72,13 @@ class SysView(View):
             super().__setattr__(name, value)
 
 
+#: What `from sys import *` gives; `sys` itself has no such list, and a view that has none would give its own attributes only.
+_NAMES_OF_SYS = [name for name in dir(sys) if not name.startswith("_")]
+
+
 def views_of(modules: Modules, path: ModelPath) -> dict[str, View]:
     """Return the views of one instance, by name."""
     own_pickle = _Pickling(modules)
-    listed = [name for name in dir(sys) if not name.startswith("_")]
     return {
         "importlib": View(importlib, import_module=modules.import_module, __import__=modules.private_import),
         "pickle": View(
@@ -87,7 +90,7 @@ def views_of(modules: Modules, path: ModelPath) -> dict[str, View]:
             Unpickler=own_pickle.unpickler,
         ),
         "pydoc": View(pydoc, locate=_locating(modules)),
-        "sys": SysView(sys, path=path, __all__=listed),
+        "sys": SysView(sys, path=path, __all__=_NAMES_OF_SYS.copy()),
     }
 
 

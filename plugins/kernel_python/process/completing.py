@@ -1,13 +1,14 @@
 """`auto_complete_config` of a model that runs in processes: in a process, too, which lives for nothing else.
 
-The model is not imported in the server: it may need another Python, or take the process down that imports it.
+The model is not imported in the server: it may need another Python, or take the process down that imports it. Nor does this
+process become the first instance's, so the file is imported once more there. The reference has it so, and models are written for
+that: what `auto_complete_config` leaves behind (variables of modules, memory of a GPU, threads) no instance meets.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from kernel_python.process.life import Life
 from kernel_python.process.spawn import Launcher
 
 __all__ = ["complete_in_process"]
-
-_PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 
 
 def complete_in_process(
@@ -34,9 +33,6 @@ def complete_in_process(
 
     On a load thread. Raises ServingError.
     """
-    text = file.read_bytes()
-    if b"auto_complete_config" not in text and _PLAIN_CLASS.search(text):
-        return None  # no need to import a model, and perhaps all of its libraries, for that
     setup = setup_of(config, version_folder, model_folder, file, launcher) | {
         "instance": config.name,
         "phase": "auto_complete",
