@@ -385,6 +385,46 @@ def say():
     assert found == ["[7]"]
 
 
+@pytest.mark.parametrize("lacks", [False, True])
+@pytest.mark.parametrize(
+    "how", ["import animal.sounds as sounds", "import importlib\nsounds = importlib.import_module('animal.sounds')"]
+)
+def test_packages_of_one_name_whose_models_load_at_the_same_time(tmp_path: Path, how: str, lacks: bool) -> None:
+    """Between the look at what an import would find and the import, another model puts its folder in front."""
+    from kernel_python.loading.modules import PrivateModules
+
+    models = {}
+    for name in ("cat", "dog"):
+        source = tmp_path / name / "1" / "src" / "animal"
+        source.mkdir(parents=True)
+        (source / "__init__.py").write_text("")
+        (source / "sounds.py").write_text(f"voice = '{name}'")
+        head = "import sys, os\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'src'))\n"
+        (source.parents[1] / "model.py").write_text(head + how)
+        models[name] = PrivateModules(source.parents[1], source.parents[2], SimpleNamespace())
+    dogs = tmp_path / "dog" / "1"
+    if lacks:
+        (dogs / "src/animal/sounds.py").rename(dogs / "src/animal/barks.py")
+        (dogs / "model.py").write_text((dogs / "model.py").read_text().replace("animal.sounds", "animal.barks"))
+    cat, found = models["cat"], []
+
+    def look(top: str) -> bool:
+        owns = PrivateModules._owns(cat, top)
+        if top == "animal" and not found:
+            found.append(models["dog"].load_main(dogs / "model.py"))
+        return owns
+
+    cat._owns = look  # type: ignore[method-assign]
+    try:
+        assert cat.load_main(tmp_path / "cat/1/model.py").sounds.voice == "cat"
+        assert found[0].sounds.voice == "dog"
+    finally:
+        for modules in models.values():
+            modules.remove()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "animal"]:
+            del sys.modules[name]
+
+
 PATHS = {
     "append": "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'src'))\n",
     "insert": "import sys, os.path as p\nsys.path.insert(0, p.join(p.dirname(__file__), 'src'))\n",

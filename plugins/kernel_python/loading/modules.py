@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,7 @@ class PrivateModules:
         self._version = version_folder.name
         self._folders = [os.path.abspath(version_folder), os.path.abspath(model_folder)]
         self._foreign: set[str] = set()  # top-level names that are no modules of the model
+        self._expected: dict[str, str] = {}  # of these, those that an import should find on the model's `sys.path` -> their file
         self._import = builtins.__import__
         self.builtins: dict[str, Any] = dict(vars(builtins))
         self.builtins["__import__"] = self.private_import
@@ -182,7 +183,11 @@ class PrivateModules:
             view = self._views[top]
             return view if module is view.real else module
         if not self._owns(top):
-            return self._import(name, globals, locals, fromlist, 0)
+            if top not in self._expected:
+                return self._import(name, globals, locals, fromlist, 0)
+            found = self._import_expected(top, lambda: self._import(name, globals, locals, fromlist, 0))
+            if found is not None:
+                return found
         try:
             module = self._import(f"{self.package}.{name}", globals, locals, fromlist or ("__name__",), 0)
         except ModuleNotFoundError as error:
@@ -194,13 +199,39 @@ class PrivateModules:
         """Import a module as `importlib.import_module` does, the model's own ones first."""
         if name in self._views:
             return self._views[name]
-        if name.startswith(".") or not self._owns(name.partition(".")[0]):
-            return importlib.import_module(name, package)
+        top = name.partition(".")[0]
+        if not top or not self._owns(top):
+            found = self._import_expected(top, lambda: importlib.import_module(name, package))
+            if found is not None:
+                return found
         try:
             return importlib.import_module(f"{self.package}.{name}")
         except ModuleNotFoundError as error:
             self._rename(error)
             raise
+
+    def _import_expected(self, top: str, load: Callable[[], types.ModuleType]) -> types.ModuleType | None:
+        """Import what is no module of the model's own as long as the import finds what was expected; None where it finds another.
+
+        It does where models whose modules have one name are loaded at the same time: between the look at what an import would
+        find and the import, another one has put its folder in front of `sys.path`, and the import has found its module.
+        """
+        try:
+            module = load()
+        except ImportError:
+            if not self._was_anothers(top):
+                raise
+            return None
+        return None if self._was_anothers(top) else module
+
+    def _was_anothers(self, top: str) -> bool:
+        """Whether the process has another module of that name than was found when it was looked for; then look anew."""
+        expected = self._expected.pop(top, None)
+        loaded = sys.modules.get(top)
+        if expected is None or loaded is None or _same(_place(loaded, getattr(loaded, "__spec__", None)), expected):
+            return False
+        self._foreign.discard(top)
+        return self._owns(top)
 
     def _owns(self, top: str) -> bool:
         """Whether the top-level name `top` is a module or package in the model's folders."""
@@ -233,8 +264,10 @@ class PrivateModules:
         other = _spec(top) if loaded is None else getattr(loaded, "__spec__", None)
         if loaded is None and other is None:
             return False
-        place = getattr(other, "origin", None) or getattr(loaded, "__file__", None)
+        place = _place(loaded, other)
         if place is None or _same(place, spec.origin):
+            if loaded is None and spec.origin is not None:
+                self._expected[top] = spec.origin
             return False
         if entry in back:
             installed = importlib.machinery.PathFinder.find_spec(top, list(self._path.base))
@@ -295,6 +328,12 @@ def _spec(top: str) -> importlib.machinery.ModuleSpec | None:
         return importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
+
+
+def _place(module: types.ModuleType | None, spec: importlib.machinery.ModuleSpec | None) -> str | None:
+    """Return the file of a module, None where it has none."""
+    place: str | None = getattr(spec, "origin", None) or getattr(module, "__file__", None)
+    return place
 
 
 def _same(one: str | None, other: str | None) -> bool:
