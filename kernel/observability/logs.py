@@ -55,7 +55,7 @@ class Formatter(logging.Formatter):
         return f"{line}\n{table}" if table else line
 
 
-class _Chosen(logging.Filter):
+class _LevelFilter(logging.Filter):
     """Lets the levels through that are switched on, each by itself."""
 
     def __init__(self, options: LogOptions) -> None:
@@ -76,14 +76,14 @@ class ProcessLog:
 
     def __init__(self, handler: logging.Handler, options: LogOptions) -> None:
         self._handler = handler
-        self._chosen = _Chosen(options)
-        handler.addFilter(self._chosen)
+        self._filter = _LevelFilter(options)
+        handler.addFilter(self._filter)
         self.apply(options)
 
     def apply(self, options: LogOptions) -> None:
         """Log by `options` from now on; the file, or the console, stays the same."""
         self._handler.setFormatter(Formatter(options.format))
-        self._chosen.options = options
+        self._filter.options = options
         # Other libraries' debugging is not wanted; `--log-verbose` is about the kernel, its plugins and their models.
         for name in {"kernel", *(name.partition(".")[0] for name in logging.root.manager.loggerDict)}:
             if name.startswith("kernel"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernel.errors import Code, ServingError
 from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
 from kernel.testing.errors import Unanswered
-from kernel.testing.owner import Owner
+from kernel.testing.kit_protocol import KitProtocol
 from kernel.testing.values import as_tensor
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ OPTIONS = frozenset({"correlation_id", "flags", "id", "outputs", "parameters", "
 class Request:
     """A request. `responses`: those so far. `done`: the final answer is there."""
 
-    def __init__(self, kit: Owner, model: Model, inputs: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    def __init__(self, kit: KitProtocol, model: Model, inputs: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
         self.responses: list[InferenceResponse] = []
         self.done = False

@@ -16,7 +16,7 @@ from kernel.observability.statistics import ModelStatistics
 from kernel.requests.request import InferenceResponse
 from kernel.server import Kernel
 from kernel.testing.calls import Request
-from kernel.testing.owner import Owner
+from kernel.testing.kit_protocol import KitProtocol
 
 __all__ = ["AsyncCall", "AsyncModel", "AsyncRepository", "Call", "LoadedModel", "LoadedRepository"]
 
@@ -26,7 +26,7 @@ Inputs = Mapping[str, Any] | None
 class _Common:
     """What needs no waiting. `kit`: the kit that has loaded it; `name`, `version`: the model's."""
 
-    def __init__(self, kit: Owner, name: str, version: int) -> None:
+    def __init__(self, kit: KitProtocol, name: str, version: int) -> None:
         self.kit = kit
         self.name = name
         self.version = version
@@ -98,7 +98,7 @@ class _Submitted:
 class Call(_Submitted):
     """A request of a plain test that was submitted."""
 
-    def __init__(self, kit: Owner, request: Request) -> None:
+    def __init__(self, kit: KitProtocol, request: Request) -> None:
         super().__init__(request)
         self._kit = kit
 
@@ -185,7 +185,7 @@ M = TypeVar("M", bound=_Common)
 class _Repository(Mapping[str, M]):
     """The models of a repository by name."""
 
-    def __init__(self, kit: Owner, models: Mapping[str, M]) -> None:
+    def __init__(self, kit: KitProtocol, models: Mapping[str, M]) -> None:
         self.kit = kit
         self._models = dict(models)
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from kernel.server import Kernel
 from kernel.testing.loop import KitLoop
 
-__all__ = ["Owner"]
+__all__ = ["KitProtocol"]
 
 
-class Owner(Protocol):
+class KitProtocol(Protocol):
     """The kit; class Kit says what each is."""
 
     hung: bool
