@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import gzip
 import math
 import os
 import random
 import struct
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -67,6 +69,27 @@ def caller() -> Caller:
 def outcome(answer: Answer) -> tuple[int | None, str, list[bytes]]:
     assert answer.ended
     return answer.status, answer.text, [payload for _, payload in answer.messages]
+
+
+def test_a_connection_that_has_gone_leaves_nothing_to_the_garbage_collector(caller: Caller) -> None:
+    caller.call(payload=b"x")
+    caller.call(payload=b"x" * 100_000)
+    caller.call(payload=gzip.compress(b"x"), grpc_encoding="gzip")
+    chat = caller.begin("Chat")
+    caller.send(data(chat, message(b"a")))
+    caller.begin("Keep", **{"grpc-timeout": "1H"})
+    caller.service.calls.clear()
+    caller.service.chats.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        gone = [weakref.ref(caller.peer), weakref.ref(caller.peer.http), weakref.ref(caller.peer.outgoing)]
+        caller.transport.abort()
+        del caller.transport.peer, caller.peer
+        assert [ref() for ref in gone] == [None, None, None]
+        assert not [one for one in gc.get_objects() if type(one) is Call]
+    finally:
+        gc.enable()
 
 
 # --- unary calls

@@ -12,7 +12,6 @@ Memory is bounded: kept here is at most one frame that isn't data, no longer tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from kernel_grpc.http2.blocks import MAX_BLOCK, MAX_HEADER_LIST
@@ -83,7 +82,7 @@ class Connection:
         self.ending = ending = Ending(outgoing, history, floods)
         self.control = Control(outgoing, history, floods, ending)
         self.bodies = bodies = Bodies(outgoing, history, floods, ending)
-        self.heads = Heads(partial(open_stream, self), outgoing, history, floods, bodies)
+        self.heads = Heads(open_stream, outgoing, history, floods, bodies)
         self._rest = bytearray()  # what has come of a frame that isn't complete
         self._need = 0  # how long it must be before it is looked at again
         self._begun = False  # the preface has come
@@ -164,7 +163,7 @@ class Connection:
                 else:
                     at = stop
                     if kind == HEADERS:
-                        heads.headers(flags, stream_id, data, start, stop)
+                        heads.headers(self, flags, stream_id, data, start, stop)
                     else:
                         self._other_frame(kind, flags, stream_id, data, start, stop)
             except StreamFailure as failure:
@@ -185,7 +184,7 @@ class Connection:
     def _other_frame(self, kind: int, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
         """Take a complete frame that is neither DATA nor HEADERS."""
         if kind == CONTINUATION:
-            self.heads.continuation(flags, stream_id, data, start, stop)
+            self.heads.continuation(self, flags, stream_id, data, start, stop)
         elif self._is_gathered(kind, stop - start):
             FRAMES[kind](self.control, flags, stream_id, bytes(data[start:stop]))
         else:

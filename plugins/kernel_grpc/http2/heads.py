@@ -7,6 +7,7 @@ one needs depends on it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kernel_grpc.http2.blocks import MAX_BLOCK, Blocks
 from kernel_grpc.http2.bodies import Bodies
@@ -16,7 +17,7 @@ from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import CONTINUATION, END_HEADERS, END_STREAM, PADDED, PRIORITY_FLAG, SETTINGS
 from kernel_grpc.http2.history import History
 from kernel_grpc.http2.outgoing import Outgoing
-from kernel_grpc.http2.stream import Data, Stream
+from kernel_grpc.http2.stream import Data, Home, Stream
 
 __all__ = ["MAX_FRAGMENTS", "Heads"]
 
@@ -27,13 +28,15 @@ MAX_FRAGMENTS = 64
 class Heads:
     """What a connection does with header blocks.
 
-    `open_stream(stream_id, head, ended)` makes the Stream of a new request, or answers it at once. `expected`: the only type of
-    frame that may come next, None where any may. `fragments_of`: the flags and the stream id of the block that is gathered.
+    `open_stream(home, stream_id, head, ended)` makes the Stream of a new request, or answers it at once. `home`, the connection,
+    comes with each frame and is not kept: what a connection that has gone has held is not to wait for the garbage collector.
+    `expected`: the only type of frame that may come next, None where any may. `fragments_of`: the flags and the stream id of the
+    block that is gathered.
     """
 
     def __init__(
         self,
-        open_stream: Callable[[int, Head, bool], Stream],
+        open_stream: Callable[[Any, int, Head, bool], Stream],
         outgoing: Outgoing,
         history: History,
         floods: Floods,
@@ -51,7 +54,7 @@ class Heads:
         self._fragments = bytearray()  # of a header block
         self._fragment_count = 0
 
-    def headers(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+    def headers(self, home: Home, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
         """Take a HEADERS frame, whose payload is `data[start:stop]`."""
         if flags & (PADDED | PRIORITY_FLAG):
             length = stop - start
@@ -65,14 +68,14 @@ class Heads:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
             start, stop = start + needed, stop - padding
         if flags & END_HEADERS:
-            self._block(flags, stream_id, bytes(data[start:stop]))
+            self._block(home, flags, stream_id, bytes(data[start:stop]))
             return
         self.expected = CONTINUATION
         self._fragments += data[start:stop]
         self.fragments_of = flags, stream_id
         self._fragment_count = 1
 
-    def continuation(self, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
+    def continuation(self, home: Home, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
         """Take a CONTINUATION frame, whose payload is `data[start:stop]`."""
         if self.expected is None:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without a header block to continue")
@@ -85,9 +88,9 @@ class Heads:
             block = bytes(self._fragments)
             self._fragments.clear()
             self.expected = None
-            self._block(self.fragments_of[0], stream_id, block)
+            self._block(home, self.fragments_of[0], stream_id, block)
 
-    def _block(self, flags: int, stream_id: int, block: bytes) -> None:
+    def _block(self, home: Home, flags: int, stream_id: int, block: bytes) -> None:
         """Take a whole header block."""
         head = self._known.get(block)
         if head is None:
@@ -105,7 +108,7 @@ class Heads:
         if ended and head.content_length:
             text = f"content-length is {head.content_length}, and nothing follows"
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, text)
-        stream = self._open_stream(stream_id, head, ended)
+        stream = self._open_stream(home, stream_id, head, ended)
         if ended and not stream.done:
             taken = stream.received(b"", 0, 0, True)
             if taken is not None and not stream.done:
