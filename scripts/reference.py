@@ -212,7 +212,7 @@ def signature(node: Function, name: str = "") -> str:
     if own:
         text = re.sub(rf"^{own}(, )?", "", text)
     returns = "" if name or node.returns is None else f" -> {ast.unparse(node.returns)}"
-    if "property" in decorators:
+    if decorators & {"property", "functools.cached_property"}:
         return f"{node.name}: {returns.removeprefix(' -> ')}"
     front = "async " if isinstance(node, ast.AsyncFunctionDef) else "classmethod " if "classmethod" in decorators else ""
     line = f"{front}{name or node.name}({text}){returns}"

@@ -46,7 +46,7 @@ class InstanceFactory:
 
         `placement`: what the backend has chosen, if it does.
         """
-        limit = asyncio.Semaphore(self._kernel.load_threads)
+        limit = asyncio.Semaphore(self._kernel.options.load_threads)
 
         async def make(slot: Slot) -> ModelInstance:
             async with limit:

@@ -12,6 +12,7 @@ from kernel.instances.turn import Turn
 from kernel.interfaces import Batcher, Host, Observer
 from kernel.models.cache_stage import ResponseCache
 from kernel.observability.request_log import RequestTracing
+from kernel.options import Options
 from kernel.scheduling.limited import Limits
 
 __all__ = ["Runtime"]
@@ -38,14 +39,16 @@ class Runtime(Host, Protocol):
     epoch_offset: float
     limits: Limits | None
     load_pool: ThreadPoolExecutor
-    load_threads: int
     mailbox: Mailbox
-    observers: tuple[Callable[[Any], Observer | None], ...]
     on_unload: Callable[[], None]
+    options: Options
     turn: Turn
 
     @property
     def gpus(self) -> tuple[int, ...]: ...
+
+    @property
+    def observers(self) -> tuple[Callable[[Any], Observer | None], ...]: ...
 
     @property
     def plugins(self) -> Batchers: ...

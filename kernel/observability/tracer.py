@@ -73,7 +73,7 @@ class Tracer:
 
     def __init__(self, kernel: TracedKernel, settings: TraceSettings) -> None:
         self._kernel = kernel
-        self._settings = settings
+        self.settings = settings
         self._sink: TraceSink | None = None
         self._id = 0
         self.clock: Callable[[], float] = kernel.clock
@@ -85,7 +85,7 @@ class Tracer:
 
     def start(self) -> None:
         """Be ready to trace. Raises ServingError when nobody here can do so in the mode that was asked for."""
-        kernel, options = self._kernel, self._settings.options
+        kernel, options = self._kernel, self.settings.options
         self.clock = kernel.clock
         if options.mode != TRITON:
             self._sink = kernel.plugins.trace_sink(kernel, options)
@@ -94,7 +94,7 @@ class Tracer:
                 raise ServingError(Code.UNSUPPORTED, words)
         elif options.file:
             self._sink = TraceFile(options.file)
-        elif self._settings.shown()["trace_level"] != ["OFF"]:
+        elif self.settings.shown()["trace_level"] != ["OFF"]:
             log.warning("nothing is traced: trace file name is not given (--trace-config triton,file=<path>)")
         self.refresh()
 
@@ -107,7 +107,7 @@ class Tracer:
 
     def of_model(self, name: str) -> RequestTracing | None:
         """Return what a model's `tracing` is to be."""
-        sampler = self._settings.sampler(name) if self._sink is not None else None
+        sampler = self.settings.sampler(name) if self._sink is not None else None
         tracing = None if sampler is None else Tracing(self, sampler)
         return tracing if not self._kernel.log_settings.options.verbose else RequestLog(tracing, self.clock)
 

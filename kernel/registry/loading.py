@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,25 +51,14 @@ class Loader:
     """Looks at, reads and makes the models of one kernel's repositories."""
 
     def __init__(
-        self,
-        kernel: Runtime,
-        repositories: Sequence[str | FileRepository],
-        *,
-        backends: Mapping[str, Backend],
-        auto_complete: bool,
-        config_name: str,
-        namespacing: bool = False,
-        retries: int = 0,
+        self, kernel: Runtime, repositories: Sequence[str | os.PathLike[str] | FileRepository], backends: Mapping[str, Backend]
     ) -> None:
-        """`namespacing`: as for Repositories. `retries`: how often a version that fails to come up is tried again."""
         self._kernel = kernel
-        found = [FileRepository(one) if isinstance(one, str) else one for one in repositories]
-        self.repositories = Repositories(found, namespacing=namespacing)
-        self._retries = retries
+        self._options = kernel.options
+        found = [one if isinstance(one, FileRepository) else FileRepository(one) for one in repositories]
+        self.repositories = Repositories(found, namespacing=kernel.options.namespacing)
         self._progress = Progress(lambda: kernel.loop, lambda: kernel.clock())
         self._backends = backends
-        self._auto_complete = auto_complete
-        self._config_name = config_name
         self.warming: set[Model] = set()  # what has been started and is warmed up
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -171,13 +161,13 @@ class Loader:
             read = read_config(
                 folder.path,
                 override=config,
-                auto_complete=self._auto_complete,
-                config_name=self._config_name,
+                auto_complete=self._options.auto_complete,
+                config_name=self._options.config_name,
                 backends=self._backends,
                 gpus=self._kernel.gpus,
                 cpu_backends=without_gpus(self._backends) if self._kernel.gpus else (),
                 model_name=bare_name(name) if self.repositories.namespacing else name,
-                partial=self._auto_complete,
+                partial=self._options.auto_complete,
                 rename=rename if self.repositories.namespacing else None,
             )
         except ConfigErrors as errors:
@@ -200,7 +190,7 @@ class Loader:
         A warm-up is outside of the limit: it may wait for other models that are still to be made.
         """
         with self._progress.loading(plan.config.name, number, plan.folder.path) as step:
-            for left in range(self._retries, -1, -1):
+            for left in range(self._options.load_retries, -1, -1):
                 made = await self._made(plan, number, limit, step)
                 if isinstance(made, Model):
                     self._progress.loaded(step)
@@ -236,7 +226,7 @@ class Loader:
         config, folder = plan.config, plan.folder.path
         backend = self.backend(config)
         placement = await self._placement(backend, config, folder, number)
-        if self._auto_complete:
+        if self._options.auto_complete:
             step.stage = "completes its config"
             config = await self.in_thread(backend.complete_config, config, folder, folder / str(number))
             returned(config, ModelConfig, f"complete_config of the backend of model '{plan.config.name}'", "a ModelConfig")
@@ -277,6 +267,13 @@ class Loader:
         """Nothing may begin to serve any more: what is warmed up is given up."""
         for model in self.warming:
             give_up(model.scheduler, ServingError(Code.UNAVAILABLE, "Server exiting"))
+
+    def close(self) -> None:
+        """No model is left: close the backends, each once, whatever names it has."""
+        for backend in {id(one): one for one in self._backends.values()}.values():
+            close = getattr(backend, "close", None)
+            if close is not None:
+                close()
 
     def backend(self, config: ModelConfig) -> Backend:
         """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from kernel.errors import Code, ServingError
-from kernel.interfaces import Backend
+from kernel.interfaces import Backend, Observer
 from kernel.models.model import Model
+from kernel.models.readiness import Readiness
 from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
@@ -37,43 +40,36 @@ class Registry:
     """What is loaded in one kernel. `catalog` says what that is."""
 
     def __init__(
-        self,
-        kernel: Runtime,
-        repositories: Sequence[str | FileRepository],
-        *,
-        backends: Mapping[str, Backend],
-        explicit: bool,
-        load_models: Sequence[str],
-        exit_on_error: bool,
-        auto_complete: bool,
-        config_name: str,
-        parallel: int,
-        namespacing: bool = False,
-        retries: int = 0,
+        self, kernel: Runtime, repositories: Sequence[str | os.PathLike[str] | FileRepository], backends: Mapping[str, Backend]
     ) -> None:
         self._kernel = kernel
-        self.loader = Loader(
-            kernel,
-            repositories,
-            backends=backends,
-            auto_complete=auto_complete,
-            config_name=config_name,
-            namespacing=namespacing,
-            retries=retries,
-        )
-        self.catalog = Catalog(kernel, namespacing=namespacing)
+        options = self._options = kernel.options
+        self.loader = Loader(kernel, repositories, backends)
+        self.catalog = Catalog(kernel, namespacing=options.namespacing)
         self._rollout = Rollout(kernel, self.catalog, self.loader)
-        self._reader = Reader(self.catalog, self.loader, brings_along=explicit, parallel=parallel)
+        self._reader = Reader(self.catalog, self.loader, brings_along=options.explicit, parallel=options.load_threads)
         self._claims = Claims()
         self.pending_loads = PendingLoads()
         self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
-        self._explicit = explicit
-        self._load_models = load_models
-        self._exit_on_error = exit_on_error
-        self._parallel = parallel
+        self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
+        self._readiness = Readiness()
+        self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
         catalog = self.catalog
         self.lookup, self.is_ready, self.ready_models = catalog.lookup, catalog.is_ready, catalog.ready_models
         self.statistics, self.all_well = catalog.statistics, catalog.all_well
+
+    def observe(self, ask: Callable[[Model], Observer | None]) -> None:
+        """Ask for an observer of each version that serves and, from now on, of each that is loaded."""
+        self.observers = (*self.observers, ask)
+        for model in self.ready_models():
+            model.find_observers()
+
+    def ask_ready(self, name: str, version: str, reply: Callable[[bool], None]) -> None:
+        """As `is_ready`, but a model that can say so itself is asked; `reply` is told, once, perhaps before this returns."""
+        if not self.is_ready(name, version):
+            reply(False)
+        else:
+            self._readiness.ask(self.lookup(name, version).scheduler.instances, reply)
 
     def index(self, ready: bool) -> list[ModelIndex]:
         self._check_usable()
@@ -86,7 +82,7 @@ class Registry:
         try:
             names = found = await self.loader.in_thread(self.loader.names)
         except ServingError as missing:
-            if self._exit_on_error:
+            if self._options.exit_on_error:
                 raise
             log.error("nothing is served, and the server is neither live nor ready: %s", missing.message)
             self.broken = missing
@@ -94,9 +90,9 @@ class Registry:
             return
         for words in await self.loader.in_thread(self.loader.strays):
             log.info("%s", words)
-        if self._explicit:
+        if self._options.explicit:
             await self.loader.in_thread(remove_left_behind)
-            names = {one for name in self._load_models for one in self.loader.repositories.meant_by(name)}
+            names = {one for name in self._options.load_models for one in self.loader.repositories.meant_by(name)}
             if "*" in names:
                 if len(names) > 1:
                     raise ServingError(
@@ -108,18 +104,29 @@ class Registry:
         for name, error in failures.items():
             self.catalog.entry(name)
             log.error("model '%s' failed to load: %s", name, error.message, extra=behind(error))
-        if failures and self._exit_on_error:
+        if failures and self._options.exit_on_error:
             hints = await self.loader.in_thread(self.loader.mistaken)
             raise StartFailed(failures, hints, set(names) > failures.keys()) from next(iter(failures.values()))
+
+    def follow(self, looking: Coroutine[Any, Any, None]) -> None:
+        """Have somebody look at the disk until the end is near."""
+        self._followers.append(asyncio.ensure_future(looking))
+
+    @property
+    def retiring(self) -> bool:
+        """Whether nothing begins to serve any more."""
+        return self._rollout.stopping
 
     def retire(self) -> None:
         """Nothing begins to serve any more; what serves goes on."""
         self._rollout.stopping = True
+        for follower in self._followers:
+            follower.cancel()
 
     async def stop(self, timeout: float) -> None:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
         catalog = self.catalog
-        self._rollout.stopping = True
+        self.retire()
         self.pending_loads.give_up()
         self.loader.stop()
         deadline = self._kernel.clock() + timeout
@@ -144,6 +151,7 @@ class Registry:
         catalog.clear()
         if catalog.background:
             await asyncio.wait(catalog.background, timeout=max(0.1, deadline - self._kernel.clock()))
+        self.loader.close()
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
@@ -237,7 +245,7 @@ class Registry:
         """
         catalog = self.catalog
         changed: set[str] = set()
-        limit = asyncio.Semaphore(self._parallel)
+        limit = asyncio.Semaphore(self._options.load_threads)
         planned = work.ensembles()
         follow = catalog.configs()
         ensembles = {**{name: config for name, config in follow.items() if config.is_ensemble}, **planned}
@@ -366,7 +374,7 @@ class Registry:
 
     def check_mode(self) -> None:
         """Raise ServingError where clients may not load and unload."""
-        if not self._explicit:
+        if not self._options.explicit:
             raise ServingError(
                 Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
             )

@@ -197,7 +197,7 @@ def test_a_failed_instance_leaves_no_share_behind(repo: OnnxRepo) -> None:
     async def main(kernel: Kernel) -> None:
         with pytest.raises(Exception, match="configuration expects datatype TYPE_FP16 for input 'X'"):
             await kernel.load("m")
-        backend: Any = kernel._backends["onnxruntime"]
+        backend: Any = kernel._registry.loader._backends["onnxruntime"]
         assert not backend._shared._entries
 
     repo.run(main, control_mode="explicit")

@@ -100,7 +100,7 @@ def test_who_is_moved_and_who_is_told(repo: Any, helpers: Any, caplog: pytest.Lo
             assert await helpers.ask(kernel, "asked", [0.0]) == of(kernel)
             for name in ("free", "asked"):
                 watchdog._note(Blocked(0.3, Sight(name, name, f"{name}_0_0", "model.py:9", __file__)))
-            assert kernel.must_isolate("free") == "kept the interpreter from everybody else for 300 ms at model.py:9"
+            assert kernel.conduct.must_isolate("free") == "kept the interpreter from everybody else for 300 ms at model.py:9"
         finally:
             watchdog.stop()
         assert [kernel.model(name).scheduler.statistics.held for name in ("free", "asked", "sequences")] == [1, 1, 1]
@@ -174,7 +174,7 @@ def test_a_model_that_leaves_threads_behind_gets_a_process(
             assert kernel.model(name).placement.where == "thread"
             await kernel.unload(name)
         async with asyncio.timeout(30):
-            while kernel.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
+            while kernel.conduct.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
         for name, where in (("clean", "thread"), ("m", "process")):
             await kernel.load(name)

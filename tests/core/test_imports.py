@@ -26,6 +26,7 @@ ROOMS = (
     "interfaces supplied",
     "instances",
     "observability",
+    "options",
     "scheduling",
     "models",
     "registry",

@@ -78,7 +78,7 @@ def test_contents(wheel: Path) -> None:
 def test_sdist(source: Path, tmp_path: Path) -> None:
     with tarfile.open(build(source, "build_sdist", tmp_path)) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "kernel/server.py", "plugins/kernel_http/__init__.py"} <= files
+    assert {"pyproject.toml", "LICENSE", "README.md", "kernel/server/kernel.py", "plugins/kernel_http/__init__.py"} <= files
     assert not any(name.endswith((".pyc", ".venv")) for name in files)
 
 

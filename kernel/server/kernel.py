@@ -1,13 +1,14 @@
-"""The façade: class Kernel. Submit, infer, stream, load, unload, ready; start-up and drain in their right order.
+"""class Kernel: submit, infer, stream, load, unload, ready; start-up and drain in their right order.
 
-Everything a front end, a model or an embedding app may do with the kernel is a method here. Nothing here decides: requests go
-to the model's scheduler, names to the registry.
+Everything a front end, a model or an embedding app may do with the kernel is a method here; how an app's arrays become requests
+calls.py says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import os
 import time
@@ -17,40 +18,41 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-from greenlet import getcurrent
-
-from kernel.config import TensorSpec
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
-from kernel.frontends.values import declared_tensor
 from kernel.instances.forking import FORKED, guard, put_away_loop
 from kernel.instances.gpus import usable_gpus
-from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import Worker
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.interfaces import Cache, Observer
 from kernel.models.cache_stage import ResponseCache
 from kernel.models.conduct import Conduct
 from kernel.models.model import Model
-from kernel.models.readiness import Readiness
 from kernel.observability.custom_metrics import CustomMetrics
 from kernel.observability.settings import LogSettings, TraceOptions, TraceSettings
 from kernel.observability.statistics import ModelStatistics
-from kernel.observability.tracer import APP, Tracer
+from kernel.observability.tracer import Tracer
+from kernel.options import Options
 from kernel.plugins import Plugins
 from kernel.registry.entries import Failure
 from kernel.registry.polling import Poller
 from kernel.registry.registry import LoadRequest, ModelIndex, Registry
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond, nobody
-from kernel.rules.rate_limiter import ResourceLimit
+from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.scheduling.inflight import InflightRequest, inflight
 from kernel.scheduling.limited import Limits
-from kernel.tensor import Tensor
+from kernel.server import waiting
+from kernel.server.calls import (
+    Collected,
+    NotStarted,
+    answered,
+    answered_elsewhere,
+    check_running,
+    make_request,
+    responses,
+)
 
 __all__ = ["Kernel"]
 
@@ -61,7 +63,6 @@ _ELSEWHERE = {
     "load": "asyncio.run_coroutine_threadsafe(kernel.load(...), kernel.loop).result()",
     "unload": "kernel.call_soon(kernel.unload, ...)",
 }
-_BLOCKS = "waiting here would block the event loop"
 
 
 class Kernel:
@@ -121,28 +122,16 @@ class Kernel:
         cache: Cache | tuple[str, Mapping[str, str]] | None = None,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        if control_mode not in ("none", "poll", "explicit"):
-            words = f"unknown model control mode '{control_mode}'; there are 'none', 'poll' and 'explicit'"
-            raise ServingError(Code.INVALID_ARG, words)
-        if poll_seconds < 0:
-            raise ServingError(Code.INVALID_ARG, f"poll_seconds is {poll_seconds}, wanted at least 0")
-        if load_models and control_mode != "explicit":
-            raise ServingError(
-                Code.INVALID_ARG, "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
-            )
-        if rate_limit not in ("off", "execution_count"):
-            raise ServingError(
-                Code.INVALID_ARG, f"unknown rate_limit '{rate_limit}'; there are 'off' and 'execution_count'"
-            )
-        #: Who may execute when, None where everybody may.
-        self.limits = Limits(_limits(rate_limit_resources)) if rate_limit == "execution_count" else None
-        self.control_mode = control_mode
-        self._poll_seconds = poll_seconds if control_mode == "poll" else 0.0
-        self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
-        self.drain_seconds = drain_seconds
-        self.strict_outputs = strict_outputs  # read when a model is loaded
-        self._gpus = None if gpus is None else tuple(gpus)
-        self._backend_config = backend_config or {}
+        self.options = Options(
+            control_mode=control_mode, load_models=tuple(load_models), poll_seconds=poll_seconds, exit_on_error=exit_on_error,
+            strict_readiness=strict_readiness, auto_complete=auto_complete, strict_outputs=strict_outputs,
+            config_name=config_name, load_threads=load_threads, load_retries=load_retries, namespacing=namespacing,
+            drain_seconds=drain_seconds, allow_client_shm=allow_client_shm, gpus=None if gpus is None else tuple(gpus),
+            rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
+        )  # fmt: skip
+        self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
+        resources = self.options.resource_limits()
+        self.limits = None if resources is None else Limits(resources)  # who may execute when; None where everybody may
         self.plugins = Plugins(plugins)
         if isinstance(cache, tuple):
             cache = self.plugins.cache(*cache)
@@ -151,50 +140,28 @@ class Kernel:
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
         self.mailbox: Mailbox
-        self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
-        self.must_isolate, self.must_leave_loop = self.conduct.must_isolate, self.conduct.must_leave_loop
-        self.note_stayed = self.conduct.stayed
-        self.custom_metrics = CustomMetrics()  # those that models make
-        self._readiness = Readiness()
-        self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
-        self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.turn: Turn
+        self.loop_thread = 0  # of the loop, by `threading.get_ident`
+        self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
+        self.custom_metrics = CustomMetrics()  # those that models make
+        self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.live = False
-        self.accepting = False
-        self.exiting = False  # requests are refused
-        self._stopped = False
+        self.exiting = False  # requests are refused; there is no way back
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
-        self.load_threads = load_threads  # models, and instances of each, that are made at a time
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
-        self.allow_client_shm = allow_client_shm
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
-        self.trace_settings = TraceSettings(self.is_model_ready, trace)
         self.log_settings = log_settings or LogSettings()
-        self.tracer = Tracer(self, self.trace_settings)
-        self._strict_readiness = strict_readiness
-        self.loop_thread = 0  # of the loop, by `threading.get_ident`
-        self._backends = self.plugins.backends(self)
-        _warn_of_strangers(self._backend_config, self._backends)
-        self._registry = Registry(
-            self,
-            [path if isinstance(path, FileRepository) else os.fspath(path) for path in repositories],
-            backends=self._backends,
-            explicit=control_mode == "explicit",
-            load_models=load_models,
-            exit_on_error=exit_on_error,
-            auto_complete=auto_complete,
-            config_name=config_name,
-            parallel=load_threads,
-            namespacing=namespacing,
-            retries=load_retries,
-        )
+        self.tracer = Tracer(self, TraceSettings(self.is_model_ready, trace))
+        backends = self.plugins.backends(self)
+        _warn_of_strangers(self.options.backend_config, backends)
+        self._registry = Registry(self, repositories, backends)
         self.find = self._registry.lookup  # as `model`, of a version that is a string
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not there: before `start` that is what belongs to the loop."""
         if name in ("loop", "mailbox", "turn"):
-            raise _NotStarted()
+            raise NotStarted()
         raise AttributeError(f"'Kernel' object has no attribute '{name}'", name=name, obj=self)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -206,20 +173,19 @@ class Kernel:
         left running then.
         """
         self.open()
-        loop = self.loop
         try:
             self.tracer.start()
             await self._registry.start()
         except BaseException:
             await self.stop(0.0)
             raise
-        self.live = self.accepting = self.broken is None
-        if self._poll_seconds and self.live:
-            self._followers.append(loop.create_task(Poller(self._registry, self._poll_seconds).run()))
+        self.live = self.broken is None
+        if self.live and self.options.polls:
+            self._registry.follow(Poller(self._registry, self.options.poll_seconds).run())
 
     def open(self) -> None:
         """Take the running loop, on which front ends can be made from now on. `start` does so, too."""
-        if self._stopped:
+        if self.exiting:
             raise ServingError(Code.UNAVAILABLE, "this Kernel has been stopped and can't start again; make a new one")
         if hasattr(self, "mailbox"):
             return
@@ -241,25 +207,15 @@ class Kernel:
 
     def retire(self) -> None:
         """The end is near: not ready from now on, and no model is loaded any more; requests are served until `stop`."""
-        self.accepting = False
         self._registry.retire()
-        for follower in self._followers:
-            follower.cancel()
 
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
-        self.accepting = False
-        self.exiting = self._stopped = True
+        self.exiting = True
         if not hasattr(self, "mailbox"):  # never started
             self.load_pool.shutdown(wait=False)
             return
-        for follower in self._followers:
-            follower.cancel()
-        await self._registry.stop(self.drain_seconds if timeout is None else timeout)
-        for backend in {id(one): one for one in self._backends.values()}.values():
-            close = getattr(backend, "close", None)
-            if close is not None:
-                close()
+        await self._registry.stop(self.options.drain_seconds if timeout is None else timeout)
         self.live = False
         self.mailbox.close()
         await self.tracer.close()
@@ -267,31 +223,10 @@ class Kernel:
 
     def forked(self) -> None:
         """In a child that model code has forked: whatever it asks of the kernel is refused at once, for nobody would answer."""
-        if self._stopped and not self.live:
-            return
-        put_away_loop(self.loop)
-        self.loop_thread = 0  # no thread of the child is the loop's
-        error = ServingError(Code.UNSUPPORTED, FORKED)
-
-        def find(name: str, version: str = "") -> Model:
-            raise error
-
-        def submit(request: InferenceRequest) -> None:
-            _refuse(request, error)
-
-        def wait(
-            request: InferenceRequest, batch: Batch | None = None, model: Model | None = None
-        ) -> InferenceResponse | None:
-            _refuse(request, error)
-            return InferenceResponse([], error=error, model_name=request.model_name, id=request.id)
-
-        def call_soon(callback: Callable[..., object], *args: Any) -> None:
-            if callback is not submit:
-                raise RuntimeError(FORKED)
-            callback(*args)
-
-        replaced = {"find": find, "submit": submit, "wait": wait, "call_soon": call_soon, "call_in_order": call_soon}
-        vars(self).update(replaced, submit_to=lambda model, request: submit(request))
+        if self.live or not self.exiting:
+            put_away_loop(self.loop)
+            self.loop_thread = 0  # no thread of the child is the loop's
+            vars(self).update(_refusing(ServingError(Code.UNSUPPORTED, FORKED)))
 
     def changed(self) -> None:
         """Another model serves some name: what was looked up before is stale."""
@@ -382,13 +317,8 @@ class Kernel:
         `index`: 0 for the request's first response. Times are seconds on the kernel's clock: when work on the response
         `started`, when its outputs were there and were written (0.0: it had none), when that `ended`.
         """
-        if error is None:
-            kind = "success" if output_started else "empty_response"
-        else:
-            kind = "cancel" if error.code is Code.CANCELLED else "fail"
         responded = request.model.scheduler.statistics.responded
-        times = started, output_started or ended, ended
-        self.call_in_order(responded, index, kind, *times)
+        self.call_in_order(responded, index, _kind(output_started, error), started, output_started or ended, ended)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Call `callback(*args)` on the loop. Any thread; many calls wake the loop once.
@@ -417,15 +347,7 @@ class Kernel:
         In a model's execution on the loop (placement `loop`) other work goes on meanwhile; on any other thread the thread
         waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
         """
-        if get_ident() != self.loop_thread:
-            call = BlockedCall(_nothing)
-            self.mailbox.post(step, lambda: call(None, True))
-            call.wait()
-            return
-        worker = getcurrent()
-        if type(worker) is not Worker or self.turn.plain:
-            raise RuntimeError(_BLOCKS)
-        worker.instance.wait(step)
+        waiting.wait_for(self, step)
 
     def wait(
         self, request: InferenceRequest, batch: Batch | None = None, model: Model | None = None
@@ -434,31 +356,7 @@ class Kernel:
 
         `batch`: the execution that can't go on meanwhile. `model`: where it has just been looked up.
         """
-        if batch is not None:
-            batch.blocked_on = request
-        try:
-            if get_ident() != self.loop_thread:
-                call = BlockedCall(request.respond)
-                request.respond = call
-                self.mailbox.post(self.submit, request)
-                call.wait()
-                return call.response
-            worker = getcurrent()
-            if type(worker) is not Worker or self.turn.plain:
-                raise RuntimeError(_BLOCKS)
-            waker = request.respond = _Waker(request.respond)
-            if self.mailbox.calls:
-                self.mailbox.post(self.submit, request)
-            elif model is None:
-                self.submit(request)
-            else:
-                self.submit_to(model, request)
-            if not waker.done:
-                worker.instance.wait(waker.wait)
-            return waker.response
-        finally:
-            if batch is not None:
-                batch.blocked_on = None
+        return waiting.wait(self, request, batch, model)
 
     def infer(
         self,
@@ -484,18 +382,12 @@ class Kernel:
         for decoupled models that don't give exactly one response (use `stream`). May be called where another loop runs, whose
         future it is then; threads without a loop have `infer_threadsafe`.
         """
-        collected = _Collected(model)
-        request = self._request(
-            model, inputs, collected, version, outputs, timeout,
+        collected = Collected(model)
+        request = make_request(
+            self, model, inputs, collected, version, outputs, timeout,
             id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
         )  # fmt: skip
-        if get_ident() != self.loop_thread:
-            return self._for_other_loop(collected, request)
-        future = collected.future = self.loop.create_future()
-        self.submit(request)
-        if not future.done():
-            future.add_done_callback(lambda done: self.cancel(request) if done.cancelled() else None)
-        return future
+        return answered(self, request, collected)
 
     def infer_threadsafe(
         self,
@@ -515,41 +407,14 @@ class Kernel:
 
         Cancelling the future cancels the request. On the loop's own thread `result()` would wait for ever; use `infer` there.
         """
-        collected = _Collected(model)
-        request = self._request(
-            model, inputs, collected, version, outputs, timeout,
+        collected = Collected(model)
+        request = make_request(
+            self, model, inputs, collected, version, outputs, timeout,
             id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
         )  # fmt: skip
-        return self._post(collected, request)
+        return answered_elsewhere(self, request, collected)
 
-    def _post(self, collected: _Collected, request: InferenceRequest) -> concurrent.futures.Future[InferenceResponse]:
-        """Submit a request from another thread."""
-        future: concurrent.futures.Future[InferenceResponse] = concurrent.futures.Future()
-        collected.future = future
-
-        def give_up(done: concurrent.futures.Future[InferenceResponse]) -> None:
-            if done.cancelled() and not self.mailbox.closed:
-                self.mailbox.post(self.cancel, request)
-
-        try:
-            self.mailbox.post(self.submit, request)
-        except RuntimeError:
-            raise _stopped() from None
-        future.add_done_callback(give_up)
-        return future
-
-    def _for_other_loop(self, collected: _Collected, request: InferenceRequest) -> asyncio.Future[InferenceResponse]:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise ServingError(
-                Code.UNSUPPORTED,
-                "Kernel.infer was called on a thread without a running event loop, and not on the one of the kernel's loop; "
-                f"there it is kernel.infer_threadsafe('{request.model_name}', ...).result()",
-            ) from None
-        return asyncio.wrap_future(self._post(collected, request), loop=loop)
-
-    async def stream(
+    def stream(
         self,
         model: str,
         inputs: Mapping[str, Any],
@@ -568,97 +433,14 @@ class Kernel:
         Raises ServingError at the place of an error response. Leaving the iteration cancels the request. May be iterated where
         another loop runs than the kernel's.
         """
-        queue: asyncio.Queue[tuple[InferenceResponse | None, bool]] = asyncio.Queue()
-        loop = None if get_ident() == self.loop_thread else asyncio.get_running_loop()
 
-        def respond(response: InferenceResponse | None, final: bool) -> None:
-            if loop is None:
-                queue.put_nowait((response, final))
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(queue.put_nowait, (response, final))
+        def make(respond: Respond) -> InferenceRequest:
+            return make_request(
+                self, model, inputs, respond, version, outputs, timeout,
+                id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
+            )  # fmt: skip
 
-        request = self._request(
-            model, inputs, respond, version, outputs, timeout,
-            id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
-        )  # fmt: skip
-        if loop is None:
-            self.submit(request)
-        else:
-            self._post_plain(self.submit, request)
-        try:
-            final = False
-            while not final:
-                response, final = await queue.get()
-                if response is not None:
-                    if response.error is not None:
-                        raise response.error
-                    yield response
-        finally:
-            if loop is None:
-                self.cancel(request)
-            elif not self.mailbox.closed:
-                self._post_plain(self.cancel, request)
-
-    def _post_plain(self, call: Callable[[InferenceRequest], None], request: InferenceRequest) -> None:
-        try:
-            self.mailbox.post(call, request)
-        except RuntimeError:
-            raise _stopped() from None
-
-    def _request(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        respond: Respond,
-        version: int | str,
-        outputs: Sequence[str] | None,
-        timeout: float | None,
-        **fields: Any,
-    ) -> InferenceRequest:
-        if not self.live:
-            self._check_running()
-        return InferenceRequest(
-            model,
-            self._tensors(model, str(version), inputs),
-            respond,
-            model_version=str(version),
-            requested_outputs=outputs,
-            deadline=None if timeout is None else self.clock() + timeout,
-            trace=APP if self.tracer.active else None,
-            **fields,
-        )
-
-    def _check_running(self) -> None:
-        """Raise ServingError where the kernel has not been started, or has come to its end."""
-        if not hasattr(self, "mailbox"):
-            raise _stopped() if self._stopped else _NotStarted()
-        if self.mailbox.closed:
-            raise _stopped()
-
-    def _tensors(self, model: str, version: str, inputs: Any) -> dict[str, Tensor]:
-        """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
-        if not isinstance(inputs, Mapping):
-            words = f"the inputs for model '{model}' are a {type(inputs).__name__}, wanted a mapping of names to values"
-            raise ServingError(Code.INVALID_ARG, words)
-        specs: Mapping[str, TensorSpec] | None = None
-        tensors = {}
-        for name, value in inputs.items():
-            datatype = None
-            if not isinstance(value, np.ndarray) or value.dtype == np.float64:
-                if specs is None:
-                    specs = self._input_specs(model, version)
-                datatype = specs[name].datatype if name in specs else None
-            try:
-                tensors[name] = declared_tensor(name, value, datatype, f"model '{model}'")
-            except ValueError as error:
-                raise ServingError(Code.INVALID_ARG, f"input {error}") from None
-        return tensors
-
-    def _input_specs(self, model: str, version: str) -> Mapping[str, TensorSpec]:
-        try:
-            return self.find(model, version).input_specs
-        except ServingError:
-            return {}  # the request will be told so
+        return responses(self, make)
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -679,7 +461,12 @@ class Kernel:
 
     def is_ready(self) -> bool:
         """Whether the server may be sent requests (contract: lifecycle, section 7)."""
-        return self.accepting and (not self._strict_readiness or self._registry.all_well())
+        return self.accepting and (not self.options.strict_readiness or self._registry.all_well())
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the server has started, and its end is not near."""
+        return self.live and not self.exiting and not self._registry.retiring
 
     def is_model_ready(self, name: str, version: int | str = "") -> bool:
         """Whether the version (by default any) is READY. Raises ServingError for what is no version number."""
@@ -692,10 +479,7 @@ class Kernel:
 
         Perhaps before this returns. On the loop. Raises ServingError for what is no version number.
         """
-        if not self.is_model_ready(name, version):
-            reply(False)
-        else:
-            self._readiness.ask(self.model(name, version).scheduler.instances, reply)
+        self._registry.ask_ready(name, str(version), reply)
 
     async def load(
         self,
@@ -713,7 +497,7 @@ class Kernel:
         turns; a model that loads another one while it is itself being loaded gives its name as `within`, and is refused what
         it could only wait for in vain. On the loop.
         """
-        self._check_loads("load")
+        _check_loads(self, "load")
         await self._registry.load(name, LoadRequest(config, files), within)
 
     def unload(self, name: str, *, dependents: bool = False) -> Awaitable[None]:
@@ -722,20 +506,8 @@ class Kernel:
         `dependents`: also the models that were only loaded for it. What is returned may be awaited, until the model has been
         finalized. Raises ServingError when the control mode is not explicit. On the loop.
         """
-        self._check_loads("unload")
+        _check_loads(self, "unload")
         return _Unloading(self._registry, name, self._registry.unload(name, dependents=dependents))
-
-    def _check_loads(self, what: str) -> None:
-        """Raise where models can't be loaded and unloaded, with what an app is to do about it."""
-        self._check_running()
-        if get_ident() != self.loop_thread:
-            words = f"Kernel.{what} was called on another thread than the one of the kernel's loop"
-            raise ServingError(Code.UNSUPPORTED, f"{words}; there it is {_ELSEWHERE[what]}")
-        try:
-            self._registry.check_mode()
-        except ServingError as error:
-            error.add_note(f"This Kernel has control_mode='{self.control_mode}'; one that may {what} is made by {_EXPLICIT}.")
-            raise
 
     def watch(self, report: Callable[[Reload], None] = log_reload, seconds: float = WATCH_SECONDS) -> None:
         """Reload models as soon as their files are saved, from now on, in any control mode; for development.
@@ -746,19 +518,22 @@ class Kernel:
         if not self.live:
             words = "the kernel has not been started, or has been stopped: it has no models to watch"
             raise ServingError(Code.UNAVAILABLE, words)
-        watcher = Watcher(self._registry, report, seconds, all_models=self.control_mode == "none")
-        self._followers.append(self.loop.create_task(watcher.run()))
+        watcher = Watcher(self._registry, report, seconds, all_models=self.options.control_mode == "none")
+        self._registry.follow(watcher.run())
 
-    @property
+    @functools.cached_property
     def gpus(self) -> tuple[int, ...]:
         """Ids of the GPUs that instances may use. Asked of the driver once, by the first model that is read. Any thread."""
-        if self._gpus is None:
-            self._gpus = usable_gpus()
-        return self._gpus
+        return usable_gpus() if self.options.gpus is None else tuple(self.options.gpus)
+
+    @property
+    def trace_settings(self) -> TraceSettings:
+        """What is traced, for all models and for each."""
+        return self.tracer.settings
 
     def backend_settings(self, name: str) -> dict[str, str]:
         """Return what a backend was told at start: what all of them are, and what it is itself."""
-        return {**self._backend_config.get("", {}), **self._backend_config.get(name, {})}
+        return self.options.backend_settings(name)
 
     def index(self, ready: bool = False) -> list[ModelIndex]:
         """Return what is in the repositories and in what state, by name and version; `ready`: only what is READY."""
@@ -773,9 +548,12 @@ class Kernel:
 
         `ask(model)` returns one, or None; it is called before the version is READY, and must not raise.
         """
-        self.observers = (*self.observers, ask)
-        for model in self.models():
-            model.find_observers()
+        self._registry.observe(ask)
+
+    @property
+    def observers(self) -> tuple[Callable[[Model], Observer | None], ...]:
+        """Those whom each version that is loaded asks for an observer."""
+        return self._registry.observers
 
     def inflight(self) -> list[InflightRequest]:
         """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
@@ -788,11 +566,18 @@ class Kernel:
         return self._registry.statistics(name, str(version))
 
 
-def _limits(texts: Sequence[str]) -> list[ResourceLimit]:
+def _check_loads(kernel: Kernel, what: str) -> None:
+    """Raise where models can't be loaded and unloaded, with what an app is to do about it."""
+    check_running(kernel)
+    if get_ident() != kernel.loop_thread:
+        words = f"Kernel.{what} was called on another thread than the one of the kernel's loop"
+        raise ServingError(Code.UNSUPPORTED, f"{words}; there it is {_ELSEWHERE[what]}")
     try:
-        return [ResourceLimit.parse(text) for text in texts]
-    except ValueError as error:
-        raise ServingError(Code.INVALID_ARG, f"rate_limit_resources: {error}") from None
+        kernel._registry.check_mode()
+    except ServingError as error:
+        mode = kernel.options.control_mode
+        error.add_note(f"This Kernel has control_mode='{mode}'; one that may {what} is made by {_EXPLICIT}.")
+        raise
 
 
 def _warn_of_strangers(settings: Mapping[str, object], known: Mapping[str, object]) -> None:
@@ -802,39 +587,42 @@ def _warn_of_strangers(settings: Mapping[str, object], known: Mapping[str, objec
         log.warning("%s; there are %s", words + did_you_mean(name, known), sorted(known))
 
 
+def _kind(output_started: float, error: ServingError | None) -> str:
+    """Return what the statistics call a response."""
+    if error is None:
+        return "success" if output_started else "empty_response"
+    return "cancel" if error.code is Code.CANCELLED else "fail"
+
+
 def _refuse(request: InferenceRequest, error: ServingError) -> None:
     request.state = RequestState.RELEASED
     request.error = error
     request.respond(InferenceResponse([], error=error, model_name=request.model_name, id=request.id), True)
 
 
-class _Waker:
-    """The continuation of a request that an execution on the loop waits for, if it is not answered at once."""
+def _refusing(error: ServingError) -> dict[str, Callable[..., Any]]:
+    """Return what stands in the places of a kernel's methods where nobody answers any more."""
 
-    __slots__ = ("_respond", "_wake", "done", "response")
+    def find(name: str, version: str = "") -> Model:
+        raise error
 
-    def __init__(self, respond: Respond) -> None:
-        self._respond = None if respond is nobody else respond
-        self.response: InferenceResponse | None = None  # the first one
-        self._wake: Callable[[], None] | None = None
-        self.done = False
+    def submit(request: InferenceRequest) -> None:
+        _refuse(request, error)
 
-    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
-        if self.response is None:
-            self.response = response
-        if self._respond is not None:
-            self._respond(response, final)
-        if final:
-            self.done = True
-            if self._wake is not None:
-                self._wake()
+    def submit_to(model: Model, request: InferenceRequest) -> None:
+        _refuse(request, error)
 
-    def wait(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def wait(request: InferenceRequest, batch: Batch | None = None, model: Model | None = None) -> InferenceResponse | None:
+        _refuse(request, error)
+        return InferenceResponse([], error=error, model_name=request.model_name, id=request.id)
 
+    def call_soon(callback: Callable[..., object], *args: Any) -> None:
+        if callback is not submit:
+            raise RuntimeError(error.message)
+        callback(*args)
 
-def _nothing(response: InferenceResponse | None, final: bool) -> None:
-    """What a thread collects that only waits to be woken."""
+    methods = (find, submit, submit_to, wait, call_soon)
+    return {**{method.__name__: method for method in methods}, "call_in_order": call_soon}
 
 
 class _Unloading:
@@ -849,47 +637,3 @@ class _Unloading:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._registry.unloaded(self._name, self._turn).__await__()
-
-
-class _Collected:
-    """The continuation of a request whose one response is wanted as a future. `future`: of asyncio, or of another thread."""
-
-    __slots__ = ("_model", "_responses", "future")
-
-    def __init__(self, model: str) -> None:
-        self.future: asyncio.Future[InferenceResponse] | concurrent.futures.Future[InferenceResponse]
-        self._model = model
-        self._responses: list[InferenceResponse] = []
-
-    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
-        responses = self._responses
-        if response is not None and (response.error is not None or response.outputs or not final or not responses):
-            responses.append(response)
-        if final:
-            self._settle()
-
-    def _settle(self) -> None:
-        future, responses = self.future, self._responses
-        if isinstance(future, concurrent.futures.Future):
-            if not future.set_running_or_notify_cancel():
-                return
-        elif future.done():
-            return
-        error = next((response.error for response in responses if response.error is not None), None)
-        if len(responses) == 1 and error is None:
-            future.set_result(responses[0])
-            return
-        words = f"model '{self._model}' gave {len(responses)} responses where exactly one was wanted; use stream()"
-        future.set_exception(error or ServingError(Code.UNSUPPORTED, words))
-
-
-class _NotStarted(ServingError, AttributeError):
-    """Also an AttributeError, since it stands for what is not there yet."""
-
-    def __init__(self) -> None:
-        words = "this Kernel has not been started: use it in `async with Kernel(...) as kernel:`, or await kernel.start() first"
-        super().__init__(Code.UNAVAILABLE, words)
-
-
-def _stopped() -> ServingError:
-    return ServingError(Code.UNAVAILABLE, "this Kernel has been stopped and serves nothing any more; make a new one")

@@ -1,0 +1,76 @@
+"""What a kernel is told when it is made: one frozen record, checked once, which nobody changes afterwards.
+
+Plain values alone. What a kernel is made of besides (plugins, a cache, a log) are arguments of class Kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernel.errors import Code, ServingError
+from kernel.rules.rate_limiter import ResourceLimit
+
+__all__ = ["Options"]
+
+_MODES = ("none", "poll", "explicit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """As class Kernel says of its arguments of the same names. Raises ServingError for what makes no sense."""
+
+    control_mode: str = "none"
+    load_models: Sequence[str] = ()
+    poll_seconds: float = 15.0
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    auto_complete: bool = True
+    strict_outputs: bool = False
+    config_name: str = ""
+    load_threads: int = 4  # models, and instances of each, that are made at a time
+    load_retries: int = 0
+    namespacing: bool = False
+    drain_seconds: float = 30.0
+    allow_client_shm: bool = True
+    gpus: Sequence[int] | None = None
+    rate_limit: str = "off"
+    rate_limit_resources: Sequence[str] = ()
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.control_mode not in _MODES:
+            raise _wrong(f"unknown model control mode '{self.control_mode}'; there are 'none', 'poll' and 'explicit'")
+        if self.poll_seconds < 0:
+            raise _wrong(f"poll_seconds is {self.poll_seconds}, wanted at least 0")
+        if self.load_models and not self.explicit:
+            raise _wrong("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+        if self.rate_limit not in ("off", "execution_count"):
+            raise _wrong(f"unknown rate_limit '{self.rate_limit}'; there are 'off' and 'execution_count'")
+
+    @property
+    def explicit(self) -> bool:
+        """Whether models are loaded and unloaded by whoever asks, and none by itself."""
+        return self.control_mode == "explicit"
+
+    @property
+    def polls(self) -> bool:
+        """Whether the repositories are followed."""
+        return self.control_mode == "poll" and self.poll_seconds > 0
+
+    def resource_limits(self) -> list[ResourceLimit] | None:
+        """Return how much there is of what instances need, None where that limits nobody. Raises ServingError."""
+        if self.rate_limit == "off":
+            return None
+        try:
+            return [ResourceLimit.parse(text) for text in self.rate_limit_resources]
+        except ValueError as error:
+            raise _wrong(f"rate_limit_resources: {error}") from None
+
+    def backend_settings(self, name: str) -> dict[str, str]:
+        """Return what a backend is told: what all of them are, and what it is itself."""
+        return {**self.backend_config.get("", {}), **self.backend_config.get(name, {})}
+
+
+def _wrong(message: str) -> ServingError:
+    return ServingError(Code.INVALID_ARG, message)

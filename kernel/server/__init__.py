@@ -1,0 +1,10 @@
+"""The façade: what a front end, a model or an embedding app may do with the kernel, and its start and end in their right order.
+
+Nothing here decides: requests go to the model's scheduler, names to the registry.
+"""
+
+from __future__ import annotations
+
+from kernel.server.kernel import Kernel
+
+__all__ = ["Kernel"]
