@@ -138,6 +138,19 @@ class TritonPythonModel:
 """
 
 
+#: Where the model comes from, or what it executes with, when the class alone does not say it.
+MADE = {
+    "a function that makes the model": GOOD.replace(
+        b"class TritonPythonModel:", b"def TritonPythonModel():\n    return M()\n\n\nclass M:"
+    )
+    % 7,
+    "an execute that initialize sets": GOOD.replace(
+        b"    def execute(self,", b"    def initialize(self, args):\n        self.execute = self.run\n\n    def run(self,"
+    )
+    % 8,
+}
+
+
 def of_all(size: int) -> str:
     return json.dumps({**json.loads(STRICT % size), "version_policy": {"all": {}}})
 
@@ -151,6 +164,9 @@ def loads() -> Iterator[Case]:
         parameters = {"config": STRICT % (20 + len(name)), path: file(TWICE)}
         yield load(f"load of a file with {name}", "filed", parameters)
         yield infer(f"infer after a file with {name}", "filed", [tensor("X", "FP32", [1, 2], [1, 2])])
+    for size, (what, code) in enumerate(MADE.items(), 50):
+        yield load(f"load of {what}", "filed", {"config": STRICT % size, "file:/1/model.py": file(code)})
+        yield infer(f"infer after {what}", "filed", [tensor("X", "FP32", [1, 2], [1, 2])])
     for name in ("...", "model..1", "..."):
         yield post(f"load of the name {name}", f"/v2/repository/models/{name}/load", {}, settle=True)
     yield load(
