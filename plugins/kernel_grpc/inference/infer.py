@@ -53,7 +53,7 @@ class Inference:
         """Handle a call of ModelInfer."""
         try:
             request, recipe, _ = self.read(message, call.forwarded, False)
-            request.respond = (WorkedAnswer if recipe.works else Answer)(call, recipe)
+            request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
         except ServingError as error:
             call.fail(error)
             return
@@ -239,11 +239,11 @@ class WorkedAnswer(Answer):
 
     __slots__ = ("recipe", "sinks")
 
-    def __init__(self, call: Call, recipe: Recipe) -> None:
+    def __init__(self, call: Call, recipe: Recipe, kernel: Kernel) -> None:
         """Raises ServingError where an output has nowhere to go."""
         super().__init__(call, recipe)
         self.recipe = recipe
-        self.sinks = opened(recipe)
+        self.sinks = opened(recipe, kernel)
 
     def encoded(self, response: InferenceResponse) -> Any:
         return encode(response, self.replies, finished_response(response, self.recipe, self.sinks))

@@ -11,7 +11,7 @@ from kernel_grpc.inference.encode import data_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kernel import Model
+    from kernel import Kernel, Model
     from kernel_grpc.inference.recipe import Recipe
 
 __all__ = ["failed", "finished_response", "no_response", "opened"]
@@ -19,12 +19,12 @@ __all__ = ["failed", "finished_response", "no_response", "opened"]
 log = logging.getLogger(__name__)
 
 
-def opened(recipe: Recipe) -> dict[str, Span]:
+def opened(recipe: Recipe, kernel: Kernel) -> dict[str, Span]:
     """Return where in shared memory the outputs of one request go, whatever becomes of the regions meanwhile.
 
     To be called before its model runs. Raises ServingError.
     """
-    span_of = recipe.model.kernel.shared_memory.span
+    span_of = kernel.shared_memory.span
     return {name: span_of(*region) for name, region in recipe.sinks.items()}
 
 

@@ -62,7 +62,7 @@ class Recipe:
         """Keep what was read and what the model's check said of it."""
         model = reader.model
         self.model = model
-        self.generation = model.kernel.generation  # when the names of the request were last known to mean this model
+        self.generation = reader.kernel.generation  # when the names of the request were last known to mean this model
         self.decoupled = model.decoupled
         self.name = request.model_name
         self.version = request.model_version

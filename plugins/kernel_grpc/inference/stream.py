@@ -175,7 +175,7 @@ class StreamAnswer:
         self.stream: InferStream | None = stream
         self.request = request
         self.recipe = recipe
-        self.sinks = opened(recipe) if recipe is not None and recipe.sinks else {}
+        self.sinks = opened(recipe, stream.inference.kernel) if recipe is not None and recipe.sinks else {}
         self.empty_final = empty_final
         self.in_order = recipe is None or not recipe.decoupled
         self.payload: Any = None

@@ -1,1 +1,1 @@
-"""gRPC on HTTP/2, for whatever services: connections on the loop, calls, deadlines, status. Knows no inference."""
+"""gRPC on HTTP/2, for whatever services: connections on the loop, calls, deadlines, status. Knows no tensors, no models."""

@@ -15,23 +15,18 @@ from kernel import Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 
-__all__ = ["INFERENCE", "parsed", "unary"]
-
-#: The service that all of Triton's RPCs belong to.
-INFERENCE = "inference.GRPCInferenceService"
+__all__ = ["parsed", "unary"]
 
 Request = TypeVar("Request", bound=Message)
 
 
 def unary(
-    name: str,
+    path: str,
     category: str,
     request_type: type[Request],
     operation: Callable[[Request], Message],
-    *,
-    service: str = INFERENCE,
 ) -> Method:
-    """Return the method `name` of `service`, whose response `operation` makes at once.
+    """Return the method at `path`, whose response `operation` makes at once.
 
     `category`: what it counts as for restricted protocols, "" where it can't be restricted.
     """
@@ -44,7 +39,7 @@ def unary(
         else:
             call.reply(response.SerializeToString())
 
-    return Method(path=f"/{service}/{name}", category=category, streaming=False, handler=handler)
+    return Method(path=path, category=category, streaming=False, handler=handler)
 
 
 def parsed(request_type: type[Request], data: Any) -> Request:

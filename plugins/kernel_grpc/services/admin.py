@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from kernel import EXTENSIONS, Code, Duration, ServingError, __version__, model_metadata
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.unary import INFERENCE, parsed, unary
+from kernel_grpc.rpc.unary import parsed, unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_grpc.services import repository, settings, shared_memory
+from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
     from kernel import Kernel, ModelStatistics
@@ -44,13 +45,13 @@ class Admin:
 
     def methods(self) -> list[Method]:
         return [
-            unary("ServerLive", "health", pb.ServerLiveRequest, self.live),
-            unary("ServerReady", "health", pb.ServerReadyRequest, self.ready),
-            unary("ServerMetadata", "metadata", pb.ServerMetadataRequest, self.server_metadata),
-            Method(path=f"/{INFERENCE}/ModelReady", category="health", streaming=False, handler=self.model_ready),
-            unary("ModelMetadata", "metadata", pb.ModelMetadataRequest, self.model_metadata),
-            unary("ModelConfig", "model-config", pb.ModelConfigRequest, self.model_config),
-            unary("ModelStatistics", "statistics", pb.ModelStatisticsRequest, self.statistics),
+            unary(triton("ServerLive"), "health", pb.ServerLiveRequest, self.live),
+            unary(triton("ServerReady"), "health", pb.ServerReadyRequest, self.ready),
+            unary(triton("ServerMetadata"), "metadata", pb.ServerMetadataRequest, self.server_metadata),
+            Method(path=triton("ModelReady"), category="health", streaming=False, handler=self.model_ready),
+            unary(triton("ModelMetadata"), "metadata", pb.ModelMetadataRequest, self.model_metadata),
+            unary(triton("ModelConfig"), "model-config", pb.ModelConfigRequest, self.model_config),
+            unary(triton("ModelStatistics"), "statistics", pb.ModelStatisticsRequest, self.statistics),
         ]
 
     # --- the server

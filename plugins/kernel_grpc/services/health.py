@@ -35,7 +35,7 @@ def methods(kernel: Kernel) -> list[Method]:
     """Return the methods of the health service."""
     health = Health(kernel)
     return [
-        unary("Check", CATEGORY, pb.HealthCheckRequest, health.check, service=SERVICE),
+        unary(f"/{SERVICE}/Check", CATEGORY, pb.HealthCheckRequest, health.check),
         Method(path=f"/{SERVICE}/Watch", category=CATEGORY, streaming=True, handler=lambda call: Watch(health, call)),
     ]
 

@@ -9,8 +9,8 @@ from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.stream import InferStream
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.unary import INFERENCE
 from kernel_grpc.services import admin, health, reflection
+from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -36,6 +36,6 @@ def inference_methods(kernel: Kernel) -> list[Method]:
         return InferStream(inference, call)
 
     return [
-        Method(path=f"/{INFERENCE}/ModelInfer", category="inference", streaming=False, handler=inference.infer),
-        Method(path=f"/{INFERENCE}/ModelStreamInfer", category="inference", streaming=True, handler=open_stream),
+        Method(path=triton("ModelInfer"), category="inference", streaming=False, handler=inference.infer),
+        Method(path=triton("ModelStreamInfer"), category="inference", streaming=True, handler=open_stream),
     ]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kernel import Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.unary import INFERENCE, parsed, unary
+from kernel_grpc.rpc.unary import parsed, unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -32,9 +33,9 @@ def methods(kernel: Kernel) -> list[Method]:
     """Return the methods of the service that concern the repository."""
     repository = Repository(kernel)
     return [
-        unary("RepositoryIndex", CATEGORY, pb.RepositoryIndexRequest, repository.index),
-        unary("RepositoryModelUnload", CATEGORY, pb.RepositoryModelUnloadRequest, repository.unload),
-        Method(path=f"/{INFERENCE}/RepositoryModelLoad", category=CATEGORY, streaming=False, handler=repository.load),
+        unary(triton("RepositoryIndex"), CATEGORY, pb.RepositoryIndexRequest, repository.index),
+        unary(triton("RepositoryModelUnload"), CATEGORY, pb.RepositoryModelUnloadRequest, repository.unload),
+        Method(path=triton("RepositoryModelLoad"), category=CATEGORY, streaming=False, handler=repository.load),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernel import LOG_FORMATS, Code, ServingError
 from kernel_grpc.rpc.unary import unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -35,8 +36,8 @@ def methods(kernel: Kernel) -> list[Method]:
     """Return the methods of the service that concern tracing and the log."""
     settings = Settings(kernel)
     return [
-        unary("TraceSetting", "trace", pb.TraceSettingRequest, settings.trace),
-        unary("LogSettings", "logging", pb.LogSettingsRequest, settings.log),
+        unary(triton("TraceSetting"), "trace", pb.TraceSettingRequest, settings.trace),
+        unary(triton("LogSettings"), "logging", pb.LogSettingsRequest, settings.log),
     ]
 
 

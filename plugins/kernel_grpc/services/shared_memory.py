@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kernel_grpc.rpc.unary import unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -24,12 +25,12 @@ def methods(kernel: Kernel) -> list[Method]:
     """Return the methods of the service that concern shared memory."""
     regions = Regions(kernel)
     return [
-        unary("SystemSharedMemoryStatus", CATEGORY, pb.SystemSharedMemoryStatusRequest, regions.status),
-        unary("SystemSharedMemoryRegister", CATEGORY, pb.SystemSharedMemoryRegisterRequest, regions.register),
-        unary("SystemSharedMemoryUnregister", CATEGORY, pb.SystemSharedMemoryUnregisterRequest, regions.unregister),
-        unary("CudaSharedMemoryStatus", CATEGORY, pb.CudaSharedMemoryStatusRequest, regions.cuda_status),
-        unary("CudaSharedMemoryRegister", CATEGORY, pb.CudaSharedMemoryRegisterRequest, regions.cuda_register),
-        unary("CudaSharedMemoryUnregister", CATEGORY, pb.CudaSharedMemoryUnregisterRequest, regions.cuda_unregister),
+        unary(triton("SystemSharedMemoryStatus"), CATEGORY, pb.SystemSharedMemoryStatusRequest, regions.status),
+        unary(triton("SystemSharedMemoryRegister"), CATEGORY, pb.SystemSharedMemoryRegisterRequest, regions.register),
+        unary(triton("SystemSharedMemoryUnregister"), CATEGORY, pb.SystemSharedMemoryUnregisterRequest, regions.unregister),
+        unary(triton("CudaSharedMemoryStatus"), CATEGORY, pb.CudaSharedMemoryStatusRequest, regions.cuda_status),
+        unary(triton("CudaSharedMemoryRegister"), CATEGORY, pb.CudaSharedMemoryRegisterRequest, regions.cuda_register),
+        unary(triton("CudaSharedMemoryUnregister"), CATEGORY, pb.CudaSharedMemoryUnregisterRequest, regions.cuda_unregister),
     ]
 
 
