@@ -1,9 +1,9 @@
 """Make docs/reference.md of the public names of `kernel` and their docstrings: `python3 dev.py reference` (`--check`: compare).
 
 Reads the sources and imports nothing of them. The groups are those of `__all__` in kernel/__init__.py, each with the comment
-above it. Two sentences of a class's docstring are heeded: "Made by …" says that nobody else calls its constructor, which is then
-not shown, and "The core's own: `a`, `b`." which methods are for nobody else. `problems` says which names lack what a reader
-needs; a test holds that there are none.
+above it, and at the end the names of kernel.testing. Two sentences of a class's docstring are heeded: "Made by …" says that
+nobody else calls its constructor, which is then not shown, and "The core's own: `a`, `b`." which methods are for nobody else.
+`problems` says which names lack what a reader needs; a test holds that there are none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -31,17 +31,21 @@ the kernel's clock (`Kernel.clock`), which is that of the event loop. For tests 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+#: Bases that say nothing to a reader, or are said otherwise.
+BASES = ("Protocol", "enum.Enum", "enum.IntEnum", "Generic[C]", "Session")
+
 #: The sentence of a docstring that names what is for nobody else.
 OWN = re.compile(r"\n*The core's own: ([^.]*)\.")
 
 
 @dataclass
 class Group:
-    """Public names and who needs them: `title`, and a sentence about it."""
+    """Public names of a module and who needs them: `title`, and a sentence about it."""
 
     title: str
     about: str
-    names: list[str] = field(default_factory=list)
+    names: list[str]
+    module: str = "kernel"
 
 
 @dataclass
@@ -93,7 +97,16 @@ def groups() -> list[Group]:
     return found
 
 
-def find(name: str, module: str = "kernel") -> Found | None:
+def testing() -> Group:
+    """Return the names of kernel.testing."""
+    source = source_of("kernel.testing")
+    assert source is not None
+    given = {ast.unparse(one.targets[0]): one.value for one in source.tree.body if isinstance(one, ast.Assign)}
+    every = given["__all__"]
+    return Group("Tests of models", doc(source.tree), ast.literal_eval(every), "kernel.testing")
+
+
+def find(name: str, module: str) -> Found | None:
     """Return where a name that can be imported from `module` is made."""
     source = source_of(module)
     if source is None:
@@ -118,15 +131,15 @@ def find(name: str, module: str = "kernel") -> Found | None:
 
 def page() -> str:
     parts = [HEAD]
-    for group in groups():
+    for group in (*groups(), testing()):
         parts.append(f"## {group.title}\n\n{group.about[:1].upper()}{group.about[1:]}\n")
-        parts += [told(name) for name in group.names]
+        parts += [told(name, group.module) for name in group.names]
     return "\n".join(parts)
 
 
-def told(name: str) -> str:
-    found = find(name)
-    assert found is not None, f"kernel.{name} is not to be found"
+def told(name: str, module: str) -> str:
+    found = find(name, module)
+    assert found is not None, f"{module}.{name} is not to be found"
     node = found.node
     if node is None:
         items = [item(*each) for each in members(found.source)]
@@ -156,23 +169,24 @@ def of_class(source: Source, node: ast.ClassDef) -> str:
     made = constructor(node)
     if made is not None:
         lines.append(fenced(signature(made, node.name)) + "\n")
-    bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("Protocol", "enum.Enum", "enum.IntEnum")]
+    every = map(ast.unparse, node.bases)
+    bases = [base for base in every if base[0] != "_" and base not in BASES]
     said = [{"protocol": "A protocol.", "enum": "An enum.", "record": "A frozen record."}.get(kind, "")]
     said += [f"A kind of {' and '.join(f'`{base}`' for base in bases)}."] if bases else []
     lines.append(" ".join(filter(None, [*said, OWN.sub("", doc(node))])) + "\n")
     items = [item(*field) for field in fields(source, node)]
-    items += [item(signature(one), doc(one)) for one in methods(node)]
+    items += [item(signature(one), doc(one)) for one in methods(source, node)]
     return "".join(lines) + ("\n" + "".join(items) if items else "")
 
 
 def kind_of(node: ast.ClassDef) -> str:
-    """Return protocol, enum, record or class."""
+    """Return protocol, enum, record (which is frozen) or class."""
     bases = " ".join(map(ast.unparse, node.bases))
     if "Protocol" in bases:
         return "protocol"
     if "Enum" in bases:
         return "enum"
-    return "record" if any("dataclass" in ast.unparse(one) for one in node.decorator_list) else "class"
+    return "record" if any("frozen=True" in ast.unparse(one) for one in node.decorator_list) else "class"
 
 
 def constructor(node: ast.ClassDef) -> Function | None:
@@ -191,12 +205,18 @@ def fields(source: Source, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
             yield ast.unparse(one), source.comment(one)
 
 
-def methods(node: ast.ClassDef) -> list[Function]:
-    """Return the public methods and properties, and those special ones that have something to say."""
+def methods(source: Source, node: ast.ClassDef) -> list[Function]:
+    """Return the public methods and properties, and those special ones that have something to say; also of private bases."""
     found = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     own = OWN.search(doc(node))
     hidden = set(re.findall(r"\w+", own.group(1))) if own else set()
-    return [one for one in found if (one.name[0] != "_" and one.name not in hidden) or (is_special(one) and doc(one))]
+    told = kind_of(node) == "protocol"
+    own_ones = [
+        one for one in found if (one.name[0] != "_" and one.name not in hidden) or (is_special(one) and (told or doc(one)))
+    ]
+    bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
+    private = [one for one in source.tree.body if isinstance(one, ast.ClassDef) and one.name in bases and one.name[0] == "_"]
+    return [*own_ones, *(method for base in private for method in methods(source, base))]
 
 
 def is_special(node: Function) -> bool:
@@ -254,34 +274,35 @@ def item(what: str, said: str) -> str:
 def problems() -> list[str]:
     """Return what a reader would miss: a group without a sentence, a name, method or field of which nothing is said."""
     found = []
-    for group in groups():
+    for group in (*groups(), testing()):
         if not group.about:
             found.append(f"the group '{group.title}' has no `# Title: sentence` above it")
         for name in group.names:
-            found += missing(name)
+            found += missing(name, group.module)
     return found
 
 
-def missing(name: str) -> Iterator[str]:
-    made = find(name)
+def missing(name: str, module: str) -> Iterator[str]:
+    made = find(name, module)
     if made is None:
-        yield f"kernel.{name} is not to be found"
+        yield f"{module}.{name} is not to be found"
     elif isinstance(made.node, ast.Assign | ast.AnnAssign):
         if not made.source.comment(made.node):
-            yield f"kernel.{name} has no `#:` comment"
+            yield f"{module}.{name} has no `#:` comment"
     elif made.node is not None:
         if not doc(made.node):
-            yield f"kernel.{name} has no docstring"
+            yield f"{module}.{name} has no docstring"
         if isinstance(made.node, ast.ClassDef):
-            yield from missing_of_class(made.source, made.node)
+            yield from missing_of_class(made.source, made.node, f"{module}.{name}")
     else:
-        yield from (f"kernel.{name}.{what.partition('(')[0]} has no docstring" for what, said in members(made.source) if not said)
+        silent = (what.partition("(")[0] for what, said in members(made.source) if not said)
+        yield from (f"{module}.{name}.{what} has no docstring" for what in silent)
 
 
-def missing_of_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
+def missing_of_class(source: Source, node: ast.ClassDef, name: str) -> Iterator[str]:
     """Its methods are told of by docstrings, what it is made of and its fields by the class's, or by comments."""
-    name, said = f"kernel.{node.name}", doc(node)
-    yield from (f"{name}.{one.name} has no docstring" for one in methods(node) if not doc(one))
+    said = doc(node)
+    yield from (f"{name}.{one.name} has no docstring" for one in methods(source, node) if not doc(one))
     made = constructor(node)
     parameters = [] if made is None else [one.arg for one in (*made.args.args[1:], *made.args.kwonlyargs)]
     bare = [] if kind_of(node) == "enum" else [what.partition(":")[0] for what, about in fields(source, node) if not about]

@@ -12,7 +12,7 @@ __all__ = ["VirtualTime"]
 
 
 class VirtualTime:
-    """The clock of a test on virtual time."""
+    """The clock of a test on virtual time; the fixture `virtual_time`. Made by the kit."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit

@@ -33,7 +33,10 @@ BACKEND = "fake"
 
 @dataclass(frozen=True, slots=True)
 class FakeCall:
-    """One call of a fake. `fake_call["X"]` is the input X."""
+    """One call of a fake. `fake_call["X"]` is the input X.
+
+    `inputs`: arrays of their full shapes, by name. `parameters`, `id`, `requested_outputs`: of the call.
+    """
 
     inputs: dict[str, Array]
     parameters: dict[str, Any]
@@ -41,6 +44,7 @@ class FakeCall:
     requested_outputs: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Array:
+        """Return the input called `name`; KeyError names those that there are."""
         try:
             return self.inputs[name]
         except KeyError:
@@ -49,11 +53,14 @@ class FakeCall:
 
 @dataclass(eq=False)
 class Fake:
-    """A made-up model. `calls`: what it was sent so far, oldest first.
+    """A made-up model, called `name`. `calls`: what it was sent so far, oldest first. `config`: see `Kit.fake_model`, which
+    makes it.
 
-    `answer`: a function of the inputs, by name, that returns the outputs as a mapping; it may be a coroutine function, and as a
-    generator it is a decoupled model. A parameter that is positional only gets the FakeCall. Or the outputs themselves, or an
-    exception. `failures`: assertions that have failed in it.
+    `answer`: a function of the inputs, by name, that returns the outputs as a mapping; it may be a coroutine function, and as
+    a generator it is a decoupled model. A parameter that is positional only gets the FakeCall. Or the outputs themselves, or
+    an exception. `failures`: assertions that have failed in it.
+
+    The core's own: `write`, `loaded`, `respond`.
     """
 
     name: str

@@ -37,6 +37,9 @@ class Kit(Session):
     `virtual_time`: the clock jumps to the next timer when nothing is at work. `strict_outputs`: outputs that differ from the
     config are errors. `check_leaks`: what is left of the models at the end is a Leak. `limit`: real seconds that a test waits
     for anything. `roots`: the folders that relative paths start from. `plugins`: as for Kernel.
+    `kernel`: the Kernel that they are loaded into. Used in a `with` or an `async with`, or closed.
+
+    The core's own: `loop`, `limit_elsewhere`, `prepare`, `run`, `run_test`.
     """
 
     def __init__(

@@ -36,6 +36,7 @@ class _Common:
 
     @property
     def kernel(self) -> Kernel:
+        """The kernel that it is loaded into."""
         return self.kit.kernel
 
     @property
@@ -45,10 +46,12 @@ class _Common:
 
     @property
     def config(self) -> ModelConfig:
+        """Its config, completed."""
         return self.loaded.config
 
     @property
     def statistics(self) -> ModelStatistics:
+        """What has been counted since it was loaded."""
         return self.loaded.statistics()
 
     def _request(self, inputs: Inputs, named: dict[str, Any]) -> Request:
@@ -56,7 +59,12 @@ class _Common:
 
 
 class LoadedModel(_Common):
-    """A model in a plain test."""
+    """A model in a plain test; `name` and `version`. Made by `Kit.load_model`.
+
+    Inputs are given by name, or in a mapping: arrays of the tensor's full shape, or lists, which become the datatype that the
+    config declares. What is no input's name is an option of the request: `outputs` (names), `id`, `parameters`, `timeout`
+    (seconds), `priority`, `correlation_id`, `flags`.
+    """
 
     def infer(self, inputs: Inputs = None, /, **named: Any) -> InferenceResponse:
         """Run one inference and return the response.
@@ -92,11 +100,12 @@ class _Submitted:
 
     @property
     def done(self) -> bool:
+        """Whether the final answer is there."""
         return self._request.done
 
 
 class Call(_Submitted):
-    """A request of a plain test that was submitted."""
+    """A request of a plain test that was submitted. Made by `LoadedModel.submit`."""
 
     def __init__(self, kit: KitProtocol, request: Request) -> None:
         super().__init__(request)
@@ -134,7 +143,7 @@ class Call(_Submitted):
 
 
 class AsyncModel(_Common):
-    """A model in an async test: as LoadedModel, awaited."""
+    """A model in an async test: as LoadedModel, awaited. Made by `Kit.load_model`."""
 
     async def infer(self, inputs: Inputs = None, /, **named: Any) -> InferenceResponse:
         """Run one inference and return the response; see LoadedModel.infer. Cancelling the await cancels the request."""
@@ -191,9 +200,11 @@ class _Repository(Mapping[str, M]):
 
     @property
     def kernel(self) -> Kernel:
+        """The kernel that they are loaded into."""
         return self.kit.kernel
 
     def __getitem__(self, name: str) -> M:
+        """Return the model called `name`; KeyError names those that there are."""
         try:
             return self._models[name]
         except KeyError:

@@ -17,7 +17,8 @@ class LoadModel(Protocol):
 
     def __call__(
         self, folder: str | Path, *, version: int | str = "", strict_outputs: bool | None = None
-    ) -> LoadedModel: ...
+    ) -> LoadedModel:
+        """Load one model folder; see `Kit.load_model`."""
 
 
 class LoadModelAsync(Protocol):
@@ -25,7 +26,8 @@ class LoadModelAsync(Protocol):
 
     async def __call__(
         self, folder: str | Path, *, version: int | str = "", strict_outputs: bool | None = None
-    ) -> AsyncModel: ...
+    ) -> AsyncModel:
+        """Load one model folder; see `Kit.load_model`."""
 
 
 class LoadRepository(Protocol):
@@ -33,7 +35,8 @@ class LoadRepository(Protocol):
 
     def __call__(
         self, folder: str | Path, *, models: Sequence[str] | None = None, strict_outputs: bool | None = None
-    ) -> LoadedRepository: ...
+    ) -> LoadedRepository:
+        """Load a repository; see `Kit.load_repository`."""
 
 
 class LoadRepositoryAsync(Protocol):
@@ -41,7 +44,8 @@ class LoadRepositoryAsync(Protocol):
 
     async def __call__(
         self, folder: str | Path, *, models: Sequence[str] | None = None, strict_outputs: bool | None = None
-    ) -> AsyncRepository: ...
+    ) -> AsyncRepository:
+        """Load a repository; see `Kit.load_repository`."""
 
 
 class FakeModel(Protocol):
@@ -49,4 +53,5 @@ class FakeModel(Protocol):
 
     def __call__(
         self, name: str, answer: Any, *, config: str | Path | Mapping[str, Any] | None = None
-    ) -> Fake: ...
+    ) -> Fake:
+        """Let a function stand in for a model; see `Kit.fake_model`."""

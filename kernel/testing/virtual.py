@@ -41,11 +41,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def time(self) -> float:
+        """The present moment, in seconds."""
         return self.now
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, function: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
+        """Call `function` here and now; the future has what it returned or raised."""
         future = self.create_future()
         try:
             future.set_result(function(*args))

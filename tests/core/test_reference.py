@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import kernel
+import kernel.testing
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,7 @@ def reference() -> ModuleType:
 def test_each_name_is_there_and_in_one_group(reference: ModuleType) -> None:
     names = [name for group in reference.groups() for name in group.names]
     assert names == kernel.__all__
+    assert reference.testing().names == kernel.testing.__all__
     assert not [name for name, count in Counter(names).items() if count > 1]
     assert not [name for name in names if not hasattr(kernel, name)]
 
@@ -75,6 +77,8 @@ def test_the_check_names_what_is_stale_and_writes_nothing(tmp_path: Path) -> Non
     (tmp_path / "scripts").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "testing").mkdir()
+    (tmp_path / "kernel" / "testing" / "__init__.py").write_text('"""A kit."""\n\n__all__ = []\n')
     (tmp_path / "scripts" / "reference.py").write_bytes((ROOT / "scripts" / "reference.py").read_bytes())
     (tmp_path / "kernel" / "__init__.py").write_text(
         '__all__ = []\n\n# Apps: what they need.\n__all__ += ["Bare", "Told"]\n\n'
