@@ -49,6 +49,7 @@ from kernel.local import Local
 from kernel.models.cache_stage import CacheFigures
 from kernel.models.life import ModelState
 from kernel.models.model import Model
+from kernel.models.request_check import Form
 from kernel.observability.custom_metrics import (
     CustomMetrics,
     FamilySnapshot,
@@ -154,6 +155,7 @@ __all__ += [
     "LOG_FORMATS",
     "Connections",
     "CudaSharedMemory",
+    "Form",
     "Frontend",
     "Listener",
     "ListeningFrontend",

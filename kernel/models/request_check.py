@@ -1,17 +1,17 @@
-"""The door of a model: the check that each request passes, and the form of one that has, for others that look just like it.
+"""The one door of a model: the check that each request passes, and the form of one that has, for others that look just like it.
 
 Decides whether a request fits the config, in the reference's order and words (contract: http_protocol, section 3.4), and alone
-says which model a request is for, how many rows it has and which outputs it is to get. Knows no queue and no instance.
+says which model a request is for, how many rows it has and which outputs it is to get: front ends, calls and ensembles write none
+of these fields. Knows no queue and no instance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
-from kernel.requests.request import Batch, InferenceRequest, Respond
+from kernel.requests.request import InferenceRequest
 from kernel.tensor import Tensor
 
 __all__ = ["FORMS", "Form", "RequestCheck"]
@@ -28,46 +28,26 @@ FORMS = 64  # shapes of an input that are remembered as right, and choices of ou
 class Form:
     """What the check has said of one request, which holds for each that has the same inputs but for their data.
 
-    Who keeps one asks `Model.is_meant_by` whether the names still mean its `model` whenever `Kernel.generation` has changed.
+    `request`: the one that has passed the check of its model. `model`: the Model that has accepted it; `rows`: how many rows it
+    has, 1 where the model does not batch; `wanted`: names of the outputs that it is to get. Who keeps one asks
+    `Model.is_meant_by` whether the names still mean its model whenever `Kernel.generation` has changed.
     """
 
     __slots__ = ("model", "rows", "wanted")
 
     def __init__(self, request: InferenceRequest) -> None:
-        """Keep what was said of `request`, which has passed the check of its model."""
         self.model = request.model
         self.rows = request.batch_size
         self.wanted = request.wanted
 
-    def request(
-        self,
-        model_name: str,
-        inputs: dict[str, Tensor],
-        respond: Respond,
-        model_version: str = "",
-        id: str = "",
-        requested_outputs: Sequence[str] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        timeout_us: int = 0,
-        deadline: float | None = None,
-        correlation_id: int | str = 0,
-        flags: int = 0,
-        parent: Batch | None = None,
-        trace: Any = None,
-    ) -> InferenceRequest:
-        """Return a checked request, to be handed to `model.enqueue`; arguments as for InferenceRequest.
+    def admit(self, request: InferenceRequest) -> None:
+        """Say of `request` what the check would, before it is handed to `model.enqueue`.
 
-        `inputs` have names, datatypes and shapes as those that were checked, `requested_outputs` are the same.
+        Its inputs have the names, datatypes and shapes of those that were checked, and its `requested_outputs` are the same.
         """
-        request = InferenceRequest(
-            model_name, inputs, respond, model_version, id, requested_outputs, parameters,
-            priority, timeout_us, deadline, correlation_id, flags, parent, trace,
-        )  # fmt: skip
         request.model = self.model
         request.batch_size = self.rows
         request.wanted = self.wanted
-        return request
 
 
 class RequestCheck:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from kernel import InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
+from kernel import Form, InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
 from kernel_grpc.inference.encode import Replies
 from kernel_grpc.inference.parameters import Parameters
 from kernel_grpc.inference.reader import Reader, Region, array_of
@@ -37,7 +37,7 @@ class Recipe:
     """What the head of a message, all but its data, id and parameters, means to one model.
 
     `classes`, `sinks`: as in Reader. `works`: there are such. `fixed`: the steps in short, where all data is raw and has a fixed
-    size.
+    size. `form`: what the model's check said of the request.
     """
 
     __slots__ = (
@@ -45,16 +45,15 @@ class Recipe:
         "classes",
         "decoupled",
         "fixed",
+        "form",
         "generation",
         "model",
         "name",
         "replies",
         "requested",
-        "rows",
         "sinks",
         "steps",
         "version",
-        "wanted",
         "works",
     )
 
@@ -68,8 +67,7 @@ class Recipe:
         self.version = request.model_version
         self.replies = replies
         self.requested = reader.requested
-        self.rows = request.batch_size
-        self.wanted = request.wanted
+        self.form = Form(request)
         self.steps = tuple(reader.steps)
         self.classes = reader.classes
         self.sinks: Mapping[str, Region] = reader.sinks
@@ -125,9 +123,7 @@ class Recipe:
             parameters.correlation_id,
             parameters.flags,
         )
-        request.model = self.model
-        request.batch_size = self.rows
-        request.wanted = self.wanted
+        self.form.admit(request)
         return request
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel import InferenceRequest, ServingError, Tensor, strings_of, unpacked
+from kernel import Form, InferenceRequest, ServingError, Tensor, strings_of, unpacked
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection
 from kernel_http.connection.heads import Head
@@ -39,7 +39,7 @@ class Recipe:
     """What one JSON part means to one model.
 
     `steps`: how to make each input, in order. `size`: of the tail, in bytes; a tail of another length is read, and refused, anew.
-    `binary`, `requested`, `rows`, `wanted`: which outputs, in binary or not, and what the model's check said of the request.
+    `binary`, `requested`: which outputs, in binary or not. `form`: what the model's check said of the request.
     """
 
     __slots__ = (
@@ -47,17 +47,16 @@ class Recipe:
         "correlation_id",
         "custom",
         "flags",
+        "form",
         "generation",
         "kernel",
         "model",
         "priority",
         "replies",
         "requested",
-        "rows",
         "size",
         "steps",
         "timeout_us",
-        "wanted",
     )
 
     def __init__(self, reader: Reader, request: InferenceRequest, known: Replies) -> None:
@@ -76,8 +75,7 @@ class Recipe:
         self.timeout_us = parameters.timeout_us
         self.correlation_id = parameters.correlation_id
         self.flags = parameters.flags
-        self.rows = request.batch_size
-        self.wanted = request.wanted
+        self.form = Form(request)
 
     def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
         """Serve a request with the same head and JSON part as the last. False: the model is another one now."""
@@ -119,9 +117,7 @@ class Recipe:
             self.correlation_id,
             self.flags,
         )
-        request.model = self.model
-        request.batch_size = self.rows
-        request.wanted = self.wanted
+        self.form.admit(request)
         exchange.request = request
         array = None  # a model on the loop executes now, and would copy an input that somebody else holds
         if self.model.tracing is not None:
