@@ -66,19 +66,7 @@ class Call:
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
         run = self.run
         try:
-            if (
-                final
-                and response is not None
-                and response.error is None
-                and not response.parameters
-                and not self.taken
-                and not self.step.spawns
-                and self.frame.sequence is None
-                and run.request.state is not RELEASED
-            ):
-                run.take_plain(self, response)
-            else:
-                run.take(self, response, final)
+            run.take(self, response, final)
         except Exception as error:
             run.broken(error, self)
         if final:
@@ -186,52 +174,51 @@ class Run(Walk):
         self.active += 1
         self.ensemble.submit(bound.model, call.request)
 
-    def take_plain(self, call: Call, response: InferenceResponse) -> None:
-        """Take in the one response of a step, which has nothing to say but its tensors: what `take` comes to mostly."""
-        request, step = call.request, call.step
-        batch = request.batch
-        if batch is not None and batch.ended:
-            self._add_times(batch)
-            request.inputs = {}
-        call.taken = True
-        single, outputs = step.feed.single, response.outputs
-        if single is not None and len(outputs) == 1 and (tensor := outputs[0]).name == single[0]:
-            self.give(call.frame, single[1], single[2], tensor, self.bound[step.index].batches)
-        else:
-            tensors = {tensor.name: tensor for tensor in outputs}
-            self.spread(call.frame, step.feed, tensors, self.bound[step.index].batches)
-
     def take(self, call: Call, response: InferenceResponse | None, final: bool) -> None:
-        """Take in a step's response: its tensors go to their takers, who may be ready to run then."""
-        step, frame = call.step, call.frame
-        batch = call.request.batch if final else None
-        if batch is not None and batch.ended:
+        """Take in what a step answers: its tensors go to their takers, who may be ready to run then."""
+        request, step, frame = call.request, call.step, call.frame
+        if final and (batch := request.batch) is not None and batch.ended:
             self._add_times(batch)
             if not step.spawns:
-                call.request.inputs = {}  # executed: what it passes on is no longer held by it
+                request.inputs = {}  # executed: what it passes on is no longer held by it
         if self.request.state is RELEASED:
             return
+        if response is None or response.error is not None or step.spawns or call.taken:
+            meant = self._frame_for(call, response, final)
+            if meant is None:
+                return
+            frame = meant
+        call.taken = True
+        if call.frame.sequence is not None or (response is not None and response.parameters):
+            self._note_sequence(call, frame, response)
+        outputs = () if response is None else response.outputs
+        single, batches = step.feed.single, self.bound[step.index].batches
+        if single is not None and len(outputs) == 1 and (tensor := outputs[0]).name == single[0]:
+            self.give(frame, single[1], single[2], tensor, batches)
+        else:
+            self.spread(frame, step.feed, {tensor.name: tensor for tensor in outputs}, batches)
+
+    def _frame_for(self, call: Call, response: InferenceResponse | None, final: bool) -> Frame | None:
+        """Return the frame in which an answer is handed on that is not a step's one response; None where none of it is."""
         if response is not None and response.error is not None:
             self.broken(response.error, call)
-            return
-        if step.spawns:
-            if response is not None:
-                frame = self._begin_iteration(frame)
+            return None
+        if call.step.spawns:
             call.frame.closed = final
-            if response is None:
-                return
-        elif call.taken or (response is None and not final):
-            return
-        call.taken = True
+            return None if response is None else self._begin_iteration(call.frame)
+        # Without a response its takers are told that nothing comes; what follows the first response goes nowhere.
+        return call.frame if final and not call.taken else None
+
+    def _note_sequence(self, call: Call, frame: Frame, response: InferenceResponse | None) -> None:
+        """Note what a step has said of its sequence, or what was said to it: it holds for the steps behind it."""
         said = override(response.parameters, call.request) if response is not None and response.parameters else None
+        index = call.step.index
         if said is None and call.frame.sequence is not None:
-            said = call.frame.sequence.get(step.index)
+            said = call.frame.sequence.get(index)
         if said is not None:
             if frame.sequence is None:
                 frame.sequence = {}
-            frame.sequence[step.index] = said
-        tensors = {tensor.name: tensor for tensor in response.outputs} if response is not None else {}
-        self.spread(frame, step.feed, tensors, self.bound[step.index].batches)
+            frame.sequence[index] = said
 
     def _begin_iteration(self, frame: Frame) -> Frame:
         child = Frame(self.plan)
