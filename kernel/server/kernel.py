@@ -257,7 +257,6 @@ class Kernel:
         try:
             find = self.find
             model = find(request.model_name, request.model_version)
-            model.check(request)
         except ServingError as error:
             if request.parent is not None and error.code is not Code.INVALID_ARG:
                 held = self._registry.pending_loads.hold(request, error, self.submit)
@@ -266,10 +265,7 @@ class Kernel:
                 error = held
             _refuse(request, error)
             return
-        if request.trace is not None:
-            self.tracer.go_on(request)
-        enqueue = model.enqueue  # as it is no method, this costs less than to call it by its name
-        enqueue(request)
+        self.submit_to(model, request)
 
     def submit_to(self, model: Model, request: InferenceRequest) -> None:
         """As `submit`, for a model that has just been looked up."""

@@ -190,23 +190,18 @@ def _submit(
     try:
         find = kernel.find
         model = find(core.model_name, core.model_version)
-        if model.decoupled or request._memory is not None:
-            refusal = _refusal(model, request, core)
-            if refusal is not None:
-                future.set_result(response_of(refusal, False))
-                return future
-        if kernel.mailbox.calls:  # what threads have told the loop before comes first
-            kernel.mailbox.post(kernel.submit, core)
-            return future
-        if core.trace is not None:
-            kernel.submit_to(model, core)
-            return future
-        model.check(core)
     except ServingError:
-        kernel.submit(core)  # finds the same fault, and has the words for it
+        kernel.submit(core)  # has the words for a model that is not there, or waits for one that is being loaded
         return future
-    enqueue = model.enqueue
-    enqueue(core)
+    if model.decoupled or request._memory is not None:
+        refusal = _refusal(model, request, core)
+        if refusal is not None:
+            future.set_result(response_of(refusal, False))
+            return future
+    if kernel.mailbox.calls:  # what threads have told the loop before comes first
+        kernel.mailbox.post(kernel.submit, core)
+    else:
+        kernel.submit_to(model, core)
     return future
 
 
