@@ -101,7 +101,7 @@ class ModelExecutor:
     # -- what came of an execution -------------------------------------------------------------------------------------
 
     def _small_answer(self, core: CoreRequest, request: Received, result: Any) -> CoreResponse | None:
-        """Return the answer to the one request of an execution, as most end; None where `_conclude` has to look closer."""
+        """Return what `_conclude` would for the one request of an execution, as most end; None where that has to look closer."""
         if (
             type(result) is list
             and len(result) == 1
@@ -159,15 +159,9 @@ class ModelExecutor:
 
     def _sort_out(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None]:
         """Conclude an execution in which not every request was simply answered by a response in the list."""
-        instance, count = self.instance, len(requests)
+        instance = self.instance
         if result is not None:
-            if not isinstance(result, list):
-                if asyncio.iscoroutine(result):
-                    result.close()
-                message = f"Expected a list in the execute return, found type '{type(result)}'."
-                raise self._failure(requests, self._misused(message, "a list"))
-            if len(result) != count:
-                raise self._failure(requests, self._misused(_MISMATCH.format(count, len(result)), "its length"))
+            self._check_list(requests, result)
         out: list[CoreResponse | None] = []
         for place, (request, core) in enumerate(zip(requests, batch.requests)):
             response = result[place] if result is not None else None
@@ -201,6 +195,17 @@ class ModelExecutor:
             if sender is not None:
                 sender._close()
         return out
+
+    def _check_list(self, requests: list[Received], result: Any) -> None:
+        """Raise ServingError unless `execute` has returned a list with as many entries as there are requests."""
+        if not isinstance(result, list):
+            if asyncio.iscoroutine(result):
+                result.close()
+            message = f"Expected a list in the execute return, found type '{type(result)}'."
+            raise self._failure(requests, self._misused(message, "a list"))
+        if len(result) != len(requests):
+            message = _MISMATCH.format(len(requests), len(result))
+            raise self._failure(requests, self._misused(message, "its length"))
 
     def _misused(self, message: str, kind: str) -> ServingError:
         """Return the error for what `execute` has returned; the log has the first one of each kind."""

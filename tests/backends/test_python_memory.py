@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import triton_python_backend_utils as pb_utils
 from kernel import InferenceRequest, InferenceResponse, Kernel, Tensor
 from kernel_python import COPIES
+from kernel_python.api.responses import answers, small_answer
+from kernel_python.calling import Instance
 
 BIG = 1 << 18  # floats: 1 MiB
 PLACEMENTS = ["thread", "loop"]
@@ -315,3 +319,49 @@ def test_string_outputs_become_bytes_of_their_own(repo: Any) -> None:
 
     words = ["ü".encode(), b"b", b"3", b"None"]
     assert repo.run(main) == [words, words]
+
+
+SMALL_ANSWERS: dict[str, tuple[Callable[[], pb_utils.InferenceResponse], bool]] = {
+    "two outputs": (lambda: response_with(X=3, Y=1024), True),
+    "an empty array": (lambda: response_with(X=0), True),
+    "no output": (lambda: pb_utils.InferenceResponse([]), True),
+    "parameters": (lambda: pb_utils.InferenceResponse([tensor_of("X", 3)], parameters={"a": 1}), True),
+    "a large output": (lambda: response_with(X=3, Y=1025), False),
+    "an output that nobody wants": (lambda: response_with(X=3, Z=3), False),
+    "an output that the config lacks": (lambda: response_with(other=3), False),
+    "strings": (lambda: pb_utils.InferenceResponse([pb_utils.Tensor("X", np.array(["a"], object))]), False),
+    "an error": (lambda: pb_utils.InferenceResponse([], pb_utils.TritonError("no")), False),
+}
+
+
+def tensor_of(name: str, count: int) -> pb_utils.Tensor:
+    return pb_utils.Tensor(name, np.arange(count, dtype=np.float32))
+
+
+def response_with(**counts: int) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([tensor_of(name, count) for name, count in counts.items()])
+
+
+@pytest.mark.parametrize("kind", SMALL_ANSWERS)
+def test_small_answers_go_out_as_all_do(kind: str) -> None:
+    """They have a way of their own, which is to come to the same; it leaves to the other what it is not meant for."""
+    make, is_small = SMALL_ANSWERS[kind]
+    instance = Instance(None, "a", "a", "", "execute")
+    instance.outputs = frozenset({"X", "Y", "Z"})
+    request = InferenceRequest("a", {}, lambda response, final: None)
+    request.wanted = frozenset({"X", "Y"})
+
+    def told(response: InferenceResponse) -> tuple[Any, ...]:
+        outputs = [(one.name, one.datatype, one.array.tolist(), one.array.base is None) for one in response.outputs]
+        return outputs, response.error, response.parameters
+
+    made = make()
+    small = small_answer(request, made)
+    counted = COPIES.small
+    assert (small is not None) == is_small
+    if small is not None:
+        COPIES.reset()
+        (usual,) = answers(instance, [request], [make()])
+        assert told(small) == told(usual)
+        assert COPIES.small == counted
+        assert not any(np.shares_memory(ours.array, theirs._array) for ours, theirs in zip(small.outputs, made._tensors))

@@ -133,16 +133,7 @@ class InferenceRequest:
         inputs, requested_output_names = given["inputs"], given["requested_output_names"]
         correlation_id, trace, preferred_memory = given["correlation_id"], given["trace"], given["preferred_memory"]
         try:
-            if (
-                given["unknown"]
-                or correlation_id is None
-                or not isinstance(request_id, (str, bytes))
-                or not isinstance(model_name, (str, bytes))
-                or not isinstance(inputs, (list, tuple))
-                or not isinstance(requested_output_names, (list, tuple))
-                or (trace is not None and not isinstance(trace, InferenceTrace))
-                or (preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory))
-            ):
+            if given["unknown"] or correlation_id is None or not _are_of_their_types(given):
                 raise TypeError
             self._id = request_id if type(request_id) is str else _text(request_id)
             self._model = model_name if type(model_name) is str else _text(model_name)
@@ -275,6 +266,21 @@ class InferenceRequest:
 
     def _as_call(self) -> InferenceRequest:
         return self
+
+
+#: Arguments of a request that only need to be of a type; None is what an optional one is by default.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "request_id": (str, bytes),
+    "model_name": (str, bytes),
+    "inputs": (list, tuple),
+    "requested_output_names": (list, tuple),
+    "trace": (InferenceTrace, type(None)),
+    "preferred_memory": (PreferredMemory, type(None)),
+}
+
+
+def _are_of_their_types(given: Mapping[str, Any]) -> bool:
+    return all(isinstance(given[name], types) for name, types in _TYPES.items())
 
 
 def _text(value: str | bytes) -> str:

@@ -165,9 +165,10 @@ def answers(
 
 
 def small_answer(request: InferenceRequest, response: InferenceResponse) -> CoreResponse | None:
-    """Return the core's response where it is nothing but small arrays that are wanted; None where `answers` has to look.
+    """Return what `answers` would for one response of nothing but small arrays that are wanted; None for all others.
 
-    Small arrays are copied whoever else may see them, so nobody has to be counted.
+    It is here because most answers are so, and `answers` takes 110 instructions more of 410 for them: it counts who else sees the
+    arrays, and looks up what is wanted, kept and declared. Small arrays are copied whoever else may see them.
     """
     if response._error is not None:
         return None

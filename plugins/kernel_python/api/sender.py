@@ -74,14 +74,7 @@ class InferenceResponseSender:
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
             if not instance.decoupled:
-                if response is not None and self._sent:
-                    raise TritonModelException(
-                        "Unable to send response. Non-decoupled model cannot send more than one response."
-                    )
-                if response is None and not self._sent:
-                    raise TritonModelException(
-                        "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
-                    )
+                self._check_single(response)
             if response is not None:
                 self._sent += 1
             self._closed = final
@@ -91,6 +84,17 @@ class InferenceResponseSender:
         if response is None and not instance.decoupled:
             return
         instance.kernel.send(self._core, answer, answered)
+
+    def _check_single(self, response: InferenceResponse | None) -> None:
+        """Hold a model that is not decoupled to its one response, which comes before the final flag or with it."""
+        if response is not None and self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if response is None and not self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the request's responses any more."""
