@@ -244,8 +244,8 @@ def _line(
 ) -> dict[tuple[str, str], None]:
     """Return a class and its bases within the project, each once."""
     if (module, name) not in classes:  # imported there
-        origins = [base for base, one in modules[module].imports() if one == name] if module in modules else []
-        return _line(modules, classes, origins[0], name) if origins else {}
+        origin = _origin(modules[module], name) if module in modules else None
+        return _line(modules, classes, *origin) if origin else {}
     found = {(module, name): None}
     for base in classes[module, name].bases:
         base = base.value if isinstance(base, ast.Subscript) else base
@@ -254,6 +254,16 @@ def _line(
         elif isinstance(base, ast.Attribute):
             found |= {one: None for one in classes if one[1] == base.attr}
     return found
+
+
+def _origin(module: Module, name: str) -> tuple[str, str] | None:
+    """Return the module that a name is imported from, and its name there; None where it is not imported."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return node.module or "", alias.name
+    return None
 
 
 def _attributes(node: ast.ClassDef) -> Iterator[str]:

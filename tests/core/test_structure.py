@@ -70,7 +70,9 @@ def test_a_class_counts_with_its_bases(structure: ModuleType) -> None:
         structure,
         ground="class A:\n    __slots__ = ('x',)\n    def f(self):\n        self.y = 1\n",
         door="from ground import A",
-        top="from door import A\nclass B(A):\n    z: int\n    def f(self):\n        (self.x, self.w) = 1, self.v\n",
+        other="class A:\n    def g(self):\n        self.far = 1\n    # longer\n    more = 1\n",
+        top="from other import A\nfrom door import A as Above\n"
+        "class B(Above):\n    z: int\n    def f(self):\n        (self.x, self.w) = 1, self.v\n",
     )
     largest = structure.sizes(found)[0]
     assert (largest.name, largest.lines, largest.methods, largest.attributes, largest.classes) == ("top.B", 8, 1, 4, 2)
