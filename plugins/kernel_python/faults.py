@@ -19,6 +19,7 @@ __all__ = [
     "ErrorCode",
     "PybindEnum",
     "TritonModelException",
+    "as_text",
     "asked_in_vain",
     "chain_of",
     "describe",
@@ -149,6 +150,11 @@ def asked_in_vain(failed: str, instance_name: str, error: ServingError) -> Trito
     return TritonModelException(
         f"{failed}: Failed to process the request for model '{instance_name}', message: {words}"
     )
+
+
+def as_text(value: str | bytes) -> str:
+    """Return as str what a model has given as text, in one of the two forms that the reference takes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def incompatible(

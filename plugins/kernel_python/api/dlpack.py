@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kernel import datatype_of
-from kernel_python.faults import TritonModelException
+from kernel_python.faults import TritonModelException, as_text
 
-__all__ = ["array_of", "mark_bf16", "text", "unsupported"]
+__all__ = ["array_of", "mark_bf16", "unsupported"]
 
 Array = np.ndarray[Any, Any]
 
@@ -117,10 +117,6 @@ def _check_device(kind: int) -> None:
         raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
 
 
-def text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
-
-
 def unsupported(name: str | bytes, dtype: np.dtype[Any]) -> str:
     """Return the reference's sentence, with what came and what to do about it."""
     if dtype.kind == "c":
@@ -131,4 +127,4 @@ def unsupported(name: str | bytes, dtype: np.dtype[Any]) -> str:
         fix = f"convert it to native byte order with .astype('{dtype.newbyteorder('=').str[1:]}')"
     else:
         fix = "convert it with .astype() to one of bool, int8-64, uint8-64, float16-64 or object (strings)"
-    return f"NumPy dtype is not supported. Tensor '{text(name)}' has dtype '{dtype}' ({dtype.str}); {fix}."
+    return f"NumPy dtype is not supported. Tensor '{as_text(name)}' has dtype '{dtype}' ({dtype.str}); {fix}."

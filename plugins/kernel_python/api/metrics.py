@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import ServingError
 from kernel_python.calling import Instance, calling_instance
-from kernel_python.faults import PybindEnum, TritonModelException, asked_in_vain, incompatible
+from kernel_python.faults import PybindEnum, TritonModelException, as_text, asked_in_vain, incompatible
 
 if TYPE_CHECKING:
     from kernel import Metric as CoreMetric
@@ -58,7 +58,7 @@ class MetricFamily:
             raise incompatible("__init__", _SIGNATURE, given, unknown)
         instance = self._instance = calling_instance("MetricFamily", anybody=True)
         try:
-            self._family = instance.kernel.custom_metrics.family(_text(name), _text(description), int(kind))
+            self._family = instance.kernel.custom_metrics.family(as_text(name), as_text(description), int(kind))
         except ServingError as error:
             raise asked_in_vain("Error when creating MetricFamily", instance.name, error) from None
 
@@ -144,18 +144,14 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()
-
-
 def _label(key: Any) -> str:
-    return _text(key) if isinstance(key, (str, bytes)) else str(key)
+    return as_text(key) if isinstance(key, (str, bytes)) else str(key)
 
 
 def _value(key: Any, value: Any) -> str:
     """Return a label's value as text: what is none, as JSON."""
     if isinstance(value, (str, bytes)):
-        return _text(value)
+        return as_text(value)
     try:
         return json.dumps(value)
     except (TypeError, ValueError):

@@ -11,7 +11,7 @@ from typing import Any
 from kernel import ServingError
 from kernel_python import waiting
 from kernel_python.calling import Instance, calling_instance
-from kernel_python.faults import TritonModelException, asked_in_vain, incompatible
+from kernel_python.faults import TritonModelException, as_text, asked_in_vain, incompatible
 
 __all__ = ["is_model_ready", "load_model", "unload_model"]
 
@@ -52,7 +52,7 @@ def is_model_ready(*args: Any, **named: Any) -> bool:
     name, version = _bound("is_model_ready", args, named)
     instance = calling_instance("is_model_ready", anybody=True)
     try:
-        return bool(instance.kernel.is_model_ready(_text(name), _text(version)))
+        return bool(instance.kernel.is_model_ready(as_text(name), as_text(version)))
     except ServingError as error:
         raise asked_in_vain("Failed to check model readiness", instance.name, error) from None
 
@@ -64,7 +64,7 @@ def load_model(*args: Any, **named: Any) -> None:
     of the repository's; a `config` has to come with them. Raises TritonModelException with the reason.
     """
     name, config, files = _bound("load_model", args, named)
-    name = _text(name)
+    name = as_text(name)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{name}', files should be a dictionary of file paths and file contents"
@@ -73,7 +73,7 @@ def load_model(*args: Any, **named: Any) -> None:
     instance = _loader("load_model", "Failed to load model")
     within = instance.model_name if instance.phase == "initialize" else ""
     try:
-        waiting.ask(instance, "load_model", name, _text(config) or None, contents or None, within)
+        waiting.ask(instance, "load_model", name, as_text(config) or None, contents or None, within)
     except ServingError as error:
         raise asked_in_vain("Failed to load model", instance.name, error) from None
 
@@ -86,7 +86,7 @@ def unload_model(*args: Any, **named: Any) -> None:
     name, dependents = _bound("unload_model", args, named)
     instance = _loader("unload_model", "Failed to unload model")
     try:
-        waiting.ask(instance, "unload_model", _text(name), bool(dependents))
+        waiting.ask(instance, "unload_model", as_text(name), bool(dependents))
     except ServingError as error:
         raise asked_in_vain("Failed to unload model", instance.name, error) from None
 
@@ -128,8 +128,5 @@ def _file(model: str, path: Any, content: Any) -> tuple[str, bytes]:
         raise TritonModelException(
             f"failed to load model '{model}', the content of '{path}' should be of type bytes, found {type(content)}"
         )
-    return _text(path), bytes(content)
+    return as_text(path), bytes(content)
 
-
-def _text(value: str | bytes) -> str:
-    return str(value) if isinstance(value, str) else value.decode()

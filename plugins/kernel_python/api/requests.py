@@ -19,7 +19,7 @@ from kernel_python.api.responses import InferenceResponse, checked_parameters
 from kernel_python.api.sender import InferenceResponseSender
 from kernel_python.api.tensors import Tensor
 from kernel_python.calling import EXECUTION
-from kernel_python.faults import TritonModelException, incompatible
+from kernel_python.faults import TritonModelException, as_text, incompatible
 
 __all__ = ["InferenceRequest", "InferenceTrace"]
 
@@ -135,8 +135,8 @@ class InferenceRequest:
         try:
             if given["unknown"] or correlation_id is None or not _are_of_their_types(given):
                 raise TypeError
-            self._id = request_id if type(request_id) is str else _text(request_id)
-            self._model = model_name if type(model_name) is str else _text(model_name)
+            self._id = request_id if type(request_id) is str else as_text(request_id)
+            self._model = model_name if type(model_name) is str else as_text(model_name)
             self._inputs = list(inputs)
             for tensor in inputs:
                 if type(tensor) is not Tensor:
@@ -281,10 +281,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def _are_of_their_types(given: Mapping[str, Any]) -> bool:
     return all(isinstance(given[name], types) for name, types in _TYPES.items())
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _unsigned(value: int) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from kernel import DATATYPES, datatype_of
 from kernel import Tensor as CoreTensor
 from kernel_python.api.copies import COPIES
-from kernel_python.api.dlpack import array_of, mark_bf16, text, unsupported
-from kernel_python.faults import TritonModelException, incompatible
+from kernel_python.api.dlpack import array_of, mark_bf16, unsupported
+from kernel_python.faults import TritonModelException, as_text, incompatible
 
 __all__ = ["DATATYPE_NUMBERS", "Tensor", "received"]
 
@@ -74,7 +74,7 @@ class Tensor:
         if not array.flags.c_contiguous:
             array = array.copy()
         is_bf16 = datatype == "BF16"  # of ml_dtypes
-        self._name = name if type(name) is str else text(name)
+        self._name = name if type(name) is str else as_text(name)
         self._array = array.view(np.uint16) if is_bf16 else array
         self._datatype = datatype
         self._state = _BF16 if is_bf16 else _PLAIN
@@ -166,7 +166,7 @@ class Tensor:
             raise TritonModelException("Tensor name cannot be an empty string.")
         array, datatype = array_of(obj)
         tensor: Tensor = Tensor.__new__(Tensor)
-        tensor._name = name if type(name) is str else text(name)
+        tensor._name = name if type(name) is str else as_text(name)
         tensor._array = array
         tensor._datatype = datatype
         tensor._state = _BF16 if datatype == "BF16" else _PLAIN

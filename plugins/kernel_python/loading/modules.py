@@ -24,15 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from kernel_python.faults import describe, public_names
+from kernel_python.loading.finding import SERVED_BY_US, exists, find, spec_of
 from kernel_python.loading.views import ModelPath, views_of
 
-__all__ = ["SERVED_BY_US", "PrivateModules", "exists"]
+__all__ = ["PrivateModules"]
 
 log = logging.getLogger("kernel_python")
 
 PREFIX = "kernel_model_"
-#: Never taken from a model's folder: people leave stand-ins for these beside their models, to edit or test them alone.
-SERVED_BY_US = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
 
 _HIDDEN = (
     "\n'{0}' is a module of the model's own, which libraries don't find by its name in the server; in a process of its own they "
@@ -81,26 +80,17 @@ class _Finder:
 
 
 def _find(fullname: str, folders: Sequence[str]) -> importlib.machinery.ModuleSpec | None:
-    """Look for a module in `folders`, without a memory: files may have come or gone a moment ago."""
-    namespace: list[str] = []
-    for folder in folders:
-        finder = importlib.machinery.FileFinder(
-            folder,
-            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-            (_Loader, importlib.machinery.SOURCE_SUFFIXES),
-            (importlib.machinery.SourcelessFileLoader, importlib.machinery.BYTECODE_SUFFIXES),
-        )
-        spec = finder.find_spec(fullname)
-        if spec is None:
-            continue
-        if spec.loader is not None:
-            return spec
-        namespace.extend(spec.submodule_search_locations or ())
-    if namespace:
-        spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
-        spec.submodule_search_locations = namespace
-        return spec
-    return None
+    """Look for a private module in `folders`, each time anew: files may have come or gone a moment ago."""
+    return find(fullname, folders, _finder)
+
+
+def _finder(folder: str) -> importlib.machinery.FileFinder:
+    return importlib.machinery.FileFinder(
+        folder,
+        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+        (_Loader, importlib.machinery.SOURCE_SUFFIXES),
+        (importlib.machinery.SourcelessFileLoader, importlib.machinery.BYTECODE_SUFFIXES),
+    )
 
 
 class PrivateModules:
@@ -261,7 +251,7 @@ class PrivateModules:
         else:
             return False
         loaded = sys.modules.get(top)
-        other = _spec(top) if loaded is None else getattr(loaded, "__spec__", None)
+        other = spec_of(top) if loaded is None else getattr(loaded, "__spec__", None)
         if loaded is None and other is None:
             return False
         place = _place(loaded, other)
@@ -316,18 +306,6 @@ class PrivateModules:
             error.name = public_names(error.name)
             error.args = (public_names(str(error.args[0])),) if error.args else ()
             error.msg = public_names(error.msg)
-
-
-def exists(top: str) -> bool:
-    """Whether the normal path has a module `top`; a mere folder of that name in a model's folder does not hide it."""
-    return _spec(top) is not None or top in sys.modules
-
-
-def _spec(top: str) -> importlib.machinery.ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
 
 
 def _place(module: types.ModuleType | None, spec: importlib.machinery.ModuleSpec | None) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel import ConfigError
-from kernel_python.loading.modules import SERVED_BY_US
+from kernel_python.loading.finding import SERVED_BY_US
 from kernel_python.loading.parsing import tree_of
 
 __all__ = ["completes_config", "faults_of"]

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kernel_python.loading.finding import SERVED_BY_US, exists, find
 from kernel_python.loading.mentions import MODULE, OWN, Chain, Import, Scope, Source, read
-from kernel_python.loading.modules import SERVED_BY_US, exists
 
 __all__ = ["FILES", "FILE_BYTES", "TOTAL_BYTES", "Doubt", "Names", "Program"]
 
@@ -44,18 +44,9 @@ class _Folders:
 
     def find(self, name: str, folders: Iterable[str] | None = None) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a module in `folders`, by default the model's two."""
-        namespace: list[str] = []
-        for folder in self._roots if folders is None else folders:
-            spec = self._finder(folder).find_spec(name)
-            if spec is None:
-                continue
-            if spec.loader is not None:
-                return spec
-            namespace.extend(spec.submodule_search_locations or ())
-        if not namespace or (folders is None and exists(name)):
+        spec = find(name, self._roots if folders is None else folders, self._finder)
+        if spec is None or (spec.loader is None and folders is None and exists(name)):
             return None
-        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = namespace
         return spec
 
     def _finder(self, folder: str) -> importlib.machinery.FileFinder:
