@@ -133,7 +133,10 @@ class Tracer:
         trace.accepted(model.name, model.version, request.id, now)
         trace.note_tensors("TENSOR_QUEUE_INPUT", request.inputs.values())
         assert self._sink is not None
-        self._sink.opened(trace, traceparent)
+        try:
+            self._sink.opened(trace, traceparent)
+        except Exception:  # no request fails of a plugin that looks on
+            log.exception("the trace sink failed at a trace that was opened")
         request.trace = trace
         request.respond = Traced(self, trace, request, request.respond)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from virtual import BASE, TestBackend, run, write_repository
 
-from kernel import Code, Kernel, ServingError, TraceOptions
+from kernel import Code, Kernel, ServingError, Trace, TraceOptions, hookimpl
 
 ROOT = Path(__file__).parents[2]
 MODELS = """
@@ -144,6 +144,34 @@ def test_trace_sink(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             assert told == ["model 'm' took 0.0 ms"] * 2
 
     run(main())
+
+
+def test_no_request_fails_of_a_trace_sink_that_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing:
+        def opened(self, trace: Trace, traceparent: str) -> None:
+            raise OSError("no room")
+
+        def completed(self, trace: Trace) -> None:
+            raise OSError("no room")
+
+        def retired(self, owner: object) -> None: ...
+
+        async def close(self) -> None: ...
+
+    class Plugin:
+        @hookimpl
+        def make_trace_sink(self) -> Failing:
+            return Failing()
+
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE})
+        options = TraceOptions(level=("TIMESTAMPS",), rate=1, mode="failing")
+        async with Kernel(tmp_path, plugins=[TestBackend({}), Plugin()], trace=options) as kernel:
+            assert (await kernel.infer("m", {"X": [1]}))["Y"].tolist() == [1]
+
+    run(main())
+    failed = ["the trace sink failed at a trace that was opened", "a trace is lost"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == failed
 
 
 def test_a_mode_that_no_plugin_has_is_refused_at_the_start(tmp_path: Path) -> None:
