@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernel.errors import ServingError
 from kernel.models.life import ModelState, moved
 from kernel.models.model import Model
 from kernel.repository.places import SourcePlace
@@ -81,6 +82,11 @@ class Failure:
     message: str  # a sentence
     place: SourcePlace | None
     causes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: ServingError) -> Failure:
+        """Return what `error` says, which may be one of a load (plans.py) that knows the place, or any other."""
+        return cls(getattr(error, "why", error.message), getattr(error, "place", None), getattr(error, "causes", ()))
 
 
 @dataclass(slots=True)

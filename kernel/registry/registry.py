@@ -1,7 +1,7 @@
 """Operations on what is loaded: start, load, unload, what a look at the disk has found, stop; and which models take part.
 
-The law: an operation claims all models it may touch (claims.py), reads what their files say, carries that out model by model
-(rollout.py), ensembles after what they consist of; ensembles that are not named follow their models. Tables are catalog.py's.
+The law: an operation claims all models it may touch (claims.py), reads what their files say (reading.py), and carries that out
+(operation.py); ensembles that are not named follow their models. Tables are catalog.py's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from kernel.models.readiness import Readiness
 from kernel.models.runtime import Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
-from kernel.registry.dependents import by_dependency, related_to
+from kernel.registry.dependents import related_to
 from kernel.registry.entries import Failure, ModelIndex
 from kernel.registry.loading import Loader
+from kernel.registry.operation import Operation
 from kernel.registry.pending_loads import Coming, PendingLoads
-from kernel.registry.reading import LoadRequest, Reader, Work
+from kernel.registry.reading import LoadRequest, Reader
 from kernel.registry.rollout import Rollout
 from kernel.repository.overrides import check_model_name, remove_left_behind
 from kernel.repository.plans import LoadPlan, StartFailed, behind
@@ -217,18 +218,15 @@ class Registry:
                 work = await self._reader.read(asked)
                 related = self._related({*asked, *work.plans}, work.plans)
                 if related <= names:
-                    await self._carry_out(work, coming)
+                    parallel = self._options.load_threads
+                    await Operation(self.catalog, self._rollout, self.pending_loads, work, coming, parallel).run()
                     break
             work.discard()  # it will be read again
             names |= related
         failures = work.failures
         for name in {*asked, *failures} & self.catalog.entries.keys():
             failed = failures.get(name)
-            told = None
-            if failed is not None:
-                why, place, causes = getattr(failed, "why", failed.message), getattr(failed, "place", None), ()
-                told = Failure(why, place, getattr(failed, "causes", causes))
-            self.catalog.concluded(name, told)
+            self.catalog.concluded(name, None if failed is None else Failure.of(failed))
         for name in failures.keys() & work.composing:
             log.warning("model '%s', which an ensemble needs, failed to load: %s", name, failures[name].message)
         return failures
@@ -237,67 +235,6 @@ class Registry:
         """Return the names and all that an operation on them may touch, by what is known and what was planned."""
         planned = {name: plan.config for name, plan in (plans or {}).items()}
         return related_to(names, [self.catalog.configs(), planned])
-
-    async def _carry_out(self, work: Work, coming: Coming) -> None:
-        """Carry out the plans, ensembles after what they consist of; ensembles that use what has changed are made anew.
-
-        `coming`: what this operation is still at, for those who wait for it.
-        """
-        catalog = self.catalog
-        changed: set[str] = set()
-        limit = asyncio.Semaphore(self._options.load_threads)
-        planned = work.ensembles()
-        follow = catalog.configs()
-        ensembles = {**{name: config for name, config in follow.items() if config.is_ensemble}, **planned}
-
-        async def one(plan: LoadPlan, anew: bool = False) -> str:
-            """Carry out one plan; return why it failed, or nothing."""
-            name = plan.config.name
-            before = catalog.copies(name)
-            problem = ""
-            try:
-                await self._rollout.carry_out(plan, planned, work.failures, limit, anew=anew)
-                catalog.concluded(name, None)
-            except ServingError as error:
-                work.failures[name] = error
-                problem = error.message
-            if catalog.copies(name) != before:
-                changed.add(name)
-            return problem
-
-        async def model(plan: LoadPlan) -> None:
-            await one(plan)
-            self.pending_loads.settle(coming, plan.config.name)
-
-        async def ensemble(name: str, steps: set[str], before: list[asyncio.Task[None]]) -> None:
-            # Not after all models: one of them may wait for this very ensemble, to be warmed up.
-            if before:
-                await asyncio.wait(before)
-            uses_changed = not changed.isdisjoint(steps)
-            entry = catalog.entry(name)
-            plan = work.plans.get(name)
-            problem = ""
-            if plan is not None:
-                problem = await one(plan, uses_changed)
-            elif uses_changed and entry.plan is not None and (entry.wanted or entry.serves):
-                problem = await one(entry.plan, True)
-            if uses_changed and problem and entry.serves:
-                log.warning("ensemble '%s' is unavailable: %s", name, problem)
-                catalog.retire_all(name, problem)
-            self.pending_loads.settle(coming, name)
-
-        tasks: dict[str, asyncio.Task[None]] = {}
-        for name, plan in work.plans.items():
-            if name not in planned:
-                coming[name] = set()
-                tasks[name] = asyncio.ensure_future(model(plan))
-        for name in by_dependency(ensembles):
-            coming[name] = {step.model_name for step in ensembles[name].ensemble or ()}
-            before = [tasks[step] for step in coming[name] & tasks.keys()]
-            tasks[name] = asyncio.ensure_future(ensemble(name, coming[name], before))
-        for name in coming.keys() - tasks.keys():
-            self.pending_loads.settle(coming, name)  # there is no plan for it
-        await asyncio.gather(*tasks.values())
 
     # -- unload --------------------------------------------------------------------------------------------------------
 

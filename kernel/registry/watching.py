@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel.errors import ServingError
+from kernel.registry.entries import Failure
 from kernel.registry.polling import Follower, changed_files
 from kernel.repository.places import SourcePlace
 from kernel.repository.plans import Sighting
@@ -29,6 +30,8 @@ log = logging.getLogger("kernel")
 
 WATCH_SECONDS = 0.2
 SHARE = 0.1  # of the time that looking may take
+
+_NONE = Failure("", None)  # what is told of a load that has not failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +91,30 @@ class Watcher(Follower):
         known = frozenset(name for name, entry in entries.items() if entry.wanted or entry.seen is None or entry.seen.paths)
         found: dict[str, Sighting] = await loader.in_thread(self._sight, names, known)
         self.pause = max(self._seconds, (time.perf_counter() - began) / SHARE)
-        settled = {}
-        for name, sighting in found.items():
-            entry = entries.get(name)
-            if not sighting.paths and name not in self._gone:
-                if self._unsettled.get(name) == sighting:
-                    self.begin(self._lost(name))
-                self._unsettled[name] = sighting
-            if len(sighting.paths) != 1:
-                continue
-            self._gone.discard(name)
-            changed = changed_files(sighting, entry.seen if entry is not None else None)
-            if not changed:
-                self._unsettled.pop(name, None)
-            elif self._unsettled.get(name) != sighting:
-                self._unsettled[name] = sighting
-            else:
-                del self._unsettled[name]
-                changed = self.own.without(name, changed, sighting)
-                if changed:
-                    settled[name] = changed
-        if settled:
-            self.under_way |= settled.keys()
+        settled = {name: changed for name, sighting in found.items() if (changed := self._settled(name, sighting))}
+        self.under_way |= settled.keys()
         for group in self.registry.groups(settled.keys()):
             self.begin(self._reload({name: settled[name] for name in settled if name in group}))
+
+    def _settled(self, name: str, sighting: Sighting) -> tuple[str, ...]:
+        """Return the files of a model that have changed and are as they were at the last look; none while that goes on."""
+        entry = self.registry.catalog.entries.get(name)
+        if not sighting.paths and name not in self._gone:
+            if self._unsettled.get(name) == sighting:
+                self.begin(self._lost(name))
+            self._unsettled[name] = sighting
+        if len(sighting.paths) != 1:
+            return ()
+        self._gone.discard(name)
+        changed = changed_files(sighting, entry.seen if entry is not None else None)
+        if not changed:
+            self._unsettled.pop(name, None)
+        elif self._unsettled.get(name) != sighting:
+            self._unsettled[name] = sighting
+        else:
+            del self._unsettled[name]
+            return self.own.without(name, changed, sighting)
+        return ()
 
     def _sight(self, names: Collection[str], known: Collection[str]) -> dict[str, Sighting]:
         """Look at the models in `names`, and at those that nobody knows yet. On a load thread."""
@@ -145,10 +148,10 @@ class Watcher(Follower):
         seconds = time.perf_counter() - began
         for name, files in changed.items():
             self.own.loaded(name, began_ns)
-            error = failures.get(name)
-            problem = "" if error is None else getattr(error, "why", error.message)
-            place, causes = getattr(error, "place", None), getattr(error, "causes", ())
-            self._told(Reload(name, files, self._versions(name), problem, place, seconds, causes=causes))
+            failure = Failure.of(failures[name]) if name in failures else _NONE
+            self._told(
+                Reload(name, files, self._versions(name), failure.message, failure.place, seconds, causes=failure.causes)
+            )
 
     def _versions(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(self.registry.catalog.copies(name)))

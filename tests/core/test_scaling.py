@@ -107,6 +107,22 @@ def test_an_override_may_scale_a_model(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_override_can_not_ask_for_more_instances_than_can_be_had(tmp_path: Path) -> None:
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        backend = Answering()
+        async with explicit(tmp_path, backend) as kernel:
+            shown = kernel.model("m").config.as_dict()
+            shown["instance_group"] = [{"name": "g", "kind": "KIND_CPU", "count": 100_000}]
+            with pytest.raises(ServingError, match="instance group g of model m asks for 100000 instances") as caught:
+                await kernel.load("m", config=json.dumps(shown))
+            assert "instance_group[0].count" in caught.value.message and "1024 at most" in caught.value.message
+            assert backend.instances("initialize") == ["m_0_0"]
+            assert await said(kernel, "m") == 1
+
+    run(main())
+
+
 def test_what_waits_is_taken_by_the_new_instances(tmp_path: Path) -> None:
     async def main() -> None:
         model(tmp_path, "m", 1)
