@@ -57,7 +57,7 @@ class Ensemble:
         bound = self._bound.get(plan)
         if bound is None:
             bound = self._bind(plan)
-            if bound is None:  # a model was replaced by one that is decoupled, or no longer is
+            if bound is None:  # a step's model was replaced by one that is decoupled where the old one was not, or the reverse
                 self._plans.clear()
                 plan = self._plan(request.wanted)
                 bound = self._bind(plan)

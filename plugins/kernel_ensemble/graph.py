@@ -28,7 +28,7 @@ class Feed:
 
     def __init__(self, routes: Sequence[tuple[str, tuple[Taker, ...]]]) -> None:
         self.routes = tuple(routes)
-        # The last taker of a tensor gets its memory.
+        # The last taker of a tensor gets its memory itself, so only those who come last can meet in one memory.
         self.apart = len({max(route[-1][0], -1) for _, route in self.routes}) > 1
         self.single: tuple[str, int, str] | None = None
         if len(self.routes) == 1 and len(self.routes[0][1]) == 1:
@@ -77,7 +77,8 @@ class Plan:
         self.at = {step.index: step for step in steps}
         self.outputs = outputs
         self.writers = writers
-        self.sources = tuple(writers[name][0].index for name in outputs if name in writers)  # others are passed on
+        # Outputs that no step writes are inputs of the request, passed on.
+        self.sources = tuple(writers[name][0].index for name in outputs if name in writers)
         self.waiting: tuple[int, ...] = ()
         self.feed = Feed(())
         self.dims: tuple[tuple[int, ...], ...] = ()

@@ -23,7 +23,7 @@ __all__ = ["Run"]
 log = logging.getLogger("kernel")
 
 RELEASED = RequestState.RELEASED
-_GIVEN: dict[str, Tensor] = {}  # in place of the inputs of a step that has got them
+_GIVEN: dict[str, Tensor] = {}  # stands in place of a step's inputs once its request has them
 
 
 class Owner(Protocol):
@@ -180,7 +180,7 @@ class Run(Walk):
         if final and (batch := request.batch) is not None and batch.ended:
             self._add_times(batch)
             if not step.spawns:
-                request.inputs = {}  # executed: what it passes on is no longer held by it
+                request.inputs = {}  # it has been executed; held here, arrays that it passes on would look shared and be copied
         if self.request.state is RELEASED:
             return
         if response is None or response.error is not None or step.spawns or call.taken:

@@ -1,4 +1,4 @@
-"""kernel_python: serves Triton's python models (`model.py` with a TritonPythonModel) in this process.
+"""kernel_python: serves Triton's python models (`model.py` with a TritonPythonModel), in this process and in others.
 
 Found through the entry-point group `kernel`. What models import is the top-level module `triton_python_backend_utils`.
 """

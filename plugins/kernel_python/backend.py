@@ -79,7 +79,7 @@ class PythonBackend:
         for version in versions:
             _model_file(config, model_folder / str(version))
         parameters = config.parameters
-        # That placement, max_concurrency and zero_copy are of the right form the config has checked already.
+        # The config has checked already that placement, max_concurrency and zero_copy are of the right form.
         cpu_only = parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS")
         if cpu_only is not None and cpu_only.lower() not in ("yes", "no"):
             raise ServingError(Code.UNSUPPORTED, f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {cpu_only}'")
@@ -102,10 +102,11 @@ class PythonBackend:
     def look(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> list[ConfigError] | None:
         """Return what in the model's code can't be loaded, as far as that is seen without running it."""
         if "EXECUTION_ENV_PATH" in config.parameters:
-            return None  # another Python, with modules of its own
+            return None  # it runs in another Python, whose modules can't be looked for from here
         folders = [model_folder / str(version) for version in versions]
         found = [faults_of(_model_file(config, folder), (folder.absolute(), model_folder.absolute())) for folder in folders]
-        unique = {error.message: error for errors in found for error in errors}  # a module that versions share is told once
+        # A mistake in a module that versions share is told once.
+        unique = {error.message: error for errors in found for error in errors}
         return list(unique.values())
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:

@@ -1,7 +1,7 @@
 """Runs `execute` of one model instance and holds it to its contract (spec python_backend, 2.4, 2.5).
 
 Whatever a model returns or forgets, each request of the batch gets an answer: here, or by its sender. Where the code runs is
-the core's business; the five kinds of executor differ only in how `execute` is called.
+the core's business; the two kinds of executor differ only in how `execute` is called.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ModelExecutor:
         self._clock: Callable[[], float] = instance.kernel.clock
         self._copies_small = not (instance.decoupled or instance.zero_copy)
         self.is_ready = question_of(instance, model)
-        self._told: set[str] = set()  # in what ways `execute` has returned what it must not, as the log knows
+        self._told: set[str] = set()  # kinds of wrong results of `execute` that the log has told once
         instance.on_loop = placement is Placement.LOOP or placement is Placement.TASK
         serving(instance)
 
@@ -127,7 +127,7 @@ class ModelExecutor:
                     plain = False
                     break
         if plain:
-            # Gone before we look who else holds the arrays; `result` stays our one reference to the responses.
+            # `answers` counts who else holds the responses and their arrays (memory.py): `result` has to be our only reference.
             del request, response
             requests.clear()
             return answers(instance, batch.requests, result)  # type: ignore[return-value]
@@ -182,7 +182,7 @@ class ModelExecutor:
                 out.append(self._once_more(request))
                 continue
             elif core.is_cancelled or (response is None and sender is not None):
-                out.append(None)  # nobody waits, or the sender answers: has already, will later, or goes and says so
+                out.append(None)  # nobody waits, or the sender answers; one that is dropped without an answer sends an error
                 continue
             elif response is None:
                 out.append(CoreResponse([], error=self._misused(self._unanswered(request, result, place), "nothing")))
@@ -236,7 +236,7 @@ class ModelExecutor:
         modules = instance.modules
         text = describe(error) if modules is None else modules.describe(error)
         ids = log_ids([request._core for request in requests])
-        # An execution that nobody waits for any more often ends like this: what it has called was cancelled with it.
+        # Where nobody waits any more, an exception is no news: the execution's own calls were cancelled with it.
         level = logging.DEBUG if all(request._core.is_cancelled for request in requests) else logging.ERROR
         log.log(level, "%sexecute of model instance '%s' raised", ids, instance.name, exc_info=error)
         return self._failure(requests, execution_error(instance.name, text))
@@ -261,7 +261,7 @@ class SyncExecutor(ModelExecutor):
         instance, execute, clock = self.instance, self._execute, self._clock
         token = EXECUTION.set((instance, batch))
         cores = batch.requests
-        batch.input_ended = batch.started  # wrapped, not moved: that takes no time
+        batch.input_ended = batch.started  # requests are wrapped, no data is moved: the statistics have no time for inputs
         request = Received(cores[0], instance)
         requests = [request] if len(cores) == 1 else [request, *[Received(core, instance) for core in cores[1:]]]
         try:
@@ -272,7 +272,7 @@ class SyncExecutor(ModelExecutor):
             if type(result) is not list and result is not None and _is_coroutine(result):
                 result = self._awaited(batch, requests, result)
             held = [result]
-            del result, request  # who else holds them is counted
+            del result, request  # `_conclude` counts who else holds the responses
             return self._conclude(batch, requests, held.pop())
         except (ServingError, GreenletExit):
             raise
@@ -280,7 +280,7 @@ class SyncExecutor(ModelExecutor):
             failure = self._raised(requests, error)
         finally:
             EXECUTION.reset(token)
-        raise failure  # here, where it does not keep the model's frames
+        raise failure  # outside of `except`: its traceback would keep the model's frames, and so its arrays, alive
 
     def _awaited(self, batch: Batch, requests: list[Received], coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return what comes of a coroutine that `execute` has returned; where answers are sent, it goes on while others do."""
@@ -377,7 +377,7 @@ class AsyncExecutor(ModelExecutor):
                 if answer is not None:
                     return [answer]
             held = [result]
-            del result  # who else holds it is counted
+            del result  # `_conclude` counts who else holds the responses
             return self._conclude(batch, requests, held.pop())
         except ServingError:
             raise

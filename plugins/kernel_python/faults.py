@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_CHAIN, _TEXT = 20, 10_000  # how much of a chain of exceptions is told
+_CHAIN, _TEXT = 20, 10_000  # exceptions of a chain, and frames of each; characters of a text: what is told at most
 _PRIVATE = re.compile(r"kernel_model_\d+\.")
 _PACKAGE = re.compile(r"kernel_model_\d+")
 
@@ -91,7 +91,7 @@ def describe(error: BaseException, main: str = "", shown: str = "") -> str:
     """
     try:
         text = str(error) or "<EMPTY MESSAGE>"
-    except Exception:  # a broken __str__ is no reason to lose the rest
+    except Exception:  # the model's own __str__ may raise; name and place are told all the same
         text = "<exception text not available>"
     frames = [f"  {file}({line}): {function}\n" for file, line, function, _ in _frames(error)]
     where = "\n\nAt:\n" + "".join(frames) if frames else ""

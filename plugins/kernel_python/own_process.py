@@ -2,8 +2,8 @@
 
 Signals, the working directory, the set-up of logging, the end of the process and its command line are there once. A model whose
 code shows that it needs one of them is given a process (evidence.py); here is what becomes of those that their config has placed
-in the server, and of what no source shows. The functions are wrapped where everybody finds them, since libraries call them as
-well; whom no model has called passes.
+in the server, and of what no source shows. The functions themselves are wrapped, since libraries call them as well; calls that do
+not come from a model's code pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernel_python.calling import calling_site
 
 __all__ = ["refuse"]
 
-#: What a model does that needs a process of its own.
+#: What the author of a model can do that needs a process of its own.
 WAY_OUT = 'parameters { key: "placement" value { string_value: "process" } } in its config gives it one of its own'
 
 
@@ -46,12 +46,12 @@ def _reads_command_line(parser: Any, args: Any = None, *more: Any, **named: Any)
 
 
 def _starts_afresh(process: Any, *args: Any, **named: Any) -> bool:
-    """Whether it would look in vain for the model's functions, whose modules are private: a pool would start it without end."""
+    """Whether the process imports its functions anew: it can't find a model's, and a pool would start it again and again."""
     method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
     return method in ("spawn", "forkserver")
 
 
-#: where it is, its name, and whether arguments are about this process
+#: Owner of the function, its name, and what tells by the arguments whether a call is about this process.
 _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (signal, "signal", _always),
     (signal, "alarm", _always),
@@ -71,7 +71,7 @@ _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (multiprocessing.process.BaseProcess, "start", _starts_afresh),
 )
 
-_wrapped: list[tuple[Any, str, Any]] = []  # with the function itself
+_wrapped: list[tuple[Any, str, Any]] = []  # owner, name, the function as it was
 
 
 def refuse() -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger("kernel_python")
 #: Is told the answer, once: an error, or a value.
 Reply = Callable[[ServingError | None, Any], None]
 
-_loading: set[asyncio.Task[None]] = set()  # the loop itself holds no task
+_loading: set[asyncio.Task[None]] = set()  # tasks under way, since the loop holds them only weakly
 
 
 def answer(kernel: Kernel, what: str, arguments: tuple[Any, ...], reply: Reply) -> None:

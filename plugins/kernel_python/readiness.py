@@ -1,6 +1,6 @@
 """`is_ready` of a model: may it be sent requests? (spec python_backend, section 2.)
 
-Makes of the model's method the question that the core asks; when, and how long it waits, is the core's business.
+The model's method as the core calls it; when it is called, and how long is waited for it, the core decides.
 """
 
 from __future__ import annotations

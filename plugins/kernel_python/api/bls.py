@@ -21,7 +21,7 @@ from kernel_python import waiting
 from kernel_python.api.asked import Asked
 from kernel_python.api.copies import COPIES
 from kernel_python.api.iterator import ResponseIterator
-from kernel_python.api.memory import SMALL, Hop, hand_over
+from kernel_python.api.memory import SMALL, Handover, hand_over
 from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import EXECUTION, Instance, bls_site
 from kernel_python.faults import TritonModelException
@@ -41,7 +41,7 @@ __all__ = [
     "refusal_of_memory",
 ]
 
-CALLED = Hop("called", takes=True)
+CALLED = Handover("called", takes=True)
 _USE_ASYNC = "use `await request.async_exec()` there"
 
 
@@ -137,7 +137,7 @@ def call_async(request: Asked, holders: int) -> asyncio.Future[Any]:
     try:
         instance, batch = bls_site(request._site)
     except TritonModelException:
-        asyncio.get_running_loop()  # where there is none, that is what is wrong
+        asyncio.get_running_loop()  # outside of a loop, Python's own error about that says better what is wrong
         raise
     kernel = instance.kernel
     # Whose thread the loop's is runs in it; asking asyncio costs a system call.

@@ -25,7 +25,7 @@ from kernel_python.faults import TritonModelException
 __all__ = ["SharedMemory"]
 
 NAME = "c_python_backend_utils"
-UNUSED = 1 << 20  # what the reference begins with
+UNUSED = 1 << 20  # bytes: the size with which the reference's shared memory begins
 
 
 class SharedMemory:

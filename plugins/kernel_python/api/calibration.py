@@ -31,10 +31,10 @@ def _tensor() -> Tensor:
 
 def calibrate() -> None:
     memory.measure(_tensor())
-    hops = (responses.OUTPUT, sender.SENT, bls.CALLED)
+    places = (responses.OUTPUT, sender.SENT, bls.CALLED)
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        for hop in hops:
-            hop.holder = NEVER
+        for place in places:
+            place.holder = NEVER
         return
     taken: list[Any] = []
     kernel = SimpleNamespace(
@@ -49,9 +49,9 @@ def calibrate() -> None:
             _output(instance, request, taken if held else None)
             _sent(instance, request, held)
             _called(held)
-            for hop in hops:
-                if held and not getattr(COPIES, hop.name):
-                    hop.holder = NEVER
+            for place in places:
+                if held and not getattr(COPIES, place.name):
+                    place.holder = NEVER
     finally:
         EXECUTION.reset(token)
         COPIES.reset()

@@ -6,10 +6,11 @@ __all__ = ["COPIES", "Copies"]
 
 
 class Copies:
-    """How often arrays were copied. `small`: any hop, up to SMALL bytes. The rest: larger ones, by hop.
+    """How often arrays were copied.
 
-    `received`: a received array whose memory others can see, at `as_numpy()`. `output`, `sent`: a response returned from
-    `execute`, or sent by a sender. `called`: an input of a BLS call. `passed`: large arrays handed over without a copy.
+    `small`: those of up to SMALL bytes, anywhere. The rest: larger ones, by the place where they changed hands. `received`: a
+    received array whose memory others can see, at `as_numpy()`. `output`, `sent`: a response returned from `execute`, or sent
+    by a sender. `called`: an input of a BLS call. `passed`: large arrays handed over without a copy.
     """
 
     __slots__ = ("called", "output", "passed", "received", "sent", "small")

@@ -34,7 +34,7 @@ class ResponseIterator:
         self._error_of = error_of
         self._request: InferenceRequest | None = None
         self._items: list[InferenceResponse] = []
-        self._ended = False  # no more will come
+        self._ended = False  # the final flag has come
         self._next = 0
         self._wakers: list[Callable[[], None]] = []
 

@@ -3,7 +3,7 @@
 An array that a model hands over is copied unless nobody but us can see its memory any more. Small ones are copied always,
 which is cheaper than to reason about. For large ones the reference counts tell: of the tensor, of what holds it, of the
 array, and of the arrays that it is a view of. What counts mean "nobody else" differs between Python versions, so they are
-measured when the package is imported. What is copied is counted, by hop (copies.py); tests hold it.
+measured when the package is imported. What is copied is counted, by the place (copies.py); tests hold it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernel import as_bytes_array
 from kernel_python.api.copies import COPIES
 from kernel_python.api.tensors import Tensor
 
-__all__ = ["NEVER", "SMALL", "Hop", "hand_over", "measure"]
+__all__ = ["NEVER", "SMALL", "Handover", "hand_over", "measure"]
 
 Array = np.ndarray[Any, Any]
 
@@ -28,12 +28,12 @@ SMALL = 4096
 _ndarray = np.ndarray
 
 
-class Hop:
+class Handover:
     """A place where arrays change hands: its name in COPIES, and the counts that mean "nobody but us" there.
 
     `holder`: of what holds the tensors. `tensor`: of a tensor. None until measured (see calibration.py), NEVER where the
-    counts can't tell, as without the interpreter lock. `takes`: the tensor outlives the hop, unseen by the model, and must
-    not look like somebody who still holds the array.
+    counts can't tell, as without the interpreter lock. `takes`: the tensor lives on, unseen by the model, and gives its array
+    away: or it would look like somebody who still holds it.
     """
 
     __slots__ = ("holder", "name", "takes", "tensor")
@@ -49,11 +49,11 @@ NEVER = -1
 _TAKEN: Array = np.empty(0, np.uint8)
 
 
-def hand_over(tensor: Tensor, holders: int, hop: Hop, own: dict[str, CoreTensor] | None, zero_copy: bool) -> Array:
+def hand_over(tensor: Tensor, holders: int, place: Handover, own: dict[str, CoreTensor] | None, zero_copy: bool) -> Array:
     """Return the tensor's array for somebody else to own: itself where nobody else sees its memory, else a copy.
 
     For large arrays and strings; small ones are copied by the caller. `holders`: the reference count of what holds the
-    tensor, at most `hop.holder` when it is only us. `own`: the inputs of the request that is being answered; one of them may
+    tensor, at most `place.holder` when it is only us. `own`: the inputs of the request that is being answered; one of them may
     go out as it came in. Called with the tensor in one local variable of the caller.
     """
     array = tensor._array
@@ -68,15 +68,15 @@ def hand_over(tensor: Tensor, holders: int, hop: Hop, own: dict[str, CoreTensor]
         COPIES.passed += 1
         return array
     del array
-    if hop.holder is None:
-        hop.holder, hop.tensor = holders, getrefcount(tensor)
-    if holders <= hop.holder and getrefcount(tensor) <= hop.tensor and _unseen(tensor, own):
+    if place.holder is None:
+        place.holder, place.tensor = holders, getrefcount(tensor)
+    if holders <= place.holder and getrefcount(tensor) <= place.tensor and _unseen(tensor, own):
         COPIES.passed += 1
         array = tensor._array
-        if hop.takes:
+        if place.takes:
             tensor._array = _TAKEN
         return array
-    setattr(COPIES, hop.name, getattr(COPIES, hop.name) + 1)
+    setattr(COPIES, place.name, getattr(COPIES, place.name) + 1)
     return tensor._array.copy()
 
 
@@ -88,8 +88,9 @@ def _unseen(tensor: Tensor, own: dict[str, CoreTensor] | None) -> bool:
     base = tensor._array.base
     while base is not None:
         if type(base) is not _ndarray:
-            # Memory of somebody else's (a torch tensor, a mapped file, a buffer), unless it came with the request, which
-            # owns what its arrays lie in. Nobody can write into bytes.
+            # The memory belongs to another object (a torch tensor, a mapped file, a buffer), and who sees that can't be counted.
+            # Two cases are safe: it came with the request, which owns the memory of its arrays; or it is bytes, which nobody
+            # can write to.
             return received or type(base) is bytes
         if getrefcount(base) > _BASE_ALONE:
             return False
@@ -97,8 +98,8 @@ def _unseen(tensor: Tensor, own: dict[str, CoreTensor] | None) -> bool:
     return True
 
 
-# The counts of an array, and of an array that another is a view of, when nobody else looks: each is taken by the very
-# expression that is compared with it above.
+# The reference counts of an array, and of an array that another is a view of, when nobody else holds them. `measure` takes each
+# by the same expression that `_unseen` compares with it, since what an expression itself holds differs between Pythons.
 _ARRAY_ALONE = _BASE_ALONE = sys.maxsize
 
 

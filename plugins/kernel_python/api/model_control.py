@@ -1,6 +1,6 @@
 """pb_utils.load_model, unload_model and is_model_ready: a model looks after others (spec python_backend, 1.11).
 
-Only who may ask, and the words, are decided here; see questions.py.
+Who may ask, and the words of refusals; the kernel answers (questions.py).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Received(InferenceRequest):
         return json.dumps(dict(parameters), separators=(",", ":"), ensure_ascii=False) if parameters else "{}"
 
     def requested_output_names(self) -> set[str]:
-        core = self._core  # whose `wanted` may name state besides, which is nobody's request
+        core = self._core  # `wanted` may name outputs that hold a sequence's state, too; no client has asked for those
         return set(core.requested_outputs or core.wanted & self._instance.outputs)
 
     def trace(self) -> InferenceTrace:

@@ -25,7 +25,7 @@ __all__ = ["InferenceRequest", "InferenceTrace"]
 
 _MISSING: Any = object()
 _made_in = EXECUTION.get
-_ZERO, _LATEST = 0, -1  # what is equal to them may still be of a wrong type; what is not them is looked at closer
+_ZERO, _LATEST = 0, -1  # compared by identity: 0.0 and False are equal to 0, and are for `_init` to look at
 _SIGNATURE = (
     "c_python_backend_utils.InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
     "List[triton::backend::python::PbTensor], requested_output_names: List[str], model_name: str, model_version: int = -1, "

@@ -15,7 +15,7 @@ from kernel import Code, InferenceRequest, Reason, ServingError
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
 from kernel_python.api.copies import COPIES
-from kernel_python.api.memory import SMALL, Hop, hand_over
+from kernel_python.api.memory import SMALL, Handover, hand_over
 from kernel_python.api.tensors import Tensor, received
 from kernel_python.calling import Instance
 from kernel_python.faults import ErrorCode, TritonModelException, incompatible
@@ -24,7 +24,7 @@ __all__ = ["InferenceResponse", "TritonError", "answer_of", "answers", "checked_
 
 log = logging.getLogger("kernel_python")
 
-OUTPUT = Hop("output")
+OUTPUT = Handover("output")
 _NONE: tuple[Tensor, ...] = ()
 _new = object.__new__
 
@@ -184,7 +184,7 @@ def small_answer(request: InferenceRequest, response: InferenceResponse) -> Core
 
 
 def answer_of(
-    instance: Instance, request: InferenceRequest, response: InferenceResponse, holders: int, hop: Hop
+    instance: Instance, request: InferenceRequest, response: InferenceResponse, holders: int, place: Handover
 ) -> CoreResponse:
     """Return the core's response for one; `holders`: the reference count of `response` at its place of hand-over."""
     error = response._error
@@ -202,7 +202,7 @@ def answer_of(
                 array = array.copy()
             else:
                 del array
-                array = hand_over(tensor, holders, hop, request.inputs, instance.lends)
+                array = hand_over(tensor, holders, place, request.inputs, instance.lends)
             outputs.append(CoreTensor(name, tensor._datatype, array))
         elif name not in instance.outputs:
             _undeclared(instance, tensor, outputs)

@@ -1,7 +1,7 @@
 """The response sender: how a model answers outside of what `execute` returns (spec python_backend, 2.4, 2.5).
 
-Holds the rules of what may be sent when. A sender that goes without having answered leaves nobody waiting: it sends the
-error that says so.
+Holds the rules of what may be sent when. A sender that is dropped without having answered sends an error that says so, or
+the client would wait for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel import InferenceRequest
 from kernel import InferenceResponse as CoreResponse
-from kernel_python.api.memory import Hop
+from kernel_python.api.memory import Handover
 from kernel_python.api.responses import InferenceResponse, answer_of
 from kernel_python.calling import Instance
 from kernel_python.faults import TritonModelException, execution_error, incompatible
@@ -21,7 +21,7 @@ from kernel_python.faults import TritonModelException, execution_error, incompat
 __all__ = ["FINAL", "InferenceResponseSender"]
 
 FINAL = 1
-SENT = Hop("sent")
+SENT = Handover("sent")
 _SIGNATURE = (
     "(self: c_python_backend_utils.InferenceResponseSender, response: c_python_backend_utils.InferenceResponse = None, "
     "flags: int = 0) -> None"
@@ -66,7 +66,7 @@ class InferenceResponseSender:
             )
         instance = self._instance
         final = flags == FINAL
-        # Made before anything is noted: what can't be made into a response leaves the sender as it was.
+        # The answer is made first: where that raises, nothing has been noted and the model may send another.
         answer: CoreResponse | None = None
         if response is not None:
             answer = answer_of(instance, self._core, response, getrefcount(response), SENT)
@@ -113,7 +113,7 @@ class InferenceResponseSender:
             instance: Any = self._instance
             message = _LOST if instance.decoupled else _LOST_SINGLE
             answer = CoreResponse([], error=execution_error(instance.name, message))
-            # Later, not here: the garbage collector may have called us in the middle of anything. Kernel gone
-            # (RuntimeError) or the interpreter going (anything): nobody waits.
+            # On the loop, not here: the garbage collector may call this in the middle of any code. Where the kernel has stopped
+            # (RuntimeError) or the interpreter is ending (any error), nobody waits for the answer.
             with contextlib.suppress(Exception):
                 instance.kernel.call_soon(instance.kernel.send, self._core, answer, True)

@@ -180,7 +180,7 @@ class _Held:
 
     def __init__(self, tensor: Tensor, array: Array) -> None:
         self.tensor = tensor
-        self.array = array  # may be a copy
+        self.array = array  # the tensor's own, or a copy where that is read-only
         self.__array_interface__ = array.__array_interface__
 
 

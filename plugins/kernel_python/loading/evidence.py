@@ -2,7 +2,7 @@
 
 It may where everything that its files import, followed through its own modules, is known to be safe to share, and nothing that
 they mention says otherwise; shareable.py has the tables. In doubt it may not: then a process of its own is right, as in the
-reference, and costs a hop. This rule is for models that mean no harm; it is no sandbox.
+reference, and costs the way there and back. This rule is for models that mean no harm; it is no sandbox.
 """
 
 from __future__ import annotations

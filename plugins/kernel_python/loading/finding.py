@@ -1,7 +1,7 @@
 """Where the modules of a model are: found as Python finds them, in the model's own folders before anywhere else.
 
 One rule for the imports of models in the server (modules.py), for what is read of their source (sources.py) and for what is
-checked of it (source_check.py). Imports nothing.
+checked of it (source_check.py). Looks for modules and runs none.
 """
 
 from __future__ import annotations

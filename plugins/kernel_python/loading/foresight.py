@@ -35,7 +35,7 @@ def _mentions(folder: Path) -> bool:
 
 
 def _library_may() -> bool:
-    """Whether a module that is no model's has imported triton_python_backend_utils; looked up again when modules have come."""
+    """Whether a module that is no model's has imported triton_python_backend_utils; looked up anew when modules have come."""
     global _others
     count = len(sys.modules)
     if _others[0] != count:
@@ -43,7 +43,7 @@ def _library_may() -> bool:
         known = [utils, getattr(utils, "InferenceRequest", utils), getattr(utils, "load_model", utils)]
         found = utils is not None and any(
             any(value is one for one in known for value in dict(vars(module)).values())
-            for name, module in sys.modules.copy().items()  # other models are being imported meanwhile
+            for name, module in sys.modules.copy().items()  # a copy: other threads import models meanwhile, which changes it
             if hasattr(module, "__dict__") and not name.startswith(_OURS)
         )
         _others = (count, found)

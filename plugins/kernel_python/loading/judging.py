@@ -61,7 +61,7 @@ class Judge:
         for part in mention.chain[1:]:
             if part in UNSAFE_ATTRIBUTES:
                 return f"uses {part}", f", which {UNSAFE_ATTRIBUTES[part]}"
-        if mention.use is STORED:  # it is what stands before the last part that is changed
+        if mention.use is STORED:  # `a.b = 1` changes a: what stands before the last part
             base = names.meanings(mention.scope, mention.chain[:-1])
             meanings = {(*meaning, mention.chain[-1]) for meaning in base}
         else:
@@ -91,7 +91,10 @@ class Judge:
         return None
 
     def _calls(self, chain: Chain, mention: Mention) -> tuple[str, str] | None:
-        """Judge what depends on how it is called. A call is as far from the end of a meaning as from that of what is written."""
+        """Judge what depends on how it is called.
+
+        A meaning begins in another way than what is written, and ends in the same: so a call in it is found from the end.
+        """
         for place, call in mention.calls:
             at = len(chain) - (len(mention.chain) - place)
             rule = _RULES.get(_dotted(chain[:at])) if at > 0 else None
@@ -150,7 +153,7 @@ _CHANGING = frozenset("append insert clear discard extend popitem setdefault upd
 def _changes_in_place(chain: Chain) -> bool:
     """Return whether it calls a method that changes a collection which belongs to a module: `urllib.parse.uses_netloc.append(…)`.
 
-    What a call has given is somebody's own, and a method of a class is called for an object of the caller's.
+    Neither the result of a call does, nor an object of the caller's, for which a method of a class is called.
     """
     *base, method, call = chain if len(chain) > 3 else ("", "", "")
     if method not in _CHANGING or call not in ("()", "(…)") or base[0] in ("", "builtins"):
@@ -160,13 +163,13 @@ def _changes_in_place(chain: Chain) -> bool:
     return not base[-1][:1].isupper() and not any(part[:1] in "([" for part in base)
 
 
-#: Who has one of these may do with it what isn't safe.
+#: Modules and objects of which some part isn't safe: handed on, nobody can see which part is used.
 _MODULES = frozenset(
     name
     for unsafe in (*UNSAFE, *ONLY)
     for name in [*_prefixes(unsafe.split("."))][: None if unsafe in ONLY else -1]
     if not name.startswith(("builtins", "os.environ", "asyncio.get_"))
-    and name not in ("sys.stdin", "sys.stdout", "sys.stderr")  # printed to; nothing below them changes them
+    and name not in ("sys.stdin", "sys.stdout", "sys.stderr")  # handed on to be printed to; nothing they have is unsafe
     and not name.rpartition(".")[2][:1].isupper()
 )
 
@@ -180,7 +183,7 @@ def _child(call: Call, scope: Scope) -> str | None:
     """Allow programs that are started plainly: no code of the model runs in a copy of the server, no open file is handed on."""
     if call.more:
         return "with arguments that can't be seen"
-    if call.count > 6:  # the next is preexec_fn
+    if call.count > 6:  # the seventh positional argument of Popen is preexec_fn
         return "with many unnamed arguments"
     return _child_task(call, scope)
 
@@ -209,7 +212,7 @@ def _own_loop(call: Call, scope: Scope) -> str | None:
 
 
 def _this_loop(call: Call, scope: Scope) -> str | None:
-    """Outside of coroutines it makes a loop for the main thread, which here is the server's."""
+    """Allow `get_event_loop` in coroutines; elsewhere it makes a loop for the main thread, and that is the server's."""
     inner: Scope | None = scope
     while inner is not None and inner.kind == "lambda":
         inner = inner.outer
@@ -217,7 +220,7 @@ def _this_loop(call: Call, scope: Scope) -> str | None:
 
 
 def _import_by_name(call: Call, scope: Scope) -> str | None:
-    return "with a name that can't be seen"  # others have become imports
+    return "with a name that can't be seen"  # calls with a constant were read as imports (mentions.py)
 
 
 def _logger(call: Call, scope: Scope) -> str | None:
@@ -226,7 +229,7 @@ def _logger(call: Call, scope: Scope) -> str | None:
 
 
 def _log_setup(call: Call, scope: Scope) -> str | None:
-    """Beside the server's log it does nothing; allow it where nothing gets lost by that, only the look of lines is another."""
+    """Allow `basicConfig`, which does nothing beside the server's log, where only the look of a model's lines is lost by that."""
     more = [str(name or "**") for name in call.named if name not in ("level", "format", "datefmt", "style")]
     if more or call.count:
         return f"with {', '.join(more) or 'unnamed arguments'}, which changes the server's log"

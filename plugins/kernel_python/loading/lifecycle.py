@@ -79,7 +79,7 @@ def arguments_of(context: InstanceContext) -> dict[str, str]:
 
 def async_capacity(config: ModelConfig) -> int:
     """Return how often an `async def execute` may run at a time."""
-    # With a batcher, an execution at a time: or requests would never wait long enough to form a batch.
+    # With a batcher one execution at a time: with more, each request would be started alone, and no batch would form.
     batches = config.dynamic_batching is not None or config.sequence_batching is not None
     default = 1 if batches and not config.decoupled else ASYNC_CAPACITY
     return int(config.parameters.get("max_concurrency", default))

@@ -40,20 +40,20 @@ MODULE, OWN = "import:", "own:"
 #: whether it has an attribute.
 VALUE, ALIAS, STORED, ASKED = "value", "alias", "stored", "asked"
 
-#: What a call is given and nobody can tell.
+#: Stands for an argument that isn't a constant or a name.
 UNTOLD = object()
 
 _SPINE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
-#: Longer chains are cut: nothing that is looked for lies so deep.
+#: Longer chains are cut: no name in the tables has so many parts.
 _LONGEST = 12
-#: Who asks for one of these has the root logger.
+#: Arguments with which `getLogger` returns the root logger.
 _ROOT_LOGGER = (None, "", "root")
 
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """The names of a module, class or function. `bound`: name -> what it was bound to, and where; none for what is made here."""
+    """The names of a module, class or function. `bound`: name -> what it was bound to, and where; none for what it makes."""
 
     kind: str  # module, class, def, async def, lambda
     outer: Scope | None = None
@@ -64,7 +64,7 @@ class Scope:
     def bind(self, name: str, chain: Chain | None = None, where: Scope | None = None) -> None:
         """Note that `name` may be what `chain` means `where`, by default here; None: something that nobody looks for."""
         found = self.elsewhere.get(name, self).bound.setdefault(name, {})
-        # What a call with arguments gives is a thing of its own, and so is an item.
+        # The result of a call with arguments, or an item, is a new object about which the tables say nothing: not followed.
         if chain is not None and chain[0] and not {"(…)", "[]"} & {*chain}:
             found[where or self, chain] = None
 
@@ -192,7 +192,7 @@ class _Reader:
         return chain
 
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr | None, scope: Scope) -> None:
-        """Note an assignment: who is given a name is followed, into fields of self, too."""
+        """Note an assignment: what a name, or a field of self, is bound to is followed."""
         names = [target for target in targets if _is_followed(target)]
         others = [target for target in targets if not _is_followed(target)]
         self._later(others, scope)
@@ -226,7 +226,7 @@ class _Reader:
         return found
 
     def _ask(self, test: ast.expr, scope: Scope) -> None:
-        """Note a condition: a name that is only asked whether it is there, or None, goes nowhere."""
+        """Note a condition: of a name that is only compared with None, or taken as true or false, nothing is handed on."""
         left = [test]
         while left:
             one = left.pop()
@@ -350,7 +350,7 @@ class _Reader:
         self._later(ast.iter_child_nodes(node), scope)
 
     def _see_If(self, node: ast.If, scope: Scope) -> None:
-        """Leave out what is there for type checkers, or for who runs the file as a program."""
+        """Leave out what is there for type checkers, and what runs only where the file is executed as a program."""
         if _never(node.test):
             self._later(node.orelse, scope)
         else:

@@ -118,7 +118,7 @@ class PrivateModules:
         root = types.ModuleType(self.package)
         root.__path__ = list(self._folders)
         with _lock:
-            if _Finder not in sys.meta_path:  # nor where somebody has put the list back to what it was before
+            if _Finder not in sys.meta_path:  # it may be missing though models are there: somebody has restored an older list
                 sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
             _packages[self.package] = self
             sys.modules[self.package] = root
@@ -272,7 +272,7 @@ class PrivateModules:
         return True
 
     def describe(self, error: BaseException) -> str:
-        """Return what is told of an exception of the model's, see faults.py; and why, where that is our names' doing."""
+        """Return what is told of an exception of the model's (faults.py); with the way out, where private names are its cause."""
         text = describe(error, self.main, self.shown)
         name = error.name if isinstance(error, ModuleNotFoundError) and error.name else "."
         spec = None if "." in name else _find(f"{self.package}.{name}", self._folders)
@@ -281,7 +281,10 @@ class PrivateModules:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def named(self, name: str) -> types.ModuleType | None:
-        """Return the model's own module of a name as its author knows it (or as an earlier life had it), None if it has none."""
+        """Return the model's own module of a name, None if it has none.
+
+        The name is the author's, or a private one that an earlier load has written into a pickle.
+        """
         if name.startswith(PREFIX):
             name = name.partition(".")[2]
             if f"{self.package}.{name}" == self.main:

@@ -21,6 +21,6 @@ def tree_of(source: str | bytes, name: str = "<unknown>") -> ast.Module:
         for _ in range(_TRIES):
             try:
                 return ast.parse(source, name)
-            except SystemError:  # somebody else's thread
+            except SystemError:  # another thread parses without our lock (`import` does); see above
                 continue
         return ast.parse(source, name)

@@ -44,7 +44,7 @@ SAFE_LIBRARIES = frozenset(
 
 SAFE = SAFE_STANDARD | SAFE_LIBRARIES
 
-#: Of these only the names listed; another one is used at the process's cost, or nobody has looked at it.
+#: Modules and objects of which only the names listed are safe; any other changes the process, or has not been looked at.
 ONLY: dict[str, frozenset[str]] = {
     name: frozenset(names.split())
     for name, names in {
@@ -83,7 +83,7 @@ _LOOP = "acts on the server's event loop"
 _RUNS = "runs code that can't be read here"
 _LOOPS = [f"asyncio.{get}()" for get in ("get_event_loop", "get_running_loop")]
 
-#: Why something isn't safe, which reads behind its name and "which" -> the names.
+#: Why names aren't safe, as the rest of a sentence that begins with "<name>, which" -> the names.
 _UNSAFE: dict[str, str] = {
     "reads the server's command line": "argparse fileinput getopt optparse sys.argv",
     "is about the server's terminal": """
@@ -161,7 +161,7 @@ _UNSAFE: dict[str, str] = {
 #: Name -> why it isn't safe.
 UNSAFE: dict[str, str] = {name: cause for cause, names in _UNSAFE.items() for name in names.split()}
 
-#: Attributes that are doubt whatever they are asked of.
+#: Attributes that are not safe whatever object has them.
 UNSAFE_ATTRIBUTES: dict[str, str] = {
     **dict.fromkeys("__builtins__ __globals__ __loader__ __subclasses__ f_builtins f_globals".split(), _RUNS),
     **dict.fromkeys(

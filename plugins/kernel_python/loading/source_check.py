@@ -27,7 +27,7 @@ __all__ = ["completes_config", "faults_of"]
 CLASS = "TritonPythonModel"
 #: Methods that run while a model is loaded -> how many arguments they get.
 AT_LOAD = {"__init__": 0, "initialize": 1}
-#: What says that modules may come from where nobody can look now.
+#: Attributes of `sys` by which code changes where modules are found.
 _PATHS = frozenset({"path", "modules", "meta_path", "path_hooks"})
 _EXCUSES = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
@@ -89,7 +89,7 @@ class _Files:
         if isinstance(statement, ast.Import):
             names = [alias.name for alias in statement.names]
         elif statement.level:
-            return  # within a package, whose `__init__` may have a say
+            return  # relative: the package's `__init__` may change where its modules are found
         else:
             names = [statement.module or ""]
         for name in names:
@@ -129,9 +129,10 @@ def _parsed(path: Path) -> ast.Module | ConfigError:
     try:
         source = path.read_bytes()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a compiler merely wonders about
+            warnings.simplefilter("ignore")  # the compiler's warnings are no faults
             tree = tree_of(source, str(path))
-            compile(tree, str(path), "exec", dont_inherit=True)  # finds what the grammar lets through: a `return` outside
+            # Finds what is no matter of grammar, such as a `return` outside of a function.
+            compile(tree, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         words = f"{type(error).__name__}: {error.msg}"
         return ConfigError(words, path=str(path), line=error.lineno or None, column=error.offset or None)
@@ -217,7 +218,7 @@ def _call_faults(node: ast.ClassDef, name: str, arguments: int, path: Path) -> I
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Whether a name or an attribute is given something here."""
+    """Whether a name or an attribute is assigned to here."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return node.name == name
     if isinstance(node, ast.Name | ast.Attribute):
@@ -257,7 +258,7 @@ def _names(scope: ast.Module | ast.ClassDef) -> set[str] | None:
 
 
 def _imports(tree: ast.Module, main: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the import statements that a load comes by, whatever happens: not those in functions or under a condition."""
+    """Yield the import statements that every load executes: not those in functions or under a condition."""
     yield from _certain(tree.body)
     for node in tree.body if main else ():
         if isinstance(node, ast.ClassDef) and node.name == CLASS:
@@ -277,7 +278,7 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
                 yield from _certain(node.body)
             yield from _certain(node.finalbody)
         if _may_leave(node):
-            return  # what follows may never be come by
+            return  # what follows may never be executed
 
 
 def _may_leave(node: ast.AST) -> bool:
@@ -292,7 +293,7 @@ def _may_leave(node: ast.AST) -> bool:
 def _excuses(handler: ast.ExceptHandler) -> bool:
     """Whether an except clause may catch that a module is missing, and go on; in doubt it may."""
     if isinstance(handler.body[-1], ast.Raise) and not any(_may_leave(node) for node in handler.body[:-1]):
-        return False  # it only says it in its own words
+        return False  # it raises again, in other words
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = [getattr(kind, "id", getattr(kind, "attr", "Exception")) for kind in kinds]
     return bool(_EXCUSES & set(names)) or not all(hasattr(builtins, name) for name in names)
@@ -300,7 +301,7 @@ def _excuses(handler: ast.ExceptHandler) -> bool:
 
 def _changes_paths(tree: ast.Module) -> bool:
     """Whether the code may change where modules are found, or installs some."""
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings among them
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # as docstrings
     for node in ast.walk(tree):
         if _is_of_sys(node):
             return True

@@ -1,7 +1,7 @@
 """Which files a model consists of, and what the names in them mean: its imports, followed through its own modules.
 
-Modules are found where modules.py finds them. Files are read (mentions.py) and not run; what is read is bounded, and what can't
-be followed is a `Doubt`. Knows nothing of what is safe.
+Modules are found where modules.py finds them (finding.py). Files are read (mentions.py) and not run; what is read is bounded, and
+what can't be followed is a `Doubt`. Knows nothing of what is safe.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kernel_python.loading.mentions import MODULE, OWN, Chain, Import, Scope, So
 
 __all__ = ["FILES", "FILE_BYTES", "TOTAL_BYTES", "Doubt", "Names", "Program"]
 
-#: What is read of one model at most. Nothing else runs while a file is parsed, a tenth of a second for one of this size; and
-#: what is longer is no glue between other models.
+#: What is read of one model at most. Parsing holds the interpreter lock, a tenth of a second for a file of this size; and models
+#: that are longer are not the small ones for which a process of their own would cost too much.
 FILES, FILE_BYTES, TOTAL_BYTES = 200, 1 << 17, 1 << 19
-#: A name that may be more things than this is not followed, nor is one of more parts.
+#: A name that may stand for more things than _MEANINGS is not followed, nor is one of more parts than _LONGEST.
 _MEANINGS, _LONGEST = 16, 100
-#: Following names takes so many steps, and so many more for each byte, at most.
+#: Following names takes _STEPS, and _STEPS_PER_BYTE more for each byte, at most; names in a circle _STEPS_OF_CIRCLE each.
 _STEPS, _STEPS_PER_BYTE, _STEPS_OF_CIRCLE = 10_000, 4, 100
 
 _BUILTINS = {*dir(builtins), "__builtins__", "exit", "quit"}
@@ -70,8 +70,8 @@ class _Folders:
 class Program:
     """The files of a model that its imports lead to.
 
-    What else they import is shown to `judge` as it is found, the model's file first; what that returns is the `doubt` at which
-    reading ends. So is what can't be read.
+    What else they import is shown to `judge` as it is found, the model's file first. Reading ends where that returns why it is
+    not safe, or where a file can't be read: the reason is the `doubt`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Program:
         return sorted({file.name.partition(".")[0] for folder in folders for file in folder.iterdir()} - {"__init__"})
 
     def _load(self, parts: Chain, place: str) -> None:
-        """Read the model's own module of that name, and the packages that it is in; what is not there is none of them."""
+        """Read the model's own module of that name, and the packages that it is in; a name that is no module is left out."""
         for end in range(1, len(parts) + 1):
             name = parts[:end]
             if name in self.own:
@@ -143,7 +143,7 @@ class Program:
             if not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
                 raise Doubt(f"imports {'.'.join(name)} ({place}), which is compiled")
             package = name if name in self._places else name[:-1]
-            self.own[name] = None  # while it is read
+            self.own[name] = None  # known from here on: packages that import one another in a circle are read once
             self.own[name] = self._read(str(spec.origin), package)
 
     def _read(self, file: str, package: Chain) -> Source:
@@ -181,7 +181,7 @@ def _content(file: str, shown: str) -> bytes:
 
 
 def _open_file(file: str, flags: int) -> int:
-    return os.open(file, flags | os.O_NONBLOCK)  # a pipe would have us wait
+    return os.open(file, flags | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
 
 
 class Names:
@@ -191,7 +191,7 @@ class Names:
         self._program = program
         self._known: dict[tuple[Scope, str], frozenset[Chain]] = {}
         self._open: set[tuple[Scope, str]] = set()
-        self._met: set[tuple[Scope, str]] = set()  # open ones that were come to again, in a circle of names
+        self._met: set[tuple[Scope, str]] = set()  # those of `_open` that following has led to again: names in a circle
         self._steps = _STEPS + _STEPS_PER_BYTE * program.bytes
 
     def meanings(self, scope: Scope, chain: Chain) -> frozenset[Chain]:
@@ -261,7 +261,7 @@ class Names:
         self._met.discard(key)
         if not self._met:
             self._known[key] = frozenset(found)
-        else:  # it lacks what is not known yet, so it will be asked again
+        else:  # part of a circle that is still being followed: incomplete, so it is not remembered
             self._step(_STEPS_OF_CIRCLE)
         return frozenset(found)
 

@@ -212,7 +212,7 @@ class _Pickling:
         data = pickle.dumps(obj, protocol, **named)
         if self._modules.package.encode() not in data or named.get("buffer_callback") is not None:
             return data
-        out = io.BytesIO()  # once more, slowly, and without our names
+        out = io.BytesIO()  # pickled anew by the slow Python version, which can write other names
         _Renaming(out, self._modules, protocol, **named).dump(obj)
         return out.getvalue()
 

@@ -1,7 +1,7 @@
 """What a child asks of the kernel: calls of other models (BLS), questions, lines for the log. (What it counts: counting.py.)
 
 A call becomes a request like that of any model: its parent is the execution that makes it, so cancellation, and the search for
-circles, see through to it. In the words of kernel_python.api.bls, whichever side they are said on.
+circles, follow it through the process. Refusals have the words of api/bls.py.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ class Calls:
         try:
             return self._kernel.model(core.model_name, core.model_version).decoupled
         except ServingError:
-            return False  # submit has the words for that
+            return False  # `submit` will answer with the reason
 
     def _trace(self, origin: tuple[int, int] | None) -> Any:
         batch = None if origin is None else self._execution(origin[0])
         return None if batch is None or origin is None else batch.requests[origin[1]].trace
 
     def hang_up(self, number: int) -> None:
-        """The child gives a call up."""
+        """Cancel a call that the child has given up."""
         call = self._calls.get(number)
         if call is not None:
             self._kernel.cancel(call.request)

@@ -18,7 +18,7 @@ class Counting:
     def __init__(self, metrics: CustomMetrics) -> None:
         self._metrics = metrics
         self._families: dict[int, MetricFamily] = {}
-        self._series: dict[int, tuple[int, Metric]] = {}  # number -> that of its family, and itself
+        self._series: dict[int, tuple[int, Metric]] = {}  # number of a metric -> its family's number, the metric
 
     # -- questions; they raise ServingError ----------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class Counting:
 
     def counted(self, number: int, how: str, value: float) -> None:
         """As `count`, by a child that knows that nothing stands against it."""
-        if number in self._series:  # else its family is gone
+        if number in self._series:  # the child may count in a metric whose family it has closed
             self.count(number, how, value)
 
     def closed(self, family: int) -> None:

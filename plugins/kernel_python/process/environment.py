@@ -29,7 +29,7 @@ WANTED = (
     "wanted is the folder of a virtual environment or of an unpacked conda-pack, with a bin/python, "
     "or an archive of one (.tar.gz)"
 )
-#: Variables of the server's own Python that mean nothing good to another one.
+#: Variables of the server's own Python, which would send another one to the wrong modules.
 OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 
 
@@ -70,7 +70,7 @@ def launcher_of(config: ModelConfig, model_folder: Path, own: Launcher) -> Launc
     environment["CONDA_PREFIX" if conda else "VIRTUAL_ENV"] = str(folder)
     command: tuple[str, ...] = (str(python),)
     if conda and any(folder.glob("etc/conda/activate.d/*.sh")) and (folder / "bin" / "activate").exists():
-        # Packages of it want to say something to the shell first (where their data lies, mostly).
+        # Some of its packages have scripts that set variables (mostly where their data lies), for a shell to read first.
         bash = shutil.which("bash")
         if bash is not None:
             command = (bash, "-c", 'source "$0" && exec "$@"', str(folder / "bin" / "activate"), str(python))
@@ -137,7 +137,7 @@ def _unpacked(config: ModelConfig, archive: Path) -> tuple[Path, _Use]:
                 python = _python(config, fresh)
                 os.rename(fresh, folder)
                 python, fix = folder / "bin" / python.name, folder / "bin" / "conda-unpack"
-                if fix.exists():  # tells the folder's name to all who have another written down
+                if fix.exists():  # conda-pack's script: writes this folder's name where the files have that of another
                     subprocess.run([str(python), str(fix)], check=True, capture_output=True)
             except (OSError, tarfile.TarError, EOFError, subprocess.CalledProcessError) as error:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -36,8 +36,8 @@ __all__ = ["ProcessExecutor", "setup_of"]
 log = logging.getLogger("kernel_python")
 
 ADVICE_SECONDS = 60.0  # how long an instance has run before its process's cost is looked at
-ADVICE_COUNT = 100  # executions that it has to know of for that
-ADVICE_SHARE = 0.1  # of an execution's time, from which on the way counts
+ADVICE_COUNT = 100  # executions that must have been measured by then
+ADVICE_SHARE = 0.1  # of the whole time: where the way to the process takes more, the log says so
 FIRST_WAIT = 0.1  # before the second attempt to start again
 LONGEST_WAIT = 10.0
 
@@ -96,7 +96,7 @@ class ProcessExecutor:
 
     def attach(self, instance: RemoteOwner) -> None:
         self._instance = instance
-        if self._life is None:  # it has ended already
+        if self._life is None:  # the process has ended since it was ready
             instance.down()
 
     def execute(self, batch: Batch) -> None:

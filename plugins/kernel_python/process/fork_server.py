@@ -67,7 +67,7 @@ class _Forked(Process):
         self.handle = -1
         self._unheard = unheard
         self._code: int | None = None
-        self._why = ""  # the process has ended, or never began, for a reason of the fork server's
+        self._why = ""  # where the fork server is the cause of the end, or of there being no process: what is told
         self._to_kill = False
 
     def poll(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The executions that one child was handed, and what came of them: in full, by senders, not at all.
+"""The executions that one child was handed, and their results: answers of `execute`, answers of senders, or none.
 
 Knows messages and memory, no process. Everything on the loop.
 """
@@ -85,7 +85,7 @@ class Handed:
         alone = not self._running
         at_once = self.overlaps or alone
         if at_once:
-            batch.started = self._kernel.clock()  # what the child says replaces it
+            batch.started = self._kernel.clock()  # an estimate: `done` has the child's own figure
         try:
             requests = [self._written(request, blocks) for request in batch.requests]
             message = wire.frame((wire.EXECUTE, number, at_once, requests))

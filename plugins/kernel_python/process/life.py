@@ -22,7 +22,7 @@ __all__ = ["Life", "Owner"]
 log = logging.getLogger("kernel_python")
 _model_log = logging.getLogger("kernel_python.model")
 
-LEAVE_SECONDS = 2.0  # between the end of `finalize` and that of the process, before it is helped along
+LEAVE_SECONDS = 2.0  # a process whose model has finalized is killed if it has not ended by then
 
 
 class Owner(Protocol):
@@ -71,12 +71,12 @@ class Life:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 as long as that is not there."""
+        """The id of its process; 0 as long as there is none."""
         return self._process.pid
 
     @property
     def has_worked(self) -> bool:
-        """Whether it has come to the end of an execution."""
+        """Whether an execution has ended in it."""
         return self._handed.has_worked
 
     def execute(self, batch: Batch) -> None:
@@ -116,7 +116,7 @@ class Life:
                 future.set_exception(RuntimeError(answer))
 
     def _too_slow(self) -> None:
-        """It has not even come to the model's code."""
+        """End a process that has not come to the model's code in time."""
         self.why = ServingError(
             Code.INTERNAL,
             f"Stub process '{self.name}' is not healthy. Process {self.pid} has not begun within {self._patience:g} s "
@@ -136,7 +136,7 @@ class Life:
     def _receive(self, message: tuple[Any, ...]) -> None:
         try:
             self._take(message)
-        except Exception as error:  # whatever it was about would wait for ever
+        except Exception as error:  # the process is ended: what the message was about would wait for ever
             log.exception("a message of model instance '%s' can't be dealt with", self.name)
             self.why = ServingError(
                 Code.INTERNAL,
@@ -198,7 +198,7 @@ class Life:
         while self._link.read():
             pass
         for message in wire.messages_in(self._notes.read()):
-            if message[1] in handed:  # it had not come to send it
+            if message[1] in handed:  # noted as done by the child, which ended before it could send that
                 handed.done(*message[1:])
         not_begun = handed.not_begun(self._notes.begun)
         self._link.close()
@@ -213,5 +213,5 @@ class Life:
             )
         self._owner.ended(self, not_begun)
         handed.fail(self.why)
-        # The shared memory lives on where somebody still looks at it, and nowhere else.
+        # Arrays that lie in the shared memory keep it alive; we hold it no more.
         del self._handed, self._calls, self._notes, self._pool

@@ -80,7 +80,7 @@ class Link:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # the child is gone: the reader, or who watches the process, will say so
+        except OSError:  # the child has ended, which the reader, or the watch on its process, will notice
             sent = len(data)
         if sent < len(data):
             if self._unsent is None:
@@ -139,7 +139,7 @@ class Link:
         self._loop.remove_reader(end.fileno())
         if self._unsent is not None:
             self._loop.remove_writer(end.fileno())
-        self._receive, self._ended = _nothing, _nothing  # whose they are need not outlive this
+        self._receive, self._ended = _nothing, _nothing  # their owner may go, though the loop still holds this object
         end.close()
         for descriptor in self._tickets:
             os.close(descriptor)

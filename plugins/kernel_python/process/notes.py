@@ -1,4 +1,4 @@
-"""What a child has begun, and what it has finished and not sent yet, in shared memory: it counts even if the child dies.
+"""What a child has begun, and what it has finished and not sent yet, in shared memory: the server reads it if the child dies.
 
 A child sends the ends of several short executions together. Until it does they are noted here; the server reads the notes
 when the child has died. Also runs in children.
@@ -44,7 +44,7 @@ class Notes:
             return False
         self._room[at:end] = data
         self._count += len(data)
-        _COUNT.pack_into(self._room, 0, self._count)  # only now: what is counted is there
+        _COUNT.pack_into(self._room, 0, self._count)  # last: whatever moment the process ends in, what is counted is complete
         return True
 
     def clear(self) -> None:

@@ -22,13 +22,13 @@ __all__ = ["BLOCKS", "FIRST", "INLINE", "Loans", "Pool", "create", "mapped"]
 
 #: Arrays up to this many bytes travel in the message: that costs less than a block.
 INLINE = 16384
-BLOCKS = 1 << 16  # flags, and so blocks
+BLOCKS = 1 << 16  # blocks at most: there is one byte for each that says whether it is lent
 FIRST = BLOCKS + (1 << 18)  # where the first block lies
 PAGE = 4096
-LARGEST = 1 << 36  # address space, not memory
+LARGEST = 1 << 36  # bytes of address space, which cost nothing until they are written to
 SMALLEST = 1 << 26
 KEEP = 1 << 26  # what a pool keeps for the next tensors when nothing is lent
-OFTEN = 64  # up to so many lent blocks are looked through whenever one is wanted
+OFTEN = 64  # where no more blocks than this are lent, all are looked at for one that came back, whenever one is wanted
 
 _uint8 = np.dtype(np.uint8)
 _ndarray = np.ndarray
@@ -81,7 +81,7 @@ class Pool:
     """The placing side. Any thread.
 
     Blocks have sizes in steps of a quarter of a power of two, and are never split: a block that comes back serves the next
-    tensor of about its size, with pages that are there and warm. `place` may say no; the tensor then travels in the message.
+    tensor of about its size, with pages that it has already. Where `place` finds no room, the tensor travels in the message.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -243,5 +243,5 @@ class Loans:
         return data
 
     def drop(self, place: tuple[int, int, int]) -> None:
-        """Give a block back unseen."""
+        """Give a block back without reading it."""
         self._flags[place[0]] = 0

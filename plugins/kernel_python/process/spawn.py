@@ -26,7 +26,7 @@ from kernel_python.process.pool import Loans, Pool, create, mapped
 
 __all__ = ["Ends", "Exited", "Given", "Interpreter", "Launcher", "Process", "boot", "spawn"]
 
-#: What the interpreter is told to run: as plain as can be, since it may be any Python.
+#: What the interpreter is told to run: in the syntax of the oldest Python, to be able to refuse it in words.
 BOOT = (
     "import sys\n"
     "if sys.version_info < (3, 9): sys.exit('Python 3.9 or newer is wanted; %s is %s' "
@@ -41,8 +41,8 @@ START = Path(__file__).resolve().parent / "child" / "start.py"
 KERNEL = Path(kernel.__file__).resolve().parent
 LINES = 20  # of what the child wrote to stderr last
 LINE_LENGTH = 500
-KILL_SECONDS = 0.05  # what the end of a killed process may take, before it is left to the loop
-EXIT_SECONDS = 1.0  # between the end of the socket and that of the process, before it is helped along
+KILL_SECONDS = 0.05  # how long to wait for the end of a process that was killed; after that the loop will notice it
+EXIT_SECONDS = 1.0  # a process that has closed its socket is killed if it has not ended by then
 
 #: Is told how a process has ended, in words.
 Exited = Callable[[str], None]
@@ -196,7 +196,7 @@ class _Started(Process):
     def kill(self) -> None:
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_SECONDS)  # the loop may not turn any more: leave no zombie behind
+            self._process.wait(KILL_SECONDS)  # reaped here, since the loop may have ended, and nobody else would
 
     def _close(self) -> None:
         super()._close()
@@ -252,7 +252,10 @@ def boot(
 
 
 def spawn(loop: asyncio.AbstractEventLoop, launcher: Launcher, exited: Exited) -> tuple[Process, Ends]:
-    """Start a child. On the loop's thread, with whose end the child would end. Raises OSError where that can't be done."""
+    """Start a child. Raises OSError where that can't be done.
+
+    On the loop's thread: on Linux the child asks to end with its parent (child/parent.py), that is, the thread that started it.
+    """
     opened: list[int] = []
     ours, theirs = socket.socketpair()
     try:

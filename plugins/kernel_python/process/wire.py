@@ -61,7 +61,7 @@ PROBED = 23  # (question, whether it is ready, or as text why that can't be told
 
 # What an execution comes to, in DONE: a list of responses, each of which may be AGAIN (the request is rescheduled), and else
 AGAIN = True
-OPEN, SKIPPED = None, False  # …answered by senders; …begun when nobody waited any more; …or (code, text) of its failure
+OPEN, SKIPPED = None, False  # OPEN: senders answer; SKIPPED: nobody waited when it was to begin; or (code, text) of its failure
 
 _LENGTH = struct.Struct("<I")
 _pack = _LENGTH.pack
@@ -197,7 +197,7 @@ def read_tensors(written: Iterable[tuple[Any, ...]], loans: Loans) -> list[Tenso
 
 
 def drop_tensors(written: Iterable[tuple[Any, ...]], loans: Loans) -> None:
-    """Give back what nobody is going to look at."""
+    """Give back the blocks of tensors that are not going to be read."""
     for tensor in written:
         if type(tensor[3]) is tuple:
             loans.drop(tensor[3])

@@ -21,14 +21,17 @@ from kernel_python.process.wire import Frames, frame
 
 __all__ = ["Channel"]
 
-MANY = 1 << 17  # bytes that are not put off any longer
+MANY = 1 << 17  # bytes: from so many on, what was put down is sent at once
 LOOK_SECONDS = 30e-6  # how long an answer is looked out for, before we go to sleep: to be woken costs about as much
-NO_LOOK = 8  # waits without that, after it was in vain
+NO_LOOK = 8  # so many waits go to sleep at once after one that looked out in vain
 _peek = getattr(socket, "MSG_DONTWAIT", 0)
 
 
 class Channel:
-    """`dispatch(message)` is called by whoever reads, under `state`: who looks at what it changes, and then waits, holds it."""
+    """`dispatch(message)` is called by the thread that reads, with the lock `state` held.
+
+    Code that looks at what `dispatch` changes, and waits if it has not changed yet, holds that lock, too.
+    """
 
     def __init__(self, server: socket.socket, notes: Notes, dispatch: Callable[[tuple[Any, ...]], None]) -> None:
         self._socket = server
@@ -47,10 +50,11 @@ class Channel:
         self._followers = 0
         self._no_look = 0
         self._loops: dict[asyncio.AbstractEventLoop, int] = {}
-        self.rest: Callable[[], float | None] = lambda: None  # called before a wait that may be long; how long at most
+        #: Called before a wait that may be long; returns after how many seconds it is to be called again, if at all.
+        self.rest: Callable[[], float | None] = lambda: None
 
     def sever(self, null: int, refuse: Callable[..., Any]) -> None:
-        """This process is a fork, which the server does not know: who wants to say or hear something gets what `refuse` raises.
+        """This process is a fork, which the server does not know: to send, or to wait for a message, raises what `refuse` raises.
 
         `null`: a descriptor that takes the place of the socket's, which stays the one of the process that was forked.
         """
@@ -67,7 +71,7 @@ class Channel:
         self._out.append(frame(message))
 
     def put_off(self, message: tuple[Any, ...]) -> None:
-        """As `post`, for what counts even if we die before it is sent."""
+        """As `post`, for what the server is to get even if this process dies first: it is noted in shared memory, too."""
         data = frame(message)
         noted = self._notes.add(data)
         self._out.append(data)
@@ -108,7 +112,7 @@ class Channel:
         self.flush()
 
     def flush_old(self, now: float, seconds: float) -> None:
-        """Send what was put down longer ago than `seconds`, or is much. For who is about to do something else."""
+        """Send what was put down longer ago than `seconds`, or is more than MANY bytes."""
         out = self._out
         if out:
             if not self._put_off:
@@ -143,7 +147,7 @@ class Channel:
                         self._followers -= 1
 
     def _look_out(self, done: Callable[[], Any]) -> None:
-        """Look out for what is on its way, if that was of use lately."""
+        """Read without going to sleep for LOOK_SECONDS, unless that was in vain lately."""
         if self._no_look:
             self._no_look -= 1
             return
@@ -169,7 +173,7 @@ class Channel:
             count = self._loops.get(loop, 0)
             self._loops[loop] = count + 1
             if not count:
-                for closed in [one for one in self._loops if one.is_closed()]:  # with something under way
+                for closed in [one for one in self._loops if one.is_closed()]:  # while they still waited for something
                     del self._loops[closed]
         if not count:
             loop.add_reader(self._socket.fileno(), self.glance)

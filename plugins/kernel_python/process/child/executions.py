@@ -1,7 +1,7 @@
 """Executions in a child: from the message, through the executor, to what came of it.
 
 Of executions that were handed over together the server may take back those that have not begun. So each (but one that found
-us idle) has a ticket in a pipe that both sides may read: who reads the ticket has the execution, and nobody has it twice.
+us idle) has a ticket in a pipe that both sides may read: the side that reads the ticket has the execution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernel_python.process.pool import Loans
 
 __all__ = ["Executions"]
 
-RUN_SECONDS = 0.001  # how long what came of an execution may wait for more to be sent with it
+RUN_SECONDS = 0.001  # how long results may wait for those of the next executions, to be sent together
 RELEASED = RequestState.RELEASED
 TICKET = struct.Struct("<I")
 _NOTHING: dict[str, Tensor] = {}
@@ -41,11 +41,11 @@ class Executions:
         self._channel = kernel.channel
         self._executor = executor
         self._model_name = executor.instance.model_name
-        self._kept = executor.instance.kept  # the state of sequences is wanted whatever a client asks for
+        self._kept = executor.instance.kept  # outputs that hold a sequence's state are needed whatever a client asks for
         self._outputs = executor.instance.outputs | self._kept
         self._loans = loans
         self._tickets = tickets
-        self._ticket: int | None = None  # read, but of a later execution than that it was read for
+        self._ticket: int | None = None  # a ticket that was read, of a later execution than the one whose ticket was looked for
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- a plain execute -------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Executions:
             if now - looked > RUN_SECONDS:
                 looked = now
                 if inbox:
-                    channel.glance()  # what of it nobody waits for any more
+                    channel.glance()  # takes in which of its requests were cancelled meanwhile
 
     def _is_ours(self, number: int) -> bool:
         """Whether the execution has not been taken back."""

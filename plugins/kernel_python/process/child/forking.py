@@ -25,7 +25,7 @@ Given = tuple[int, int, int, int]
 
 def next_child(control: socket.socket) -> Given:
     """Fork a child for each request, until there is no more server. Returns in each child, once it is a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which decides what becomes of us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what `nohup` has ignored is to stay so
         signal.signal(signal.SIGHUP, _nothing)
@@ -38,7 +38,7 @@ def next_child(control: socket.socket) -> Given:
     poll.register(control, select.POLLIN)
     poll.register(wake, select.POLLIN)
     gc.collect()
-    gc.freeze()  # what is here stays: a collection in a child must not write to it
+    gc.freeze()  # a collection in a child would write into these objects, and so copy the memory that it shares with us
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == wake:
@@ -62,7 +62,8 @@ def next_child(control: socket.socket) -> Given:
                 control.close()
                 return _own(descriptors, folder)
             if child > 0:
-                handle = os.pidfd_open(child)  # it is not reaped before this, so this is no other process
+                # The id can't have become another process's: we alone reap the child, and have not done it yet.
+                handle = os.pidfd_open(child)
                 _say(control, ("begun", number, child), handle)
                 os.close(handle)
             for one in descriptors:
@@ -78,7 +79,7 @@ def _own(descriptors: list[int], folder: str) -> Given:
     for one in stdout:
         os.dup2(one, 1)
         os.close(one)
-    with contextlib.suppress(OSError):  # it has been removed, and we stay where we are
+    with contextlib.suppress(OSError):  # the folder has been removed: stay in ours
         os.chdir(folder)
     random.seed()
     numpy_random = sys.modules.get("numpy.random")

@@ -25,7 +25,7 @@ class Forwarding(logging.Handler):
         logging.captureWarnings(True)
 
     def set_level(self, level: int) -> None:
-        """Let through what the server writes of its models."""
+        """Pass on what models log from this level on."""
         logging.getLogger("kernel_python").setLevel(level)
 
     def stay(self) -> None:

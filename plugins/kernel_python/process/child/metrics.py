@@ -1,7 +1,7 @@
 """Custom metrics, as seen from a child: what stands for `Kernel.custom_metrics` there.
 
 Families and metrics are in the server, under numbers that are given here. What is counted goes there as it is counted, unless it
-could be refused: then it is a question, and the server has the words.
+could be refused: then it is asked, and the server answers with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Channel(Protocol):
 
 
 class Kernel(Protocol):
-    """The kernel, as far as metrics need it; remote.py has it. `numbers`: of whatever the server has to know again."""
+    """The kernel, as far as metrics need it; remote.py has it. `numbers`: for what the server and we speak of."""
 
     @property
     def numbers(self) -> Iterator[int]: ...

@@ -1,4 +1,4 @@
-"""A child and its server: it does not outlive it, however that ends, and leaves to it what signals mean."""
+"""A child and its server: the child ends with the server, however that ends, and leaves to the server what signals mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def leave_signals_to_the_server() -> None:
     wait for workers that it has ended.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not `nohup`, which is for programs of the model, too
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it, and means that for all programs that follow
         numbers.append(signal.SIGHUP)
     for number in numbers:
         signal.signal(number, _nothing)

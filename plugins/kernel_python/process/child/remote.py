@@ -60,7 +60,7 @@ class _Answer:
 
 
 class Kernel:
-    """`loop` is no loop of this process, so whoever looks sees that he is not on it."""
+    """`loop` is a stand-in: code that compares it with the running loop finds that it is not on it."""
 
     loop = object()
     clock = staticmethod(time.monotonic)
@@ -77,7 +77,7 @@ class Kernel:
         self.custom_metrics = CustomMetrics(self)
         self._questions: dict[int, _Answer] = {}
         self._latest = 0  # number of the execution that was begun last
-        self._early: dict[int, list[int]] = {}  # of later ones, the requests that nobody waits for any more
+        self._early: dict[int, list[int]] = {}  # execution that has not begun -> its requests that were cancelled already
 
     # -- what pb_utils uses ----------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Kernel:
         self.channel.send((wire.SEND, request.number, request.index, written, final))
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
-        """There is no loop to wait for: the channel takes what is said from anywhere, at any time."""
+        """Call at once: there is no loop here, and the channel takes messages from any thread."""
         callback(*args)
 
     call_in_order = call_soon

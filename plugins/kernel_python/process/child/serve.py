@@ -64,7 +64,7 @@ class Child:
         self._log: Forwarding
         self._over = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._last_wish: asyncio.Event
+        self._to_leave: asyncio.Event
         self._begun: deque[tuple[Any, ...]] = deque()
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class Child:
         instance.kept = frozenset(setup["kept"])
         instance.zero_copy = setup["zero_copy"]
         instance.outputs = frozenset(setup["outputs"])
-        instance.lends = True  # what is handed over is in a message, or in shared memory, before the model goes on
+        instance.lends = True  # arrays are written to a message or to shared memory before the model's code goes on
         only(instance)
         try:
             executor = self._become(instance, setup)
@@ -106,7 +106,7 @@ class Child:
         else:
             self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
             if executor.is_ready is not None:
-                # Asked in the midst of a long execution it is to answer: so somebody has to read all the time.
+                # The question may come during a long execution, and is to be answered then: a thread reads all the time.
                 threading.Thread(target=channel.wait, args=(lambda: self._over,), name="reader", daemon=True).start()
             self._executions.serve(self._begun, lambda: self._over)
         executor.finalize()
@@ -120,7 +120,7 @@ class Child:
         os.close(null)
         self._log.stay()
         if self._loop is not None:
-            self._loop.call_soon(os._exit, 1)  # one that comes back out of `execute` would wait here for ever
+            self._loop.call_soon(os._exit, 1)  # a fork that returns from `execute` would wait on this loop for ever
 
     def _fail(self, code: str, text: str, chain: Any = ()) -> None:
         self._channel.send((wire.FAILED, code, text, list(chain)))
@@ -179,7 +179,7 @@ class Child:
         elif kind == wire.FINALIZE:
             self._over = True
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._last_wish.set)
+                self._loop.call_soon_threadsafe(self._to_leave.set)
 
     def _probe(self, number: int) -> None:
         """Ask the model whether it is ready: `async` on the loop that it executes on, else on a thread of its own."""
@@ -224,15 +224,15 @@ class Child:
 
     async def _serve_async(self, executor: AsyncExecutor) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        self._last_wish = asyncio.Event()
+        self._to_leave = asyncio.Event()
         self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
         channel = self._channel
         channel.attach(loop)
         with channel.state:
-            while self._begun:  # came while there was no loop
+            while self._begun:  # messages that came while there was no loop
                 self._begin(self._begun.popleft())
         if not self._over:
-            await self._last_wish.wait()
+            await self._to_leave.wait()
         await self._executions.give_up(LEAVE_SECONDS)
         channel.detach(loop)
 
