@@ -7,6 +7,7 @@ docs/reference.md is made of what stands here and of the docstrings (`python3 de
 
 from __future__ import annotations
 
+from kernel.circles.wait_view import WaitView
 from kernel.config import (
     ConfigError,
     ConfigErrors,
@@ -143,6 +144,7 @@ __all__ += [
     "RemoteExecutor",
     "RemoteOwner",
     "Result",
+    "WaitView",
     "as_bytes_array",
     "datatype_of",
     "pack_bytes",

@@ -177,6 +177,9 @@ class RemoteExecutor(Executor, Protocol):
     Its `execute` sets `batch.started` of an execution that begins at once, and later calls `batch.instance.finished(batch,
     result)` with all of the batch's times set; `finalize` is not called, `close` is. One that knows what the way there and back
     costs may have `hops`: of how many executions it does, and the seconds that they spent on it in all.
+    One whose executions call models may have two methods by which circles of calls are found. `awaited(batch, told)` returns
+    the calls without which an execution can't go on; None where it may, or where that has to be asked for first, and `told()` is
+    called once it is known. `holding()` returns the call that keeps it from beginning anything, None where there is none.
     """
 
     def attach(self, instance: RemoteOwner) -> None:

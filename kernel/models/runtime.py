@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from kernel.circles.lookout import Lookout
 from kernel.config import ModelConfig
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
@@ -39,6 +40,7 @@ class Runtime(Host, Protocol):
     epoch_offset: float
     limits: Limits | None
     load_pool: ThreadPoolExecutor
+    lookout: Lookout
     mailbox: Mailbox
     on_unload: Callable[[], None]
     options: Options

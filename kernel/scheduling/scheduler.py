@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any
 
+from kernel.circles.lookout import circular_wait
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
 from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance
@@ -19,7 +20,6 @@ from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
 from kernel.rules.batching import BatchRule
-from kernel.rules.deadlock import circular_wait
 from kernel.rules.queueing import RequestQueue
 from kernel.scheduling.batchers import Decider
 from kernel.scheduling.lifecycle import Answering

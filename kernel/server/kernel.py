@@ -18,6 +18,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn
 
+from kernel.circles.lookout import Lookout
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
@@ -139,6 +140,7 @@ class Kernel:
         self.loop: asyncio.AbstractEventLoop  # this, `mailbox` and `turn` are there from `start` on
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
+        self.lookout: Lookout  # for circles among the calls of models
         self.mailbox: Mailbox
         self.turn: Turn
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
@@ -160,7 +162,7 @@ class Kernel:
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not there: before `start` that is what belongs to the loop."""
-        if name in ("loop", "mailbox", "turn"):
+        if name in ("lookout", "loop", "mailbox", "turn"):
             raise NotStarted()
         raise AttributeError(f"'Kernel' object has no attribute '{name}'", name=name, obj=self)
 
@@ -194,6 +196,7 @@ class Kernel:
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
+        self.lookout = Lookout(loop)
         if self.limits is not None:
             self.limits.loop = loop
         self.turn = Turn(loop)

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent
 
+from kernel.circles.lookout import Lookout
+from kernel.circles.wait_view import WaitView
 from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import Worker
 from kernel.instances.mailbox import Mailbox
@@ -26,6 +28,7 @@ class Waited(Protocol):
     """The kernel, as those who wait need it."""
 
     loop_thread: int
+    lookout: Lookout
     mailbox: Mailbox
     turn: Turn
 
@@ -49,12 +52,8 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
     if batch is not None:
         batch.blocked_on = request
     try:
-        if get_ident() != kernel.loop_thread:
-            call = BlockedCall(request.respond)
-            request.respond = call
-            kernel.mailbox.post(kernel.submit, request)
-            call.wait()
-            return call.response
+        if (ident := get_ident()) != kernel.loop_thread:
+            return _block(kernel, request, batch, ident)
         worker = _worker(kernel)
         waker = request.respond = _Waker(request.respond)
         if kernel.mailbox.calls:
@@ -69,6 +68,20 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
     finally:
         if batch is not None:
             batch.blocked_on = None
+
+
+def _block(kernel: Waited, request: InferenceRequest, batch: Batch | None, ident: int) -> InferenceResponse | None:
+    call = BlockedCall(request.respond)
+    request.respond = call
+    WaitView.blocked[ident] = request
+    try:
+        kernel.mailbox.post(kernel.submit, request)
+        if batch is None or batch.instance.own_loop is not None:
+            kernel.mailbox.post(kernel.lookout.watch, request)  # what else it holds up is not seen when it is enqueued
+        call.wait()
+    finally:
+        del WaitView.blocked[ident]
+    return call.response
 
 
 def _worker(kernel: Waited) -> Worker:

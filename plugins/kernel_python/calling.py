@@ -79,6 +79,7 @@ class Instance:
         "outputs",
         "phase",
         "strict",
+        "thread",
         "undeclared",
         "version_folder",
         "zero_copy",
@@ -103,6 +104,7 @@ class Instance:
         self.outputs: frozenset[str] = frozenset()
         self.strict = bool(getattr(kernel, "strict_outputs", False))  # what the config lacks is the core's to refuse
         self.undeclared: set[str] = set()  # output names that the log has warned about
+        self.thread = 0  # the one that executes, where that is a thread of its own
         self.idle: Site = (self, None)
 
     def waits(self) -> None:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from threading import get_ident
 from typing import Any, ClassVar
 
 from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
@@ -69,6 +70,7 @@ class ModelExecutor:
         self.is_ready = question_of(instance, model)
         self._told: set[str] = set()  # kinds of wrong results of `execute` that the log has told once
         instance.on_loop = placement is Placement.LOOP or placement is Placement.TASK
+        instance.thread = 0 if instance.on_loop else get_ident()  # this thread makes it, and executes
         serving(instance)
 
     def execute(self, batch: Batch) -> Result | Awaitable[Result]:

@@ -157,7 +157,8 @@ return tell(requests, {name: file for name, file in files.items() if name.starts
         if file is not None:
             ast.parse(Path(file).read_text(), name, feature_version=(3, 9))
     assert {name for name in files if name.startswith("kernel.")} == {
-        "kernel.errors", "kernel.tensor", "kernel.requests", "kernel.requests.request",
+        "kernel.errors", "kernel.tensor", "kernel.requests", "kernel.requests.request", "kernel.circles",
+        "kernel.circles.wait_view",
     }  # fmt: skip
 
 

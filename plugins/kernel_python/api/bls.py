@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from kernel import Batch, Code, Model, ServingError, nobody
+from kernel import Batch, Code, Model, ServingError, WaitView, nobody
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
@@ -23,7 +23,7 @@ from kernel_python.api.copies import COPIES
 from kernel_python.api.iterator import ResponseIterator
 from kernel_python.api.memory import SMALL, Handover, hand_over
 from kernel_python.api.responses import InferenceResponse, response_of
-from kernel_python.calling import EXECUTION, Instance, bls_site
+from kernel_python.calling import Instance, bls_site
 from kernel_python.faults import TritonModelException
 
 _DECOUPLED = (
@@ -49,7 +49,8 @@ def call(request: Asked, holders: int) -> InferenceResponse:
     """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
     instance, batch = bls_site(request._site)
     kernel = instance.kernel
-    on_loop = get_ident() == kernel.loop_thread
+    ident = get_ident()
+    on_loop = ident == kernel.loop_thread
     if on_loop and isinstance(current := getcurrent(), waiting.Driver):
         future = _submit(instance, batch, request, holders, kernel.loop)
         if not future.done() and batch is not None and current.whole:
@@ -69,8 +70,8 @@ def call(request: Asked, holders: int) -> InferenceResponse:
         refusal = _refusal(model, request, core)
         if refusal is not None:
             return response_of(refusal, False)
-    if not on_loop and EXECUTION.get(None) is None:
-        batch = None  # a thread of the model's waits; whether its execution can't go on meanwhile, nobody knows
+    if not on_loop and ident != instance.thread:
+        batch = None  # a thread of the model's waits; whether its execution can't go on meanwhile, is for the lookout to see
     try:
         response = kernel.wait(core, batch, model)
     except RuntimeError as error:
@@ -95,6 +96,7 @@ def _call_by_helper(
     if refusal is not None:
         return response_of(refusal, False)
     responses: list[CoreResponse] = []
+    given_up = False
 
     def submit(wake: Callable[[], None]) -> None:
         def respond(response: CoreResponse | None, final: bool) -> None:
@@ -103,16 +105,25 @@ def _call_by_helper(
             if final:
                 wake()
 
+        if given_up:
+            return  # before the loop came to it: to begin it now would have the next thread wait for the loop
         core.respond = respond
         kernel.submit(core)
+        if batch is None:
+            kernel.lookout.watch(core)
 
+    ident = get_ident()
+    WaitView.blocked[ident] = core
     try:
         waiting.wait_as_helper(instance, submit)
     except TritonModelException:
+        given_up = True
         kernel.call_soon(kernel.cancel, core)
         raise
     except RuntimeError as error:  # the kernel has stopped
         return response_of(failed(core, ServingError(Code.INTERNAL, str(error))), False)
+    finally:
+        del WaitView.blocked[ident]
     return _outcome(instance, core, responses[0] if responses else None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, ServingError
@@ -57,6 +57,9 @@ class Calls:
         self._loans = loans
         self._execution = execution
         self._calls: dict[int, _Call] = {}
+        self._awaited: dict[int, list[_Call]] = {}  # by executions, as the child has said; true until one is answered
+        self._asked: dict[int, Callable[[], None]] = {}  # who wants to hear of it
+        self.overlaps = False  # a call that blocks holds up the loop of all executions, an `async def execute`
         self.counting = counting.Counting(kernel.custom_metrics)
 
     def call(self, message: tuple[Any, ...]) -> None:
@@ -78,6 +81,8 @@ class Calls:
             if call.batch is not None:
                 call.batch.blocked_on = core
             self._kernel.submit(core)
+            if batch is None or (call.batch is not None and self.overlaps):
+                self._kernel.lookout.watch(core)  # what it holds up was not seen when it was enqueued
 
     def respond(self, call: _Call, response: InferenceResponse | None, final: bool) -> None:
         if call.number not in self._calls:
@@ -95,6 +100,8 @@ class Calls:
     def _answer(self, call: _Call, response: InferenceResponse, final: bool) -> None:
         if final:
             self._calls.pop(call.number, None)
+            if self._awaited:
+                self._awaited = {number: calls for number, calls in self._awaited.items() if call not in calls}
         try:
             written = wire.write_response(response, self._pool)
             data = wire.frame((wire.ANSWER, call.number, written, final))
@@ -118,6 +125,36 @@ class Calls:
         call = self._calls.get(number)
         if call is not None:
             self._kernel.cancel(call.request)
+
+    # -- what executions wait for ----------------------------------------------------------------------------------------
+
+    def holding(self) -> InferenceRequest | None:
+        """Return the call that keeps the child's loop from going on with anything, None where there is none."""
+        if self.overlaps:
+            for call in self._calls.values():
+                if call.wait == BLOCKING:
+                    return call.request
+        return None
+
+    def awaited(self, execution: int, told: Callable[[], None]) -> Sequence[InferenceRequest] | None:
+        """Return the calls without which an execution can't go on; None: it may, or the child is asked, which calls `told`."""
+        calls = self._awaited.get(execution)
+        if calls is not None:
+            return [call.request for call in calls]
+        if execution not in self._asked:
+            self._send(wire.frame((wire.LOOK, execution)))
+        self._asked[execution] = told
+        return None
+
+    def awaits(self, execution: int, numbers: Sequence[int]) -> None:
+        """The child has said what an execution waits for."""
+        told = self._asked.pop(execution, None)
+        calls = [self._calls.get(number) for number in numbers]
+        known = [call for call in calls if call is not None]
+        if known and len(known) == len(calls):  # else one was answered meanwhile
+            self._awaited[execution] = known
+            if told is not None:
+                told()
 
     def ask(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         """Answer a question, now or later."""

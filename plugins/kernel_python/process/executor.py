@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,12 @@ class ProcessExecutor:
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
         if self._life is not None:
             self._life.cancelled(batch, request)
+
+    def awaited(self, batch: Batch, told: Callable[[], None]) -> Sequence[InferenceRequest] | None:
+        return None if self._life is None else self._life.awaited(batch, told)
+
+    def holding(self) -> InferenceRequest | None:
+        return None if self._life is None else self._life.holding()
 
     def finalize(self) -> None:
         """Not called; see `close`."""

@@ -122,6 +122,10 @@ class Handed:
             execution.batch.started = self._kernel.clock()
         return execution.batch
 
+    def number_of(self, batch: Batch) -> int | None:
+        """Return the number of an execution that has not ended."""
+        return next((number for number, one in self._running.items() if one.batch is batch), None)
+
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
         """Tell the child that nobody waits for a request any more."""
         for executions in (self._running, self._open):

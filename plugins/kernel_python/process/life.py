@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernel import Batch, Code, InferenceRequest, Kernel, ModelError, Reason, ServingError
@@ -95,6 +96,15 @@ class Life:
         """Tell the child that nobody waits for a request any more."""
         self._handed.cancelled(batch, request)
 
+    def awaited(self, batch: Batch, told: Callable[[], None]) -> Sequence[InferenceRequest] | None:
+        """Return the calls without which an execution can't go on; None: it may, or the child is asked, which calls `told`."""
+        number = self._handed.number_of(batch)
+        return None if number is None else self._calls.awaited(number, told)
+
+    def holding(self) -> InferenceRequest | None:
+        """Return the call that keeps the child from going on with anything, None where there is none."""
+        return self._calls.holding()
+
     def finalize(self) -> None:
         """Have the child finalize and leave; nothing is running."""
         self._send((wire.FINALIZE,))
@@ -165,12 +175,14 @@ class Life:
         elif kind == wire.CLOSED_FAMILY:
             self._calls.counting.closed(message[1])
         elif kind == wire.READY:
-            self._handed.overlaps = message[1]
+            self._handed.overlaps = self._calls.overlaps = message[1]
             self._pool.limit(message[2])
             self.may_be_asked = message[3]
             self._owner.ready(self, message[1])
         elif kind == wire.BEGUN:
             self._waiting.cancel()
+        elif kind == wire.AWAITS:
+            self._calls.awaits(*message[1:])
         elif kind == wire.PROBED:
             self._told(*message[1:])
         elif kind == wire.COMPLETED:

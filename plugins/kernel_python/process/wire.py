@@ -42,6 +42,7 @@ REPLY = 5  # (question, error as (code, text) or None, value)
 LEVEL = 6  # (level of the log)
 FINALIZE = 7  # ()
 PROBE = 8  # (question): the model's is_ready()
+LOOK = 9  # (execution): does it do nothing but wait for calls?
 
 # What the child says:
 READY = 11  # (whether `execute` is async, bytes of shared memory that it has mapped, whether it has is_ready())
@@ -57,6 +58,7 @@ COMPLETED = 19  # (config as JSON, or None): what `auto_complete_config` made of
 COUNTED = 21  # (metric, how, value); see counting.py
 CLOSED_FAMILY = 22  # (family of metrics)
 BEGUN = 24  # (): SETUP was read, the model's code is next
+AWAITS = 25  # (execution, calls without which it can't go on; none: it may)
 PROBED = 23  # (question, whether it is ready, or as text why that can't be told)
 
 # What an execution comes to, in DONE: a list of responses, each of which may be AGAIN (the request is rescheduled), and else

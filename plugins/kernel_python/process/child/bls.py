@@ -6,14 +6,16 @@ The call goes out as it is; whether it may be made, and how its errors read, is 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 from kernel import InferenceResponse as CoreResponse
 from kernel import Tensor as CoreTensor
+from kernel import WaitView
 from kernel_python.api.asked import Asked
 from kernel_python.api.iterator import ResponseIterator
 from kernel_python.api.responses import InferenceResponse, response_of
-from kernel_python.calling import EXECUTION, Instance, bls_site
+from kernel_python.calling import Instance, bls_site
 from kernel_python.process import wire
 from kernel_python.process.child.waiting import call_in
 
@@ -42,6 +44,11 @@ class _Future(asyncio.Future[Any]):
     number = 0
     instance: Instance
 
+    @property
+    def request(self) -> _Future:
+        """The call, for who looks what a task waits for."""
+        return self
+
     def cancel(self, msg: Any = None) -> bool:
         if not super().cancel(msg):
             return False
@@ -59,9 +66,15 @@ class _Future(asyncio.Future[Any]):
 def call(request: Asked, holders: int) -> InferenceResponse:
     """Call the model and wait for its response."""
     one = Call()
-    # Where a thread of the model's waits, nobody knows whether its execution can go on meanwhile.
-    instance = _call(one, one.settle, request, ONE if EXECUTION.get(None) is None else BLOCKING)
-    instance.kernel.channel.wait(lambda: one.response is not None, soon=True)
+    ident = threading.get_ident()
+    instance = bls_site(request._site)[0]
+    # Where a thread of the model's waits, its execution may go on meanwhile.
+    _call(one, one.settle, request, BLOCKING if ident == instance.thread else ONE)
+    WaitView.blocked[ident] = one
+    try:
+        instance.kernel.channel.wait(lambda: one.response is not None, soon=True)
+    finally:
+        del WaitView.blocked[ident]
     assert one.response is not None
     return response_of(one.response, instance.zero_copy)
 

@@ -13,6 +13,7 @@ from typing import Any
 #: file of the core -> the names it gives
 _NAMES = {
     "errors": "Code Reason ServingError",
+    "circles.wait_view": "WaitView",
     "tensor": "DATATYPES Tensor as_bytes_array datatype_of pack_bytes unpack_bytes",
     "requests.request": "Batch InferenceRequest InferenceResponse log_ids RequestState RESCHEDULED",
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kernel import RESCHEDULED, InferenceResponse, RequestState, ServingError, Tensor
+from kernel import RESCHEDULED, InferenceResponse, RequestState, ServingError, Tensor, WaitView
 from kernel_python.executor import AsyncExecutor, ModelExecutor
 from kernel_python.process import wire
 from kernel_python.process.child.remote import Execution, Kernel, Request
@@ -47,6 +47,7 @@ class Executions:
         self._tickets = tickets
         self._ticket: int | None = None  # a ticket that was read, of a later execution than the one whose ticket was looked for
         self._tasks: set[asyncio.Task[None]] = set()
+        self._number = 0  # of the execution that is going on, of a plain execute
 
     # -- a plain execute -------------------------------------------------------------------------------------------------
 
@@ -67,12 +68,14 @@ class Executions:
                 continue
             execution = self._read(number, message[3])
             execution.started = clock()
+            self._number = number
             result: Any
             try:
                 result = execute(execution) if self._is_wanted(execution) else wire.SKIPPED
             except ServingError as error:
                 result = error
             now = execution.ended = clock()
+            self._number = 0
             self._post(execution, result)
             del execution, result, message
             channel.flush_old(now, RUN_SECONDS)
@@ -125,6 +128,15 @@ class Executions:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
+
+    def awaited(self, number: int, main: int) -> list[Any] | None:
+        """Return the calls without which an execution can't go on, None where it may. `main`: the thread that executes."""
+        view = WaitView()
+        for task in self._tasks:
+            frame = task.get_coro().cr_frame  # type: ignore[union-attr]
+            if frame is not None and frame.f_locals.get("number") == number:
+                return None if view.ends_in_time(task) else view.of_task(task)
+        return view.of_thread(main) if number == self._number else None
 
     # -- in and out --------------------------------------------------------------------------------------------------------
 

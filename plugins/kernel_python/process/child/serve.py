@@ -170,6 +170,8 @@ class Child:
             self._kernel.told(*message[1:])
         elif kind == wire.PROBE:
             self._probe(message[1])
+        elif kind == wire.LOOK:
+            self._look(message[1])
         elif kind == wire.LEVEL:
             self._log.set_level(message[1])
         elif kind == wire.SETUP:
@@ -180,6 +182,13 @@ class Child:
             self._over = True
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._to_leave.set)
+
+    def _look(self, number: int) -> None:
+        """Say what an execution waits for."""
+        calls = None
+        if self._executions is not None:
+            calls = self._executions.awaited(number, self._main)
+        self._channel.send((wire.AWAITS, number, [call.number for call in calls or ()]))
 
     def _probe(self, number: int) -> None:
         """Ask the model whether it is ready: `async` on the loop that it executes on, else on a thread of its own."""

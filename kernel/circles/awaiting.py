@@ -1,0 +1,81 @@
+"""What does an execution wait for? Read from where its instance runs: a task, a thread, a process that is asked.
+
+For who suspects a circle of calls (scheduling/circles.py); nothing of it is on a request's way. How a thread or a task is read is
+said in wait_view.py. On the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernel.circles.deadlock import Facts
+from kernel.circles.wait_view import WaitView
+from kernel.instances.instance import ModelInstance, TaskInstance
+from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.instances.remote import RemoteInstance
+
+if TYPE_CHECKING:
+    from kernel.requests.request import Batch, InferenceRequest
+
+__all__ = ["Awaiting"]
+
+
+class Awaiting(Facts):
+    """What can be known at one moment. `told`: called once somebody elsewhere has said what was asked, which sets `asked`."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self.asked = False
+        self._told = told
+        self._view = WaitView()
+        self._known: dict[Batch, Sequence[InferenceRequest] | None] = {}
+        self._tasks: dict[Batch, asyncio.Task[Any]] = {}
+        self._indexed: set[ModelInstance] = set()
+
+    def awaited(self, batch: Batch) -> Sequence[InferenceRequest] | None:
+        if batch not in self._known:
+            self._known[batch] = self._look_at(batch)
+        return self._known[batch]
+
+    def _look_at(self, batch: Batch) -> Sequence[InferenceRequest] | None:
+        instance = batch.instance
+        if isinstance(instance, (TaskInstance, ThreadTaskInstance)):
+            task = self._task_of(instance, batch)
+            return None if task is None else self._view.of_task(task)
+        if isinstance(instance, ThreadInstance):
+            return self._view.of_thread(_thread_of(instance))
+        holding = self.holding(instance)
+        if holding is not None:
+            return (holding,)
+        said = super().awaited(batch)
+        if said is None and isinstance(instance, RemoteInstance) and hasattr(instance.executor, "awaited"):
+            said = instance.executor.awaited(batch, self._told)
+            self.asked = self.asked or said is None
+        return said
+
+    def holding(self, instance: Any) -> InferenceRequest | None:
+        if isinstance(instance, ThreadTaskInstance):
+            calls = self._view.of_thread(_thread_of(instance))
+            return calls[0] if calls is not None and len(calls) == 1 else None
+        if isinstance(instance, RemoteInstance) and hasattr(instance.executor, "holding"):
+            call: InferenceRequest | None = instance.executor.holding()
+            return call
+        return None
+
+    def may_give_up(self) -> bool:
+        """Whether a time-out of a model's own will end the waiting of a task that was looked at."""
+        return any(self._view.ends_in_time(task) for batch, task in self._tasks.items() if self._known.get(batch))
+
+    def _task_of(self, instance: TaskInstance | ThreadTaskInstance, batch: Batch) -> asyncio.Task[Any] | None:
+        if instance not in self._indexed:
+            self._indexed.add(instance)
+            for task in list(instance._tasks):
+                frame = getattr(task.get_coro(), "cr_frame", None)
+                if frame is not None:
+                    self._tasks[frame.f_locals["batch"]] = task
+        return self._tasks.get(batch)
+
+
+def _thread_of(instance: ThreadInstance | ThreadTaskInstance) -> int:
+    return instance._thread._thread.ident or 0

@@ -1,0 +1,93 @@
+"""Calls that have to wait are looked at again, for as long as they wait: what is not seen when a call is made may turn out later.
+
+Whether an `async def execute` does nothing but wait for its calls, or a thread waits for another one that calls, shows some time
+after the call was made, and nobody is told. So each call that had to wait is looked at after 20 ms, and then at growing
+intervals; who is answered sooner costs an entry in a list. The decision is deadlock.py's; what threads and tasks wait for is read
+by awaiting.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from kernel.circles import deadlock
+from kernel.circles.awaiting import Awaiting
+from kernel.circles.deadlock import Target, closes_circle
+from kernel.requests.request import InferenceRequest, RequestState
+
+__all__ = ["AFTER_SECONDS", "Lookout", "circular_wait"]
+
+RELEASED = RequestState.RELEASED
+
+#: How long after one look the next one comes; after the last one nothing more is expected of looking.
+AFTER_SECONDS = (0.02, 0.08, 0.3, 1.2, 5.0, 20.0, 80.0)
+
+
+def circular_wait(request: InferenceRequest, target: Target) -> list[str] | None:
+    """As deadlock.circular_wait; what is not refused is looked at again."""
+    found = deadlock.circular_wait(request, target)
+    if found is None:
+        request.model.kernel.lookout.watch(request)
+    return found
+
+
+class Lookout:
+    """Looks after calls of models that wait. One per kernel; on its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[deque[tuple[float, InferenceRequest]]] = [deque() for _ in AFTER_SECONDS]
+        self._asking: dict[InferenceRequest, None] = {}  # looked at in vain, since somebody elsewhere has first to say how it is
+        self._timer: asyncio.TimerHandle | None = None
+        self._facts: Awaiting
+
+    def watch(self, request: InferenceRequest, level: int = 0) -> None:
+        """Look at a call now and then until it has its answer. `level`: how often that has been done."""
+        if level < len(AFTER_SECONDS):
+            due = self._loop.time() + AFTER_SECONDS[level]
+            self._waiting[level].append((due, request))
+            if self._timer is None or due < self._timer.when():
+                self._arm()
+
+    def _arm(self) -> None:
+        due = min((line[0][0] for line in self._waiting if line), default=None)
+        timer = self._timer
+        if timer is not None:
+            if due is not None and timer.when() <= due:
+                return
+            timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self._facts = Awaiting(self.told)
+        for level, line in enumerate(self._waiting):
+            while line and line[0][0] <= now:
+                request = line.popleft()[1]
+                if request.state is not RELEASED and not self._refused(request):
+                    self.watch(request, level + 1)
+        self._arm()
+
+    def told(self) -> None:
+        """An instance elsewhere has said what an execution waits for, having been asked."""
+        asking, self._asking = self._asking, {}
+        self._facts = Awaiting(self.told)
+        for request in asking:
+            if request.state is not RELEASED:
+                self._refused(request)
+
+    def _refused(self, request: InferenceRequest) -> bool:
+        """Refuse a request if it waits for itself; return whether it does."""
+        facts = self._facts
+        facts.asked = False
+        cycle = closes_circle(request, facts)
+        if facts.asked:
+            self._asking[request] = None
+        if cycle is None or facts.may_give_up():
+            return False
+        scheduler = request.model.scheduler
+        scheduler.cancel(request, scheduler._circular(request, cycle))
+        self._facts = Awaiting(self.told)  # others go on by now
+        return True
