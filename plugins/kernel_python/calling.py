@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernel import Batch, Kernel, RequestState
+from kernel import Batch, RequestState
 from kernel_python.faults import TritonModelException
 
 __all__ = [
@@ -85,8 +85,8 @@ class Instance:
         "zero_copy",
     )
 
-    def __init__(self, kernel: Kernel | None, name: str, model_name: str, version_folder: str, phase: str) -> None:
-        self.kernel: Any = kernel
+    def __init__(self, kernel: Any, name: str, model_name: str, version_folder: str, phase: str) -> None:
+        self.kernel = kernel  # kernel.Host; in a child what stands for it there; None where nothing is served
         self.name = name
         self.model_name = model_name
         self.version_folder = version_folder
@@ -152,12 +152,12 @@ def calling_site() -> Site | None:
         return site
     if _only is not None:
         return _only.idle
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         instance: Instance | None = frame.f_globals.get("__kernel_instance__")
         if instance is not None:
             return instance.idle
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -371,7 +371,7 @@ class AsyncExecutor(ModelExecutor):
         try:
             work = self._execute(requests.copy())
             if self.placement is Placement.TASK and (instance.drivers is not None or self._is_driven()):
-                work = waiting.drive(work, instance.drivers)
+                work = waiting.drive(work, instance.drivers)  # type: ignore[arg-type]  # by now there are some
             result = await work
             batch.output_started = self._clock()
             if len(requests) == 1:

@@ -178,7 +178,7 @@ class Driver(greenlet):
         """Return the future's result once it is there; other tasks run meanwhile. Called by code that runs in this driver."""
         if not future.done():
             future._asyncio_future_blocking = True
-            _, error = self.parent.switch(future)
+            _, error = self.parent.switch(future)  # type: ignore[union-attr]  # while it runs it has one
             if error is not None:
                 raise error
         return future.result()
@@ -201,14 +201,14 @@ def _work(coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
             while True:
                 yielded = coroutine.send(value) if error is None else coroutine.throw(error)
-                value, error = this.parent.switch(yielded)
+                value, error = this.parent.switch(yielded)  # type: ignore[union-attr]
         except StopIteration as stop:
             done = _Done(stop.value, None)
         except BaseException as problem:
             done = _Done(None, problem)
         coroutine = yielded = value = error = None  # type: ignore[assignment]
         handed, done = done, None
-        coroutine = this.parent.switch(handed)
+        coroutine = this.parent.switch(handed)  # type: ignore[union-attr]
         del handed
 
 
@@ -223,6 +223,7 @@ def drive(coroutine: Coroutine[Any, Any, Any], pool: list[Driver], whole: bool =
     driver.whole = whole
     driver.parent = current
     driver.gr_context = current.gr_context  # the task's own: context variables work as without the greenlet
+    sent: tuple[Any, BaseException | None]
     handed = driver.switch(coroutine)
     del coroutine
     while type(handed) is not _Done:
@@ -330,7 +331,7 @@ def await_in_place(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> A
         if task is not None:
             task.cancel()  # if it has not ended, the execution was given up
     assert task is not None
-    value, error = task.result()
-    if error is not None:
-        raise error
+    value, problem = task.result()
+    if problem is not None:
+        raise problem
     return value

@@ -40,7 +40,7 @@ def calibrate() -> None:
     kernel = SimpleNamespace(
         send=lambda *_: None, loop=None, loop_thread=0, wait=lambda *_: None, find=_unknown, strict_outputs=False
     )
-    instance = Instance(kernel, "calibration", "calibration", "", "execute")  # type: ignore[arg-type]
+    instance = Instance(kernel, "calibration", "calibration", "", "execute")
     request = CoreRequest("calibration", {}, lambda response, final: None)
     request.wanted = frozenset("X")
     token = EXECUTION.set(instance.idle)

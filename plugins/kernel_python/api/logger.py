@@ -42,7 +42,7 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+    def log(message: str, level: PybindEnum = LogLevel.INFO) -> None:
         if not isinstance(message, (str, bytes)) or not isinstance(level, LogLevel):
             given = (message,) if level is LogLevel.INFO else (message, level)
             raise incompatible("log", _SIGNATURE, given)

@@ -85,7 +85,7 @@ def _unseen(tensor: Tensor, own: dict[str, CoreTensor] | None) -> bool:
     received = own is not None and any(one.array is tensor._array for one in own.values())
     if getrefcount(tensor._array) > _ARRAY_ALONE + received:
         return False
-    base = tensor._array.base
+    base: Any = tensor._array.base
     while base is not None:
         if type(base) is not _ndarray:
             # The memory belongs to another object (a torch tensor, a mapped file, a buffer), and who sees that can't be counted.

@@ -301,4 +301,5 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
         and (key not in defaults or value != defaults[key])
         and (value is not None or key == "inputs" or key == "requested_output_names" or key == "model_name")
     }
-    return given | arguments["unknown"]
+    unknown: dict[str, Any] = arguments["unknown"]
+    return given | unknown

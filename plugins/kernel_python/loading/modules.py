@@ -119,7 +119,7 @@ class PrivateModules:
         root.__path__ = list(self._folders)
         with _lock:
             if _Finder not in sys.meta_path:  # it may be missing though models are there: somebody has restored an older list
-                sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+                sys.meta_path.insert(0, _Finder)
             _packages[self.package] = self
             sys.modules[self.package] = root
 
@@ -153,7 +153,7 @@ class PrivateModules:
             for name in [name for name in list(sys.modules) if name == self.package or name.startswith(dotted)]:
                 sys.modules.pop(name, None)
             if not _packages and _Finder in sys.meta_path:
-                sys.meta_path.remove(_Finder)  # type: ignore[arg-type]
+                sys.meta_path.remove(_Finder)
 
     # -- what `import` means in a module of the model ------------------------------------------------------------------
 

@@ -80,9 +80,9 @@ class _Files:
         if self._moves:
             return
         where = " nor ".join(str(folder) for folder in self._folders)
-        for path, statement, name in self._missing:
+        for path, node, name in self._missing:
             words = f"ModuleNotFoundError: No module named '{name}'"
-            yield _fault(path, statement, words, f"it is neither installed nor in {where}")
+            yield _fault(path, node, words, f"it is neither installed nor in {where}")
 
     def _follow(self, path: Path, statement: ast.Import | ast.ImportFrom) -> None:
         """Look where the modules of an import statement are; those of the model's own are read, too."""

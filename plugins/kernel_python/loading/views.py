@@ -220,10 +220,13 @@ class _Pickling:
         file.write(self.dumps(obj, protocol, **named))
 
 
-class _Renaming(pickle._Pickler):  # type: ignore[misc, name-defined]
+_PythonPickler: Any = pickle._Pickler  # the one that is written in Python
+
+
+class _Renaming(_PythonPickler):  # type: ignore[misc]
     """Writes classes and functions of a model under the names that its author knows."""
 
-    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[Any, Any]] = dict(_PythonPickler.dispatch)
 
     def __init__(self, file: Any, modules: Modules, protocol: int | None, **named: Any) -> None:
         super().__init__(file, protocol, **named)

@@ -13,13 +13,14 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kernel import (
     Batch,
     Code,
     InferenceRequest,
     InstanceContext,
+    Kernel,
     ModelConfig,
     Placement,
     Reason,
@@ -50,7 +51,7 @@ class ProcessExecutor:
 
     def __init__(self, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> None:
         self.capacity = 1
-        self._kernel = context.kernel
+        self._kernel = cast(Kernel, context.kernel)  # lives ask more of it than a Host has: loads, metrics of models
         self._name = context.instance_name
         self._model_name = context.config.name
         self._setup = setup_of(context.config, context.version_folder, context.model_folder, file, launcher) | {

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+from typing import Any
 
 __all__ = ["Given", "next_child"]
 
@@ -99,7 +100,7 @@ def _tell_of_ends(control: socket.socket) -> None:
         _say(control, ("ended", child, os.waitstatus_to_exitcode(status)))
 
 
-def _say(control: socket.socket, message: tuple[object, ...], *descriptors: int) -> None:
+def _say(control: socket.socket, message: tuple[Any, ...], *descriptors: int) -> None:
     try:
         socket.send_fds(control, [marshal.dumps(message)], descriptors)
     except OSError:

@@ -38,7 +38,7 @@ def leave_signals_to_the_server() -> None:
 
     def hold() -> None:
         # A fork may be told to end before it has come to `forget`: that is to wait for it, and must not be lost.
-        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # type: ignore[assignment]
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))

@@ -83,7 +83,7 @@ class Child:
         self._log = Forwarding(channel, setup["level"])
         os.register_at_fork(after_in_child=self._forked)
         self._kernel = Kernel(channel, self._pool, self._loans, self._notes, setup["strict_outputs"])
-        instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])  # type: ignore[arg-type]
+        instance = Instance(self._kernel, setup["instance"], setup["model"], setup["version_folder"], setup["phase"])
         instance.decoupled = setup["decoupled"]
         instance.iterative = setup["iterative"]
         instance.kept = frozenset(setup["kept"])
@@ -227,7 +227,7 @@ class Child:
         if not self._pool.swollen:
             return None
         self._pool.rest()
-        return 1.0 if self._pool.swollen else None
+        return 1.0 if self._pool.swollen else None  # type: ignore[redundant-expr]  # `rest` may have changed it
 
     # -- an async execute ----------------------------------------------------------------------------------------------
 
