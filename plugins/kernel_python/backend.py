@@ -6,17 +6,19 @@ decides where their `execute` runs. Failures are told in the reference's words (
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernel import (
     Code,
     ConfigError,
+    Host,
     InstanceContext,
     Kernel,
     Key,
@@ -134,22 +136,12 @@ class PythonBackend:
         self, config: ModelConfig, model_folder: Path, version_folder: Path, file: Path, context: contextvars.Context
     ) -> ModelConfig:
         """Import the model and have it fill in the config; both are kept for its first instance, `context` with them."""
-        owner = Instance(self._kernel, config.name, config.name, str(version_folder.absolute()), "auto_complete")
-        modules = owner.modules = PrivateModules(version_folder, model_folder, owner)
-        token = EXECUTION.set(owner.idle)
-        try:
+        owner = _instance(self._kernel, config, model_folder, version_folder)
+        owner.phase = "auto_complete"
+        with _loading(owner) as modules:
             module = modules.load_main(file)
             filled = complete(model_class(module, modules.shown), config.name, json.dumps(config.as_dict()))
             config = config if filled is None else completed(config, filled)
-        except ServingError:
-            modules.remove()
-            raise
-        except BaseException as error:
-            problem = _load_error(modules, error)
-            modules.remove()
-            raise problem from error
-        finally:
-            EXECUTION.reset(token)
         self._kept.keep_modules(version_folder, config, owner, module, context)
         return config
 
@@ -164,40 +156,48 @@ class PythonBackend:
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
         refuse()
-        instance, module = self._kept.take_modules(context.version_folder, config) or (_new_instance(context), None)
-        modules = instance.modules
-        assert modules is not None
+        instance, module = self._kept.take_modules(context.version_folder, config) or (
+            _instance(context.kernel, config, context.model_folder, context.version_folder), None,
+        )  # fmt: skip
         instance.name, instance.phase = context.instance_name, "initialize"
         instance.decoupled = config.decoupled
         instance.iterative = config.sequence_batching is not None and config.sequence_batching.iterative
         instance.zero_copy = instance.lends = config.parameters.get("zero_copy", "").lower() == "true"
         instance.outputs = frozenset(spec.name for spec in config.outputs)
-        token = EXECUTION.set(instance.idle)
-        try:
+        with _loading(instance) as modules:
             found = model_class(module or modules.load_main(file), modules.shown)
             model = initialized(found, file, arguments_of(context))
             instance.phase = "execute"
             executor = _executor(instance, model, config)
             executor.may_wait = executor.placement is Placement.LOOP and may_wait(context.model_folder)
             instance.executor = executor
-            return executor
-        except ServingError:
-            modules.remove()
-            raise
-        except BaseException as error:
-            problem = _load_error(modules, error)
-            modules.remove()
-            raise problem from error
-        finally:
-            EXECUTION.reset(token)
+        return executor
 
 
-def _new_instance(context: InstanceContext) -> Instance:
+def _instance(kernel: Host, config: ModelConfig, model_folder: Path, version_folder: Path) -> Instance:
     """Return an instance whose modules are to be imported."""
-    version = str(context.version_folder.absolute())
-    instance = Instance(context.kernel, context.instance_name, context.config.name, version, "initialize")
-    instance.modules = PrivateModules(context.version_folder, context.model_folder, instance)
+    instance = Instance(kernel, config.name, config.name, str(version_folder.absolute()), "initialize")
+    instance.modules = PrivateModules(version_folder, model_folder, instance)
     return instance
+
+
+@contextlib.contextmanager
+def _loading(instance: Instance) -> Iterator[Modules]:
+    """Run a model's code as the instance's. What it raises fails the load, in the reference's words; its modules go then."""
+    modules = instance.modules
+    assert modules is not None
+    token = EXECUTION.set(instance.idle)
+    try:
+        yield modules
+    except ServingError:
+        modules.remove()
+        raise
+    except BaseException as error:  # a model's SystemExit is not our end
+        problem = ServingError(Code.INTERNAL, modules.describe(error))
+        modules.remove()
+        raise problem from error
+    finally:
+        EXECUTION.reset(token)
 
 
 def _executor(instance: Instance, model: Any, config: ModelConfig) -> ModelExecutor:
@@ -217,6 +217,3 @@ def _model_file(config: ModelConfig, version_folder: Path) -> Path:
         raise ServingError(Code.INTERNAL, f"Python model file not found in '{file}'")
     return file
 
-
-def _load_error(modules: Modules, error: BaseException) -> ServingError:
-    return ServingError(Code.INTERNAL, modules.describe(error))
