@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,68 @@ def test_a_call_that_has_to_wait_for_others_is_served(world: World) -> None:
     world.add("a", ASYNC.format("slow"), "async def")
     world.add("b", SYNC.format("a"))
     assert all("end" in one for one in world.ask("b", "b", "a", "slow"))
+
+
+# -- many at once ----------------------------------------------------------------------------------------------------------
+
+#: Calls the models of `targets`, one after another or at once, until the number that goes along is used up.
+WALK = """
+left = number(requests) - 1
+if left < 0:
+    return tell(requests, "end")
+{steps}
+bad = [r.error() for r in got if r.has_error()]
+if bad:
+    return [pb_utils.InferenceResponse(error=bad[0])]
+return tell(requests, "end")
+"""
+WALKS = {
+    "def": "got = [make(one, left).exec() for one in {0}]",
+    "async def": "got = await asyncio.gather(*(make(one, left).async_exec() for one in {0}))",
+    "to_thread": "got = await asyncio.gather(*(asyncio.to_thread(make(one, left).exec) for one in {0}))",
+    "pool": """
+pool = concurrent.futures.ThreadPoolExecutor(2)
+got = list(pool.map(lambda one: make(one, left).exec(), {0}))
+pool.shutdown()
+""",
+}
+
+
+def walk(way: str, targets: list[str]) -> tuple[str, str]:
+    """Return the body and the kind of an `execute` that calls them."""
+    body = WALK.format(steps=WALKS[way].strip().format(targets))
+    return body, "async def" if way in ("async def", "to_thread") else "def"
+
+
+MIXES = {"sync": ["def"] * 3, "async": ["async def"] * 3, "mixed": ["async def", "def", "to_thread"]}
+
+
+@pytest.mark.parametrize("ways", MIXES.values(), ids=MIXES)
+def test_sixty_calls_of_a_circle_of_three_all_get_an_answer(repo: Any, ways: list[str]) -> None:
+    """Over loop, thread and process: who is refused is told the circle."""
+    world = World(repo, "")
+    for way, name, other, placement in zip(ways, "abc", "bca", PLACEMENTS):
+        world.add(name, *walk(way, [other]), placement=placement, max_concurrency="2")
+    answers = world.ask(*"abc" * 20, seconds=60.0, value=3.0)
+    assert len(answers) == 60
+    assert all(one == '"end"' or STUCK in one for one in answers), set(answers)
+
+
+@pytest.mark.parametrize("acyclic", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_graphs(repo: Any, seed: int, acyclic: bool) -> None:
+    """Every request has its answer, and none is refused where nobody calls in a circle."""
+    drawn = random.Random(seed)
+    world = World(repo, "")
+    names = "abcd"
+    for place, name in enumerate(names):
+        callees = list(names[place + 1 :] if acyclic else names)
+        targets = drawn.sample(callees, min(len(callees), drawn.randint(1, 2)))
+        placement = drawn.choice(PLACEMENTS)
+        way = drawn.choice([one for one in WALKS if (placement, one) != ("loop", "pool")])
+        more = {"max_concurrency": str(drawn.randint(1, 2))}
+        world.add(name, *walk(way, targets), placement=placement, count=drawn.randint(1, 2), **more)
+    answers = world.ask(*(drawn.choice(names) for _ in range(16)), seconds=60.0, value=3.0)
+    refused = [one for one in answers if one != '"end"']
+    assert all(STUCK in one for one in refused), set(refused)
+    assert not (acyclic and refused), set(refused)
