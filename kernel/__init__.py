@@ -21,6 +21,7 @@ from kernel.config import (
 )
 from kernel.errors import Code, ModelError, Reason, ServingError
 from kernel.frontends import options as frontend_options
+from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
 from kernel.frontends.contents import size_mismatch, stand_in, strings_of, unpacked
@@ -155,12 +156,14 @@ __all__ += [
 __all__ += [
     "EXTENSIONS",
     "LOG_FORMATS",
+    "Account",
     "Connections",
     "CudaSharedMemory",
     "Form",
     "Frontend",
     "Listener",
     "ListeningFrontend",
+    "MemoryBudget",
     "ModelMetadata",
     "Place",
     "Region",

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel.cli.backends import add_backend_flags
 from kernel.cli.cache import add_cache_flags
-from kernel.cli.parser import Parser, boolean, positive, seconds
+from kernel.cli.parser import Parser, boolean, positive, seconds, size
 from kernel.cli.trace import add_trace_flags
 from kernel.observability.logs import FORMATS, LogOptions
 from kernel.rules.rate_limiter import ResourceLimit
@@ -201,6 +201,21 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop may wait for requests in flight (default: 30)",
     )
     parser.add_switch("--allow-client-shm", True, "let clients register shared memory")
+    parser.add_argument(
+        "--memory-limit-receive",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="how much requests may hold, from their first byte to their answer; above it new ones are refused (default: 0, a "
+        "quarter of the machine's or the container's memory)",
+    )
+    parser.add_argument(
+        "--memory-limit-send",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="how much answers may hold that clients have not taken; above it new requests are refused (default: 0, as above)",
+    )
     add_backend_flags(parser)
     parser.add_argument(
         "--rate-limit",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["Parser", "boolean", "positive", "seconds"]
+__all__ = ["Parser", "boolean", "positive", "seconds", "size"]
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -37,6 +37,11 @@ def seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no integer of at least 0")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, an integer of at least 0."""
+    return seconds(text)
 
 
 class Parser(argparse.ArgumentParser):

@@ -294,6 +294,8 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
         allow_client_shm=options.allow_client_shm,
+        memory_limit_receive=options.memory_limit_receive,
+        memory_limit_send=options.memory_limit_send,
         log_settings=log_settings,
         trace=trace_options(options),
         rate_limit=options.rate_limit,

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from kernel.circles.lookout import Lookout
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
+from kernel.frontends.budget import MemoryBudget
 from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
 from kernel.instances.forking import FORKED, guard, put_away_loop
 from kernel.instances.gpus import usable_gpus
@@ -78,9 +79,11 @@ class Kernel:
     object with hook implementations. `drain_seconds`: how long `stop` waits for requests in flight, by default.
     `load_threads`: models that load at a time. `load_retries`: how often a model that fails to load is tried again.
     `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
-    whether clients may register shared memory. `log_settings`: what clients see and change of the log, where it is not an
-    app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this
-    machine has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free,
+    whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
+    answers front ends may hold (0: each a quarter of the machine's memory). `log_settings`: what clients see and change of the
+    log, where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by
+    default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
+    `rate_limiter` are free,
     "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
     `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a
     plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of their backend, "" for
@@ -92,8 +95,9 @@ class Kernel:
     Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes
     wall-clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes
     whenever another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
-    `cuda_shared_memory` (what clients have registered), `trace_settings`, `log_settings`, `custom_metrics` (those that models
-    make), and `cache` (None, or what has `figures()`, CacheFigures).
+    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget),
+    `trace_settings`, `log_settings`, `custom_metrics` (those that models make), and `cache` (None, or what has
+    `figures()`, CacheFigures).
 
     The core's own: `forked`, `changed`.
     """
@@ -115,6 +119,8 @@ class Kernel:
         namespacing: bool = False,
         drain_seconds: float = 30.0,
         allow_client_shm: bool = True,
+        memory_limit_receive: int = 0,
+        memory_limit_send: int = 0,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
         gpus: Sequence[int] | None = None,
@@ -129,6 +135,7 @@ class Kernel:
             config_name=config_name, load_threads=load_threads, load_retries=load_retries, namespacing=namespacing,
             drain_seconds=drain_seconds, allow_client_shm=allow_client_shm, gpus=None if gpus is None else tuple(gpus),
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
+            memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         resources = self.options.resource_limits()
@@ -151,6 +158,7 @@ class Kernel:
         self.exiting = False  # requests are refused; there is no way back
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
+        self.memory = MemoryBudget(memory_limit_receive, memory_limit_send)  # what front ends hold for their clients
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.log_settings = log_settings or LogSettings()
