@@ -1,6 +1,6 @@
 """Count what the interpreter does for one request: files and frames passed, and instructions, by whose code it is.
 
-    python bench/path.py [--only ROUTE ...] [--check | --write]
+    python bench/path.py [--only ROUTE ...] [--functions] [--check | --write]
 
 Serves small models on an asyncio loop of this process, asks over real sockets, and traces every instruction of our own code; what
 the standard library does is left out. The least of several tries counts, so the figures are the same on a busy machine. They
@@ -54,6 +54,7 @@ class Count:
     instructions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     frames: int = 0
     files: set[str] = field(default_factory=set)
+    functions: dict[str, int] = field(default_factory=dict)
 
     def row(self, requests: int = 1) -> dict[str, int]:
         """Return the figures for one of so many requests."""
@@ -99,6 +100,8 @@ class Counter:
         def passed(frame: FrameType, event: str, argument: object) -> Any:
             if event == "opcode" and (count := self._count) is not None:
                 count.instructions[part] += 1
+                name = frame.f_code.co_qualname
+                count.functions[name] = count.functions.get(name, 0) + 1
             return passed
 
         return passed
@@ -245,6 +248,7 @@ class Bench:
         self.kernel = kernel
         self.counter = counter
         self.http = self.grpc = 0
+        self.functions: dict[str, int] = {}  # of the least try of the last route
 
     async def start(self) -> list[Any]:
         parser = argparse.ArgumentParser()
@@ -266,7 +270,7 @@ class Bench:
 
     async def least(self, attempt: Attempt, requests: int = 1) -> dict[str, int]:
         """Return the least of several counts."""
-        rows = []
+        counts = []
         for number in range(TRIES):
             work = await attempt(number)
             await settled()
@@ -274,8 +278,10 @@ class Bench:
             await work()
             await settled()
             self.counter.stop()
-            rows.append(count.row(requests))
-        return min(rows, key=lambda row: sum(row[part] for part in PARTS))
+            counts.append(count)
+        least = min(counts, key=lambda count: sum(count.instructions.values()))
+        self.functions = least.functions
+        return least.row(requests)
 
     async def repeated(self, data: bytes, answers: int = 1) -> dict[str, int]:
         client = await self.open_http()
@@ -364,8 +370,8 @@ async def settled() -> None:
         await asyncio.sleep(0.0005)
 
 
-async def measure(routes: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the figures of the routes."""
+async def measure(routes: Sequence[str], functions: bool = False) -> dict[str, dict[str, int]]:
+    """Return the figures of the routes; `functions`: print which functions the instructions are in."""
     folder = Path(tempfile.mkdtemp(prefix="kernel-path-"))
     counter = Counter()
     try:
@@ -373,7 +379,13 @@ async def measure(routes: Sequence[str]) -> dict[str, dict[str, int]]:
         async with Kernel(folder, control_mode="explicit", load_models=["*"]) as kernel:
             bench = Bench(kernel, counter)
             frontends = await bench.start()
-            found = {route: await ROUTES[route](bench) for route in routes}
+            found = {}
+            for route in routes:
+                found[route] = await ROUTES[route](bench)
+                if functions:
+                    print(f"{route}:")
+                    for name, count in sorted(bench.functions.items(), key=lambda item: -item[1]):
+                        print(f"{count:7} {name}")
             for frontend in frontends:
                 await frontend.stop()
             return found
@@ -412,11 +424,12 @@ def grown(found: dict[str, dict[str, int]], known: dict[str, dict[str, int]]) ->
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=ROUTES, metavar="ROUTE")
+    parser.add_argument("--functions", action="store_true", help="print which functions the instructions are in")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true")
     what.add_argument("--write", action="store_true")
     options = parser.parse_args(argv)
-    found = asyncio.run(measure(options.only or list(ROUTES)))
+    found = asyncio.run(measure(options.only or list(ROUTES), options.functions))
     print(table(found))
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     if options.write:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
 from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
-from kernel.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from kernel.models.model import Model
@@ -39,7 +38,6 @@ _EXECUTIONS: dict[CodeType, str] = {
     TaskInstance._run.__code__: "self",
     LoopInstance.start.__code__: "self",
     LoopInstance._work.__code__: "self",
-    Scheduler._run_through.__code__: "instance",
     ThreadInstance._serve.__code__: "self",
     ThreadTaskInstance._run.__code__: "self",
 }
@@ -196,8 +194,8 @@ def sight_of(frame: FrameType) -> Sight:
         name = _EXECUTIONS.get(current.f_code)
         if name is not None and (batch := current.f_locals.get("batch")) is not None:
             instance: ModelInstance = current.f_locals[name]
-            if instance.scheduler is not None:
-                return Sight(batch, instance.scheduler.name, instance.name, place, file, stack)
+            if instance.owner is not None:
+                return Sight(batch, instance.owner.name, instance.name, place, file, stack)
         found = current.f_globals.get(OWNER)
         if found is not None:
             if owner is None:

@@ -79,7 +79,7 @@ def closes_circle(request: InferenceRequest, facts: Facts) -> list[str] | None:
 def _lineage(batch: Batch | None, last: str) -> list[str]:
     path = [last]
     while batch is not None:
-        path.append(batch.instance.scheduler.name)
+        path.append(batch.instance.owner.name)
         batch = batch.requests[0].parent if batch.requests else None
     return path[::-1]
 
@@ -134,7 +134,7 @@ class _Search:
         one = self.closing
         while one is not None:
             if hasattr(one, "blocked_on"):  # an execution
-                names.append(one.instance.scheduler.name)
+                names.append(one.instance.owner.name)
             elif one is self.closing:  # a request to somebody who is kept from beginning it
                 names.append(one.model.scheduler.name)
             last, one = one, self.met[one]

@@ -88,6 +88,6 @@ class Lookout:
         if cycle is None or facts.may_give_up():
             return False
         scheduler = request.model.scheduler
-        scheduler.cancel(request, scheduler._circular(request, cycle))
+        scheduler.cancel(request, scheduler.circular(request, cycle))
         self._facts = Awaiting(self.told)  # others go on by now
         return True

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernel.errors import ServingError
 from kernel.instances.thread import DaemonThreads
 from kernel.interfaces import Executor
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
 
 if TYPE_CHECKING:
     from kernel.instances.turn import Turn
@@ -26,7 +26,6 @@ log = logging.getLogger("kernel")
 
 RELEASED = RequestState.RELEASED
 
-SKIPPED: Any = object()  # the result of a batch that nobody waited for any more when its turn came
 _threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
@@ -75,6 +74,9 @@ class Owner(Protocol):
     def finished(self, instance: ModelInstance, batch: Batch, result: object) -> None:
         """An execution has ended."""
 
+    def changed(self, instance: ModelInstance) -> None:
+        """It has gone down, or is up again: `healthy`."""
+
     def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
         """These were started and have not begun: they wait again."""
 
@@ -88,14 +90,16 @@ class Owner(Protocol):
 class ModelInstance:
     """One instance of a model version.
 
-    `outstanding`: executions that were started and have not finished; the scheduler keeps it at or below `limit`.
-    `running`: the batches of those executions, oldest first.
+    `running`: the batches of the executions that were started and have not finished, oldest first. The scheduler keeps their
+    number at or below `limit`; while it is below `capacity`, one more begins the moment its request comes.
     """
 
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
     only_calls = False  # its executions do nothing but wait for their children
     undivided = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
     runs = False  # may be handed more than it can begin at once
+    alone = False  # and is the only one of its model
+    warming = False  # executes samples, before it takes requests
     healthy = True  # may be counted on; see remote.py
     claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
     own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's
@@ -105,22 +109,26 @@ class ModelInstance:
         self.name = name
         self.executor = executor
         self.clock = clock
-        self.scheduler: Owner | None = None
+        self.owner: Owner | None = None
         self.capacity = executor.capacity
         self.limit = executor.capacity
-        self.outstanding = 0
         self.running: dict[Batch, None] = {}
 
-    def start(self, batch: Batch) -> None:
-        """Begin to execute `batch`; `finished` follows, perhaps before this returns."""
+    @property
+    def outstanding(self) -> int:
+        """How many executions were started and have not finished."""
+        return len(self.running)
+
+    def start(self, batch: Batch) -> object:
+        """Begin to execute `batch`. Return the result where that is over by then, else LATER: `owner.finished` is called."""
         raise NotImplementedError
 
     def finished(self, batch: Batch, result: object) -> None:
-        """Report the end of an execution to the scheduler. On the loop."""
-        assert self.scheduler is not None
+        """Report the end of an execution whose `start` has returned LATER. On the loop."""
+        assert self.owner is not None
         if not batch.ended:
             batch.ended = self.clock()
-        self.scheduler.finished(self, batch, result)
+        self.owner.finished(self, batch, result)
 
     def take_back(self) -> list[Batch]:
         """Return started batches that have not begun to execute, in their order; they are the scheduler's again."""
@@ -131,14 +139,14 @@ class ModelInstance:
 
     def warn_held(self, seconds: float, place: str = "") -> None:
         """Name a model that kept everybody else from running; `place`: where, as far as that was seen."""
-        assert self.scheduler is not None
-        statistics = self.scheduler.statistics
+        assert self.owner is not None
+        statistics = self.owner.statistics
         statistics.held += 1
         statistics.held_seconds += seconds
         log.warning(
             "model '%s', instance '%s', held the event loop for %.0f ms%s; "
             'parameters { key: "placement" value { string_value: "thread" } } in its config keeps it off the loop',
-            self.scheduler.name,
+            self.owner.name,
             self.name,
             seconds * 1e3,
             f" at {place}" if place else "",
@@ -167,10 +175,6 @@ class Worker(greenlet):
     instance: LoopInstance
 
 
-#: What a worker hands to the loop when it leaves an execution that waits for something.
-_WAITS: Any = object()
-
-
 class LoopInstance(ModelInstance):
     """Calls a plain `execute` on the loop, in a greenlet that is kept for the next execution.
 
@@ -184,31 +188,32 @@ class LoopInstance(ModelInstance):
         self._worker: Worker | None = None
         self._batch: Batch | None = None
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> object:
         executor = self.executor
-        if not executor.may_wait:  # without a greenlet
-            result: object
-            turn = self.turn
-            outer, turn.plain = turn.plain, True
-            batch.started = started = self.clock()
-            try:
-                result = executor.execute(batch)
-            except BaseException as error:
-                result = error
-            batch.ended = ended = self.clock()
-            turn.plain = outer
-            if ended - started > HELD_SECONDS:
-                self.warn_held(ended - started)
-            assert self.scheduler is not None
-            self.scheduler.finished(self, batch, result)
-            return
+        if executor.may_wait:
+            return self._start_in_greenlet(batch)
+        result: object
+        turn = self.turn
+        outer, turn.plain = turn.plain, True
+        batch.started = started = self.clock()
+        try:
+            result = executor.execute(batch)
+        except BaseException as error:
+            result = error
+        batch.ended = ended = self.clock()
+        turn.plain = outer
+        if ended - started > HELD_SECONDS:
+            self.warn_held(ended - started)
+        return result
+
+    def _start_in_greenlet(self, batch: Batch) -> object:
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker(self._work)
             worker.instance = self
         self._batch = batch
         batch.started = entered = self.clock()
-        self._enter(worker, batch, entered)
+        return self._enter(worker, batch, entered)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
@@ -227,14 +232,17 @@ class LoopInstance(ModelInstance):
         if not woken:
             waiting = True
             assert worker.parent is not None
-            worker.parent.switch(_WAITS)
+            worker.parent.switch(LATER)
 
     def _resume(self) -> None:
-        assert self._worker is not None
-        self._enter(self._worker, None, self.clock())
+        batch = self._batch
+        assert self._worker is not None and batch is not None
+        result = self._enter(self._worker, None, self.clock())
+        if result is not LATER:
+            self.finished(batch, result)
 
-    def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> None:
-        """Let the worker run, with a new batch or from where it left, until it is done or leaves."""
+    def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> object:
+        """Let the worker run, with a new batch or from where it left. Return the result, or LATER where it has left again."""
         turn = self.turn
         outer, turn.plain = turn.plain, False
         worker.parent = getcurrent()
@@ -243,12 +251,12 @@ class LoopInstance(ModelInstance):
         turn.plain = outer
         if now - entered > HELD_SECONDS:
             self.warn_held(now - entered)
-        if result is not _WAITS:
-            batch = self._batch
-            assert batch is not None and self.scheduler is not None
-            self._batch = None
-            batch.ended = now
-            self.scheduler.finished(self, batch, result)
+        if result is LATER:
+            return LATER
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        batch.ended = now
+        return result
 
     def _work(self, batch: Batch) -> None:
         execute = self.executor.execute
@@ -283,11 +291,12 @@ class TaskInstance(ModelInstance):
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> object:
         # Not by `create_task`: what models or the app do to the tasks that they make is nothing to the core's own.
         task = asyncio.Task(self._run(batch), loop=self._loop)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return LATER
 
     async def _run(self, batch: Batch) -> None:
         batch.started = self.clock()
@@ -312,12 +321,14 @@ class CallbackInstance(ModelInstance):
 
     only_calls = True
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> object:
         batch.started = self.clock()
         try:
             self.executor.execute(batch)
         except Exception as error:
-            self.finished(batch, error)
+            batch.ended = self.clock()
+            return error
+        return LATER
 
     async def close(self) -> None:
         self.executor.finalize()

@@ -94,12 +94,16 @@ class Mailbox:
                     log.exception("a call from another thread failed: %r", callback)
         finally:
             self.draining = False
-            after, self._after = self._after, []
-            for last in after:
-                try:
-                    last()
-                except (Exception, asyncio.CancelledError):
-                    log.exception("what was put off until the calls from other threads were made failed: %r", last)
+            if self._after:
+                self._make_last()
+
+    def _make_last(self) -> None:
+        after, self._after = self._after, []
+        for last in after:
+            try:
+                last()
+            except (Exception, asyncio.CancelledError):
+                log.exception("what was put off until the calls from other threads were made failed: %r", last)
 
     def after(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called when the calls that are there are made. On the loop, while `draining`."""

@@ -13,17 +13,18 @@ from collections.abc import Callable
 from kernel.errors import Code, ServingError
 from kernel.instances.forking import guard, put_away_loop
 from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import SKIPPED, ModelInstance, all_gone
+from kernel.instances.instance import ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
 
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RELEASED = RequestState.RELEASED
 RUN_SECONDS = 0.001  # what one run should take
 RUN_LIMIT = 256  # executions in one run at most
+FITS = 1.2  # by which factor the time of an execution may change before the length of runs does
 READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
@@ -43,6 +44,7 @@ class ThreadInstance(ModelInstance):
         self._execute = executor.execute
         self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
         self._estimate = RUN_SECONDS
+        self._shortest = self._longest = 0.0  # between which an execution may take without `limit` being set anew
         self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
         self.limit = 1
         thread.serve = self._serve
@@ -50,6 +52,7 @@ class ThreadInstance(ModelInstance):
     def take_back(self) -> list[Batch]:
         # The run was too long: what one execution really takes is about to be measured.
         self._estimate, self.limit = READY_SECONDS, 1
+        self._shortest = self._longest = 0.0
         taken: list[Batch] = []
         while True:
             try:
@@ -64,24 +67,27 @@ class ThreadInstance(ModelInstance):
             self._cancelled(batch, request)
 
     def learn(self, took: float) -> None:
-        """Note how many seconds an execution took. On the instance's thread, as `fit`."""
+        """Note how many seconds an execution took, and let the next runs be as long as that allows. On the instance's thread."""
         # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
         estimate = self._estimate * 1.05
-        self._estimate = took if took < estimate else estimate
+        if took < estimate:
+            estimate = took
+        self._estimate = estimate
+        if not self._shortest < estimate < self._longest:
+            self._fit(estimate)
 
-    def fit(self) -> None:
-        """Let the next runs be as long as what was learnt allows."""
-        assert self.scheduler is not None
+    def _fit(self, estimate: float) -> None:
         if self.runs:
+            assert self.owner is not None
             # Without a batch that lies ready the thread would wait for the loop between any two of them.
-            least = 2 if self.scheduler.rule is not None and self._estimate < READY_SECONDS else 1
-            self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / max(self._estimate, 1e-6))))
+            least = 2 if self.owner.rule is not None and estimate < READY_SECONDS else 1
+            self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / max(estimate, 1e-6))))
+            self._shortest, self._longest = estimate / FITS, estimate * FITS
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
         result: object
-        clock, execute, scheduler = self.clock, self._execute, self.scheduler
-        assert scheduler is not None
+        clock, execute, owner = self.clock, self._execute, self.owner
         batch.started = started = clock()
         request = batch.requests[0]
         try:
@@ -92,25 +98,24 @@ class ThreadInstance(ModelInstance):
         if result is not SKIPPED:
             self.learn(ended - started)
         mailbox = self._mailbox
-        mailbox.leave((scheduler.finished, (self, batch, result)))
+        mailbox.leave((owner.finished, (self, batch, result)))  # type: ignore[union-attr]
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
             # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
             self._hand_over(request, call, result[0])
         if not self._inbox or (self._first_left and ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
-            self.fit()
             mailbox.wake()
         elif not self._first_left:
             self._first_left = ended
 
     def _hand_over(self, request: InferenceRequest, call: BlockedCall, response: InferenceResponse | None) -> None:
-        scheduler = self.scheduler
-        assert scheduler is not None
+        owner = self.owner
+        assert owner is not None
         # An error goes through the books first: they say whether it was the model's own.
         if response is not None and response.error is None and request.state is not RELEASED:
-            scheduler.sign(request, response)
-            if scheduler.watch is not None and scheduler.watch.strict:
-                scheduler.watch((request,), (response,))
+            owner.sign(request, response)
+            if owner.watch is not None and owner.watch.strict:
+                owner.watch((request,), (response,))
             if response.error is None:
                 call(response, True)
 
@@ -142,8 +147,9 @@ class ThreadTaskInstance(ModelInstance):
         guard(self)
         thread.put(self._serve)
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> object:
         self._loop.call_soon_threadsafe(self._begin, batch)
+        return LATER
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

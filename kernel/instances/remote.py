@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kernel.errors import ServingError
-from kernel.instances.instance import SKIPPED, ModelInstance
+from kernel.instances.instance import ModelInstance
 from kernel.instances.on_thread import RUN_LIMIT, RUN_SECONDS
 from kernel.interfaces import RemoteExecutor
-from kernel.requests.request import Batch
+from kernel.requests.request import LATER, SKIPPED, Batch
 
 if TYPE_CHECKING:
     from kernel.requests.request import InferenceRequest
@@ -42,8 +42,9 @@ class RemoteInstance(ModelInstance):
         self._estimate = RUN_SECONDS
         executor.attach(self)
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> object:
         self.executor.execute(batch)
+        return LATER
 
     def take_back(self) -> list[Batch]:
         self._estimate, self.limit = RUN_SECONDS, self.capacity
@@ -64,34 +65,37 @@ class RemoteInstance(ModelInstance):
     def down(self) -> None:
         """The executor takes no more executions until `up`."""
         self.healthy, self.limit = False, 0
+        if self.owner is not None:
+            self.owner.changed(self)
 
     def give_back(self, batches: Sequence[Batch]) -> None:
         """What was handed over and has not begun waits again. Called while down."""
-        assert self.scheduler is not None
-        self.scheduler.put_back(self, batches)
-        self.scheduler.look_again()
+        assert self.owner is not None
+        self.owner.put_back(self, batches)
+        self.owner.look_again()
 
     def up(self) -> None:
         """The executor takes executions again."""
         self.healthy, self.limit, self.problem = True, self.capacity, None
-        if self.scheduler is not None:
-            self.scheduler.refuse_all(None)
-            self.scheduler.look_again()
+        if self.owner is not None:
+            self.owner.changed(self)
+            self.owner.refuse_all(None)
+            self.owner.look_again()
 
     def hopeless(self, problem: ServingError) -> None:
         """The executor goes on trying, but nobody should wait for it: where no instance is up, requests are refused."""
         self.problem = problem
-        scheduler = self.scheduler
-        if scheduler is not None and all(
-            isinstance(one, RemoteInstance) and one.problem is not None for one in scheduler.instances
+        owner = self.owner
+        if owner is not None and all(
+            isinstance(one, RemoteInstance) and one.problem is not None for one in owner.instances
         ):
-            scheduler.refuse_all(problem)
+            owner.refuse_all(problem)
 
     async def close(self) -> None:
         if self.outstanding:
-            assert self.scheduler is not None
+            assert self.owner is not None
             log.warning(
-                "instance '%s' of model '%s' is ended in the middle of an execution", self.name, self.scheduler.name
+                "instance '%s' of model '%s' is ended in the middle of an execution", self.name, self.owner.name
             )
             self.executor.kill()
         try:

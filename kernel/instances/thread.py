@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel.instances.wake_pipe import WakePipe
-from kernel.requests.request import Batch
+from kernel.requests.request import LATER, Batch
 
 __all__ = ["DaemonThreads", "InstanceThread"]
 
@@ -30,17 +30,18 @@ class InstanceThread:
         self.inbox: deque[Any] = deque()
         self._pipe = WakePipe()
         self._asleep = False
-        self.serve: Callable[[Batch], None] | None = None
+        self.serve: Callable[[Batch], None]
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, work: Callable[[], object] | Batch | None) -> None:
-        """Add to the inbox. On the loop."""
+    def put(self, work: Callable[[], object] | Batch | None) -> object:
+        """Add to the inbox, and return LATER, as the `start` of an instance does whose batches go here. On the loop."""
         self.inbox.append(work)
         # The order matters, as in `Mailbox.post`: append, then look; the thread says that it sleeps, then looks at the inbox.
         if self._asleep:
             self._asleep = False
             self._pipe.wake()
+        return LATER
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on the thread and return its result, or raise what it raised."""
@@ -72,16 +73,16 @@ class InstanceThread:
     def _run(self) -> None:
         inbox, pipe = self.inbox, self._pipe
         while True:
-            try:
-                work = inbox.popleft()
-            except IndexError:
+            if not inbox:
                 self._asleep = True
                 if not inbox:
                     pipe.wait()
                 self._asleep = False
+            try:
+                work = inbox.popleft()
+            except IndexError:  # it was taken out again
                 continue
             if type(work) is Batch:
-                assert self.serve is not None
                 self.serve(work)
             elif work is None:
                 break

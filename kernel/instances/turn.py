@@ -30,8 +30,11 @@ class Turn:
         self.left = 0
         self.plain = False
 
-    def begin(self, now: float) -> bool:
-        """Begin a turn with its first call, and return True; False in the middle of one, whose time is over then."""
+    def has_time(self, now: float) -> bool:
+        """Whether a call may run at once; the first one begins a turn."""
+        if now < self.ends:
+            self.left -= 1
+            return self.left >= 0
         if self.ends:
             return False
         self.ends = now + CALLS_SECONDS

@@ -31,10 +31,9 @@ from kernel.rules.batching import BatchRule
 from kernel.rules.instance_groups import Slot, rearranged, slots_of
 from kernel.rules.rate_limiter import needs_of
 from kernel.scheduling.batchers import chosen_by, held_back
-from kernel.scheduling.limited import limited
 from kernel.scheduling.output_check import OutputWatch
+from kernel.scheduling.queues import BatchingQueue
 from kernel.scheduling.scheduler import Scheduler
-from kernel.scheduling.sequences import SequenceScheduler
 
 if TYPE_CHECKING:
     from kernel.observability.request_log import RequestTracing
@@ -106,7 +105,7 @@ class Model:
             await factory.close_all(instances)
             raise
         self.find_observers()
-        scheduler.watch = OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output)
+        scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
         if self.is_cached:
             assert kernel.cache is not None
@@ -129,23 +128,25 @@ class Model:
         return self.kernel.cache is not None and self.config.message.response_cache.enable and not self.decoupled
 
     def _make_scheduler(self, instances: Sequence[ModelInstance], initial: Mapping[str, Any]) -> Scheduler:
-        kernel = self.kernel
-        kind: type[Scheduler] = Scheduler
-        arguments: tuple[Any, ...] = (
-            self.config, self.version, instances, kernel.loop, kernel.clock, kernel.mailbox, kernel.turn,
-        )  # fmt: skip
-        if self.config.sequence_batching is not None:
-            kind = SequenceScheduler
-            arguments = (*arguments, initial)
-        if kernel.limits is None:
-            scheduler = kind(*arguments)
-        else:
-            scheduler = limited(kind)(*arguments, limits=kernel.limits, slot_of=self._factory.slots.__getitem__)
-        if scheduler.rule is not None:
-            batcher = kernel.plugins.batcher(self.config)
+        kernel, config = self.kernel, self.config
+        scheduler = Scheduler(
+            config,
+            self.version,
+            instances,
+            kernel.loop,
+            kernel.clock,
+            kernel.mailbox,
+            kernel.turn,
+            initial=initial,
+            limits=kernel.limits,
+            slot_of=self._factory.slots.__getitem__,
+        )
+        queue = scheduler.queue
+        if isinstance(queue, BatchingQueue):
+            batcher = kernel.plugins.batcher(config)
             if batcher is not None:
-                scheduler.rule = chosen_by(batcher, BatchRule.of(self.config), self.name)
-            scheduler.rule = held_back(scheduler.rule)
+                queue.rule = chosen_by(batcher, BatchRule.of(config), self.name)
+            queue.rule = held_back(queue.rule)
         if not instances:
             scheduler.refuse_all(self._only_passive())
         return scheduler
@@ -202,7 +203,7 @@ class Model:
 
     def accept_any_output(self) -> None:
         """Look at no answer any more."""
-        self.scheduler.watch = None
+        self.scheduler.life.watch_outputs(None)
 
     async def rearrange(self, config: ModelConfig) -> None:
         """Have the instances of another config, which differs from this one in nothing else that counts.
@@ -330,7 +331,7 @@ class Model:
         await asyncio.shield(self._finalizing)
 
     async def _finalize(self) -> None:
-        self.scheduler.leave_behind()
+        self.scheduler.pool.leave_behind()
         await asyncio.gather(self._factory.close_all((*self.scheduler.instances, *self._passive)), *self._departures)
         self._become(ModelState.UNAVAILABLE)
         self.attachments.clear()

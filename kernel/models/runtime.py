@@ -14,7 +14,7 @@ from kernel.interfaces import Batcher, Host, Observer
 from kernel.models.cache_stage import ResponseCache
 from kernel.observability.request_log import RequestTracing
 from kernel.options import Options
-from kernel.scheduling.limited import Limits
+from kernel.scheduling.limited_pool import Limits
 
 __all__ = ["Runtime"]
 

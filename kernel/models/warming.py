@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kernel.errors import ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.models.warmup_samples import Outcome, Sample, failure
-from kernel.requests.request import RESCHEDULED, Batch, InferenceRequest, InferenceResponse
+from kernel.requests.request import Batch, InferenceRequest
 from kernel.scheduling.scheduler import Scheduler
 
 __all__ = ["Warming", "give_up", "warm_up", "warmed_by"]
@@ -24,22 +23,13 @@ log = logging.getLogger("kernel")
 
 
 class Warming:
-    """Stands between an instance and its scheduler while the instance is warmed up, to see when an execution has ended."""
+    """What one instance executes while it is warmed up, and whether that is over."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._over: asyncio.Future[None] | None = None
         self._given_up = False
         self._outcome: Outcome | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
-
-    def finished(self, instance: ModelInstance, batch: Batch, result: Any) -> None:
-        if isinstance(result, list) and RESCHEDULED in result:  # the first execution is all that a warm-up needs
-            result = [InferenceResponse([]) if response is RESCHEDULED else response for response in result]
-        self._scheduler.finished(instance, batch, result)
-        self.look(instance)
 
     def look(self, instance: ModelInstance) -> None:
         """See whether the execution is over."""
@@ -95,9 +85,8 @@ async def _warm_up(
     prepare: Callable[[InferenceRequest, Sample], None],
     largest: int,
 ) -> None:
-    before, warming = instance.scheduler, Warming(scheduler)
-    scheduler.warming[instance] = warming
-    instance.scheduler = warming
+    warming = Warming(scheduler)
+    scheduler.warming.begin(instance, scheduler, warming)
     try:
         for sample in samples:
             if sample.batch_size > largest:
@@ -111,15 +100,13 @@ async def _warm_up(
                 if errors := await warming.execute(instance, sample, prepare):
                     raise failure(sample, errors)
     finally:
-        instance.scheduler = before
-        del scheduler.warming[instance]
+        scheduler.warming.end(instance)
 
 
 def give_up(scheduler: Scheduler, error: ServingError) -> None:
     """End the warm-up of a model that is not going to serve, whatever its instances are at."""
     scheduler.abort(error)
-    for instance, warming in list(scheduler.warming.items()):
-        warming.give_up(instance)
+    scheduler.warming.give_up()
 
 
 def warmed_by(request: InferenceRequest) -> str | None:
@@ -127,9 +114,8 @@ def warmed_by(request: InferenceRequest) -> str | None:
     batch, seen = request.parent, set[Batch]()
     while batch is not None and batch not in seen:
         seen.add(batch)
-        scheduler = batch.instance.scheduler
-        if isinstance(scheduler, Warming):
-            name: str = scheduler.name
+        if batch.instance.warming:
+            name: str = batch.instance.owner.name
             return name
         batch = batch.requests[0].parent if batch.requests else None
     return None

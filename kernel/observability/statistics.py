@@ -71,7 +71,7 @@ class StatisticsCounter:
     server that stops). `held`, `held_seconds`: executions that kept the loop from everybody else for long, and how long in
     all. `observers`: who is told of requests one by one.
 
-    The core's own: `executed`, `executed_all`, `executed_one`, `succeeded`, `hit`, `missed`, `first_response`, `failed`,
+    The core's own: `executed`, `answered`, `succeeded`, `hit`, `missed`, `first_response`, `failed`,
     `responded`.
     """
 
@@ -135,35 +135,33 @@ class StatisticsCounter:
         times = input_ended - batch.started, output_started - input_ended, batch.ended - output_started
         self._add_executions(batch.size, 1, *times)
 
-    def executed_all(self, batch: Batch) -> None:
-        """As `executed`, and as `succeeded` for each request of the batch: all are answered as it ends."""
-        self.executed(batch)
+    def answered(self, batch: Batch, now: float) -> None:
+        """Count one execution, and its requests, all of which it answers `now`."""
         requests = batch.requests
+        if len(requests) == 1:  # what most are: added up later, many at a time
+            ones = self._ones
+            enqueued = requests[0].enqueued
+            ones.append(
+                (batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended, now)
+            )
+            if len(ones) >= FOLD:
+                self._fold()
+            return
+        self.executed(batch)
         started, input_ended, output_started, ended = batch.started, batch.input_ended, batch.output_started, batch.ended
         count = len(requests)
-        waited = 0.0
-        for request in requests:
-            request.counted = True
-            waited += started - request.enqueued
-        self.last_inference = ended
+        waited = sum([started - request.enqueued for request in requests])
+        self.last_inference = now
         self.inference_count += batch.size
         self.success += count
-        self.success_time += waited + count * (ended - started)
+        self.success_time += waited + count * (now - started)
         self.queue_time += waited
         self.compute_input += count * (input_ended - started)
         self.compute_infer += count * (output_started - input_ended)
         self.compute_output += count * (ended - output_started)
         if self.observers:
             for request in requests:
-                times = started, input_ended, output_started, ended, ended
-                self._note((request.batch_size, request.enqueued, *times))
-
-    def executed_one(self, batch: Batch, enqueued: float, now: float) -> None:
-        """As `executed`, and as `succeeded` for the one request of the batch. Added up later, many at a time."""
-        ones = self._ones
-        ones.append((batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended, now))
-        if len(ones) >= FOLD:
-            self._fold()
+                self._note((request.batch_size, request.enqueued, started, input_ended, output_started, ended, now))
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias  # not at run time: children of Python 3.9 use this file, too
 
 __all__ = [
+    "LATER",
     "RESCHEDULED",
+    "SKIPPED",
     "TRANSITIONS",
     "Batch",
     "InferenceRequest",
@@ -55,7 +57,7 @@ TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
 
 
 # Looked up here once; as a global they cost a tenth of an enum member's price.
-_INITIALIZED = RequestState.INITIALIZED
+_INITIALIZED, _PENDING = RequestState.INITIALIZED, RequestState.PENDING
 _NONE: frozenset[str] = frozenset()
 
 LISTED = 16  # of a batch's ids, in a message
@@ -78,7 +80,7 @@ class InferenceRequest:
     give the arguments by position: for keywords Python makes a dict a call.
 
     A backend reads `inputs`, `requested_outputs`, `parameters`, `batch_size` (rows; 1 where the model does not batch), `wanted`
-    (names of the outputs to return) and `enqueued` (when it was accepted).
+    (names of the outputs to return) and `enqueued` (when it was accepted). The core's own: `put_back`.
     """
 
     __slots__ = (
@@ -91,19 +93,18 @@ class InferenceRequest:
         "error",
         "expires",
         "flags",
-        "heard",
         "id",
         "inputs",
         "model",
         "model_name",
         "model_version",
         "order",
-        "outcome",
         "parameters",
         "parent",
         "priority",
         "requested_outputs",
         "respond",
+        "responded",
         "state",
         "timeout_us",
         "trace",
@@ -152,8 +153,12 @@ class InferenceRequest:
         self.order = 0  # place in the order of acceptance
         self.error: ServingError | None = None  # why it was released, where not by an answer
         self.counted = False  # the statistics have it
-        self.heard = False  # its first response has been told to the statistics' observers
-        self.outcome: Any = None  # what preserve_ordering holds back
+        self.responded = False  # its first response has been told to the statistics' observers
+
+    def put_back(self) -> None:
+        """Wait again, after an execution that has not begun, or that asks for another one. The core's."""
+        self.state = _PENDING
+        self.batch = None
 
     @property
     def log_id(self) -> str:
@@ -232,6 +237,12 @@ def nobody(response: InferenceResponse | None, final: bool) -> None:
 #: sequence may be.
 RESCHEDULED: Any = object()
 
+#: The result of a batch that nobody waited for any more when its turn came.
+SKIPPED: Any = object()
+
+#: What an instance's `start` returns where the execution is not over by then, or has told its end already.
+LATER: Any = object()
+
 
 class Batch:
     """The requests of one execution. `requests`: in the order in which they are answered; `size`: rows, which are more than
@@ -258,7 +269,7 @@ class Batch:
     def __init__(self, requests: list[InferenceRequest], size: int) -> None:
         self.requests = requests
         self.size = size
-        self.instance: Any = None
+        self.instance: Any  # set as the execution starts
         self.children: set[InferenceRequest] | None = None
         self.blocked_on: InferenceRequest | None = None
         self.started = 0.0

@@ -54,11 +54,11 @@ class RequestQueue:
     """Queue of pending requests with priority levels, a size limit and time-outs.
 
     `levels` 0 means no priorities: one level, the request's priority is ignored. With levels, a priority of 0 or above the
-    number of levels means `default_level` (reference behaviour). `plain`: neither time-outs, nor limits, nor priorities apply;
-    then work may be handed over early.
+    number of levels means `default_level` (reference behaviour). `no_policy`: neither time-outs, nor limits, nor priorities
+    apply; then work may be handed over early.
     """
 
-    __slots__ = ("_count", "_default", "_expiries", "_levels", "_line", "_numbers", "_policies", "_policy", "plain", "size")
+    __slots__ = ("_count", "_default", "_expiries", "_levels", "_line", "_numbers", "_policies", "_policy", "no_policy", "size")
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class RequestQueue:
         self._default = max(default_level, 1)
         self._levels: list[_Level] = []  # those that somebody has come to, the most urgent first
         self._numbers: dict[int, _Level] = {}
-        self._line = self._make(self._default).waiting  # all there is where the queue is plain
+        self._line = self._make(self._default).waiting  # all there is where there is no policy
         self._expiries: list[tuple[float, int, InferenceRequest]] = []  # of those that expire out of turn; some are stale
-        self.plain = levels <= 1 and not (self._levels[0].limit or self._levels[0].timeout)
+        self.no_policy = levels <= 1 and not (self._levels[0].limit or self._levels[0].timeout)
         self.size = 0
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class RequestQueue:
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests in the order in which they may be taken."""
-        if self.plain:
+        if self.no_policy:
             return iter(self._line)
         return chain.from_iterable(self._lines())
 
@@ -97,7 +97,7 @@ class RequestQueue:
 
         The time-out is the level's default, or the request's own where the policy allows it and it is the shorter.
         """
-        if self.plain:
+        if self.no_policy:
             self._line[request] = None
             self.size += 1
             return
@@ -117,7 +117,7 @@ class RequestQueue:
 
     def is_full(self, request: InferenceRequest) -> bool:
         """Whether `push` would refuse the request."""
-        return not self.plain and self._level(request).is_full
+        return not self.no_policy and self._level(request).is_full
 
     def push_back(self, requests: list[InferenceRequest]) -> None:
         """Put requests that were taken, but not begun, back where they came from: in front of their level, in this order."""
@@ -131,8 +131,11 @@ class RequestQueue:
                 heapq.heappush(self._expiries, (request.expires, request.order, request))
         self.size += len(requests)
 
-    def take(self, count: int) -> list[InferenceRequest]:
+    def take_first(self, count: int) -> list[InferenceRequest]:
         """Remove and return the first `count` requests."""
+        if count == 1 and self.size and self.no_policy:
+            self.size -= 1
+            return [self._line.popitem(last=False)[0]]
         taken: list[InferenceRequest] = []
         for line in self._lines():
             missing = count - len(taken)
@@ -153,13 +156,6 @@ class RequestQueue:
         for request in requests:
             self.remove(request)
         return requests
-
-    def take_one(self) -> InferenceRequest:
-        """Remove and return the first request; the queue isn't empty."""
-        if self.plain:
-            self.size -= 1
-            return self._line.popitem(last=False)[0]
-        return self.take(1)[0]
 
     def remove(self, request: InferenceRequest) -> bool:
         """Take `request` out, wherever it stands; False when it isn't waiting here."""

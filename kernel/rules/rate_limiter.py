@@ -3,7 +3,7 @@
 The law: what is held of a resource never exceeds what there is when it is taken; whoever may start next is who will then have had
 the least (`priority × executions`, that one included; of equals the one with the larger share, then who came first), and who
 waits for resources keeps others from taking them first, so nobody waits for ever. An instance says what it needs as a Claimant;
-the scheduler (limited.py) asks, takes and gives back. (Contract: scheduling, section 7.)
+the scheduler (limited_pool.py) asks, takes and gives back. (Contract: scheduling, section 7.)
 """
 
 from __future__ import annotations

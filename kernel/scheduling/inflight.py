@@ -57,7 +57,7 @@ def _record(request: InferenceRequest, scheduler: Scheduler, place: int, now: fl
     if batch is None:
         owner, why = f"the queue of model '{scheduler.name}'", _why_queued(request, scheduler, place, now)
     else:
-        owner, why = f"instance '{batch.instance.name}'", _why_executing(request, batch, now)
+        owner, why = f"instance '{batch.instance.name}'", _why_executing(request, batch, scheduler, now)
     return InflightRequest(
         model=scheduler.name,
         version=scheduler.version,
@@ -93,7 +93,7 @@ def _why_queued(request: InferenceRequest, scheduler: Scheduler, place: int, now
     return "for the next turn of the loop"
 
 
-def _why_executing(request: InferenceRequest, batch: Batch, now: float) -> str:
+def _why_executing(request: InferenceRequest, batch: Batch, scheduler: Scheduler, now: float) -> str:
     if not batch.started:
         return f"handed to its instance, behind {_count(len(batch.instance.running) - 1, 'other execution')}"
     blocked = batch.blocked_on
@@ -104,7 +104,8 @@ def _why_executing(request: InferenceRequest, batch: Batch, now: float) -> str:
     if children:
         more = f" and {len(children) - 1} more" if len(children) > 1 else ""
         return f"its execution, for {since}, has called {children[0]}{more}"
-    if request.outcome is not None:
+    ordering = scheduler.life.ordering
+    if ordering is not None and ordering.holds(request):
         return "its answer is there, and waits for those of requests before it (preserve_ordering)"
     if batch.ended:
         return f"its execution ended {now - batch.ended:.3f} s ago; a sender has still to answer it"
@@ -125,7 +126,7 @@ def _client(request: InferenceRequest) -> str:
     if parent is not None:
         instance = parent.instance
         callers = ", ".join(repr(one.id) for one in parent.requests if one.id)
-        return f"model '{instance.scheduler.name}', instance '{instance.name}'" + (f", request {callers}" if callers else "")
+        return f"model '{instance.owner.name}', instance '{instance.name}'" + (f", request {callers}" if callers else "")
     respond: Any = request.respond
     for _ in range(8):
         respond = getattr(respond, "__self__", respond)

@@ -44,7 +44,7 @@ from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.scheduling.inflight import InflightRequest, inflight
-from kernel.scheduling.limited import Limits
+from kernel.scheduling.limited_pool import Limits
 from kernel.server import waiting
 from kernel.server.calls import (
     Collected,

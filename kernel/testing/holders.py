@@ -32,7 +32,7 @@ def unanswered(kernel: Kernel) -> list[InferenceRequest]:
 
 def awaits_sender(kernel: Kernel) -> bool:
     """Whether there is a request that can be answered only by code outside of its execution."""
-    return any(model.scheduler._open for model in kernel.models())
+    return any(model.scheduler.life.open for model in kernel.models())
 
 
 def explain(kernel: Kernel, folders: Sequence[Path]) -> list[str]:
@@ -55,7 +55,7 @@ def _accepted(model: Model) -> Iterator[InferenceRequest]:
     scheduler = model.scheduler
     seen = set()
     executing = [request for one in scheduler.instances for batch in one.running for request in batch.requests]
-    for request in (*executing, *scheduler._open, *scheduler.queue):
+    for request in (*executing, *scheduler.life.open, *scheduler.queue):
         if request.state is not RequestState.RELEASED and id(request) not in seen:
             seen.add(id(request))
             yield request

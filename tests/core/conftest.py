@@ -10,14 +10,14 @@ from virtual import TestExecutor
 import kernel.models.model
 
 
-@pytest.fixture(scope="module", params=["express", "usual"])
+@pytest.fixture(scope="module", params=["alone", "watched"])
 def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run a module's tests twice: executions as one plain call on the loop (`Scheduler._run_through`), and in greenlets.
+    """Run a module's tests twice: executions on the loop without a greenlet and without a look at the answers, and with both.
 
     What clients, statistics and models see must be the same.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "express":
+        if request.param == "alone":
             patch.setattr(TestExecutor, "may_wait", False)
             patch.setattr(kernel.models.model, "OutputWatch", lambda *_, **__: None)  # which looks at a model's first answers
         yield

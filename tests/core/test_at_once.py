@@ -16,8 +16,8 @@ from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sle
 
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, RequestState, ServingError, Tensor
 from kernel.instances.turn import CALLS_SECONDS, STREAK, Turn
-from kernel.requests.request import nobody
-from kernel.scheduling.scheduler import RUN_PATIENCE
+from kernel.requests.request import LATER, nobody
+from kernel.scheduling.runs import RUN_PATIENCE
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -174,7 +174,7 @@ def test_a_model_that_is_stopped_while_it_executes_is_drained(tmp_path: Path) ->
 
     def waits(batch: Batch) -> Any:
         """Wait for the end of an execution from inside of it: the coroutine has begun to wait before it is over."""
-        scheduler = batch.instance.scheduler
+        scheduler = batch.instance.owner
         scheduler.stop()
         coroutine = scheduler.drained()
         future = coroutine.send(None)
@@ -341,11 +341,11 @@ class FakeLoop:
 def test_a_turn_is_over_when_its_time_is_and_begins_anew_when_others_have_had_theirs() -> None:
     loop = FakeLoop()
     turn = Turn(loop)  # type: ignore[arg-type]
-    assert turn.begin(5.0)
+    assert turn.has_time(5.0)
     assert turn.ends == 5.0 + CALLS_SECONDS
-    assert not turn.begin(5.1) and len(loop.soon) == 1
+    assert not turn.has_time(5.1) and len(loop.soon) == 1
     loop.soon.pop()()
-    assert turn.begin(5.2) and turn.ends == 5.2 + CALLS_SECONDS
+    assert turn.has_time(5.2) and turn.ends == 5.2 + CALLS_SECONDS
 
 
 def called(kernel: Kernel, batch: Batch) -> asyncio.Future[None]:
@@ -392,7 +392,7 @@ def test_a_run_is_looked_after_by_one_timer(tmp_path: Path) -> None:
         scheduler, loop = client.kernel.model("m").scheduler, client.kernel.loop
         (instance,) = scheduler.instances
         started: list[Batch] = []
-        instance.start = started.append  # type: ignore[method-assign]
+        instance.start = lambda batch: started.append(batch) or LATER  # type: ignore[method-assign]
         instance.runs, instance.limit = True, 3
 
         def drain() -> None:
@@ -400,7 +400,7 @@ def test_a_run_is_looked_after_by_one_timer(tmp_path: Path) -> None:
             batch = started.pop(0)
             instance.finished(batch, echo(batch))
 
-        scheduler._mailbox = SimpleNamespace(drain=drain, draining=False)  # type: ignore[assignment]
+        scheduler._runs._mailbox = SimpleNamespace(drain=drain)  # type: ignore[assignment]
         for name in "abcdefg":
             client.send("m", name)
         await asyncio.sleep(1)
@@ -422,10 +422,11 @@ def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path
         started: list[Batch] = []
         meanwhile: list[Batch] = []
 
-        def start(batch: Batch) -> None:
+        def start(batch: Batch) -> object:
             started.append(batch)
             if kernel.mailbox.draining:
                 meanwhile.append(batch)
+            return LATER
 
         instance.start = start  # type: ignore[method-assign]
         instance.limit, scheduler._inline = 3, False

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, write_repository
 
 from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, Result, ServingError, Tensor
-from kernel.scheduling.limited import LimitedScheduler
+from kernel.scheduling.limited_pool import LimitedPool
 
 HEAD = BASE[: BASE.index("instance_group")]
 
@@ -76,7 +76,7 @@ def test_without_a_limit_what_the_config_says_is_ignored(tmp_path: Path) -> None
                 client.send(name, name)
             await asyncio.sleep(20)
             assert {when for when, _ in client.outcomes().values()} == {1.0}
-            assert not isinstance(client.kernel.model("a").scheduler, LimitedScheduler)
+            assert not isinstance(client.kernel.model("a").scheduler.pool, LimitedPool)
 
     run(main())
 

@@ -218,6 +218,6 @@ async def story(folder: Path, how: dict[str, Any], plan: list[tuple[str, float]]
             scheduler = model.scheduler
             assert (scheduler.in_flight, scheduler.pending, len(scheduler.queue)) == (0, 0, 0)
             assert all(not instance.outstanding and not instance.running for instance in scheduler.instances)
-            assert not scheduler._open and not scheduler._ordered
+            assert not scheduler.life.open and not scheduler.life.ordering
             counted = model.statistics()
             assert counted.fail.count == sum(counted.failures.values())

@@ -165,12 +165,12 @@ def test_the_queue_is_a_list_that_is_quick(how: Rules, history: list[Any]) -> No
                 assert plain.push(request, now) is pushed is not full
             case "take", count:
                 expected = plain.order()[:count]
-                assert queue.take(count) == expected
+                assert queue.take_first(count) == expected
                 plain.gone(expected)
             case "one",:
                 if plain.waiting:
                     expected = plain.order()[:1]
-                    assert [queue.take_one()] == expected
+                    assert queue.take_first(1) == expected
                     plain.gone(expected)
             case "remove", index:
                 if plain.waiting:
@@ -184,7 +184,7 @@ def test_the_queue_is_a_list_that_is_quick(how: Rules, history: list[Any]) -> No
                 assert queue.pick(list(chosen)) == chosen
                 plain.gone(chosen)
             case "back", count:
-                taken = queue.take(count)
+                taken = queue.take_first(count)
                 queue.push_back(taken)
             case "time", seconds:
                 until = now + seconds
@@ -203,7 +203,7 @@ def test_the_queue_is_a_list_that_is_quick(how: Rules, history: list[Any]) -> No
         since = min((one.enqueued for one in plain.waiting), default=None)
         assert (queue.waiting_since() is None) is (since is None)
         assert len(queue._expiries) <= 2 * len(queue) + 64 + sum(step[0] == "push" for step in history)
-    queue.take(1000)
+    queue.take_first(1000)
     assert list(queue) == [] and not any(level.waiting or level.delayed for level in queue._levels)
 
 
@@ -238,13 +238,13 @@ class World:
         self.clock = kernel.clock
         self.client = Client(kernel)
         self.started: dict[InferenceRequest, float] = {}
-        start = self.scheduler._start
+        start = self.scheduler.start
 
         def spy(instance: Any, batch: Batch) -> None:
             self.look(batch)
             start(instance, batch)
 
-        self.scheduler._start = spy  # type: ignore[method-assign]
+        self.scheduler.start = spy  # type: ignore[method-assign]
 
     def expires(self, request: InferenceRequest) -> float | None:
         timeout = self.how.timeout(request.priority, request.timeout_us)

@@ -34,8 +34,8 @@ def test_first_come_first_served_and_priority_ignored_without_levels() -> None:
     queue = RequestQueue()
     push(queue, request("a"), request("b", priority=1), request("c"))
     assert ids(queue) == ["a", "b", "c"]
-    assert queue.take_one().id == "a"
-    assert ids(queue.take(5)) == ["b", "c"]
+    assert queue.take_first(1)[0].id == "a"
+    assert ids(queue.take_first(5)) == ["b", "c"]
     assert len(queue) == 0
 
 
@@ -43,7 +43,7 @@ def test_levels_are_strict_and_unknown_priorities_take_the_default() -> None:
     queue = RequestQueue(levels=3, default_level=2)
     push(queue, request("low", 3), request("zero", 0), request("high", 1), request("beyond", 9), request("mid", 2))
     assert ids(queue) == ["high", "zero", "beyond", "mid", "low"]
-    assert not queue.plain
+    assert not queue.no_policy
 
 
 def test_a_full_level_refuses_and_a_place_is_free_again_at_once() -> None:
@@ -112,7 +112,7 @@ def test_what_was_taken_or_removed_does_not_expire() -> None:
     queue = RequestQueue(default_policy=QueuePolicy(default_timeout_us=1_000_000))
     taken, removed, left = request("a"), request("b"), request("c")
     push(queue, taken, removed, left)
-    assert queue.take_one() is taken
+    assert queue.take_first(1)[0] is taken
     queue.remove(removed)
     assert ids(queue.expire(5.0)) == ["c"]
     assert len(queue) == 0
@@ -121,7 +121,7 @@ def test_what_was_taken_or_removed_does_not_expire() -> None:
 def test_pushed_back_requests_come_first_again() -> None:
     queue = RequestQueue()
     push(queue, request("a"), request("b"), request("c"))
-    queue.push_back(queue.take(2))
+    queue.push_back(queue.take_first(2))
     assert ids(queue) == ["a", "b", "c"]
     assert len(queue) == 3
 
@@ -131,7 +131,7 @@ def test_stale_time_outs_are_forgotten() -> None:
     for _ in range(10_000):
         one = request("x")
         queue.push(one, 0.0)
-        queue.take_one()
+        queue.take_first(1)[0]
     assert len(queue._expiries) < 200  # not ten thousand answered requests with their tensors
 
 
@@ -142,4 +142,4 @@ def test_every_second_of_a_long_queue_may_leave() -> None:
     for one in requests[::2]:
         assert queue.remove(one)
     assert len(queue) == 50_000
-    assert [queue.take_one() for _ in range(50_000)] == requests[1::2]
+    assert [queue.take_first(1)[0] for _ in range(50_000)] == requests[1::2]

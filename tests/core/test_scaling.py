@@ -322,7 +322,7 @@ def test_a_thread_that_goes_gives_back_what_it_has_not_begun(tmp_path: Path) -> 
                 await asyncio.gather(*answers)
                 while backend.closed == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0)
-            assert not kernel.model("m").scheduler.leaving
+            assert not kernel.model("m").scheduler.pool.leaving
             await kernel.infer("m", X)
         assert backend.closed == 2
 

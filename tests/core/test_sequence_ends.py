@@ -65,7 +65,7 @@ def test_a_request_is_executed_as_often_as_the_model_asks(tmp_path: Path, strate
             # Each execution counts. (The reference counts one failure besides, for the request that ends the sequence.)
             assert (counted.inference_count, counted.execution_count) == (6, 6)
             assert (counted.success.count, counted.queue.count, counted.fail.count) == (6, 6, 0)
-            assert not client.kernel.model("m").scheduler.queue.alive  # type: ignore[attr-defined]
+            assert not client.kernel.model("m").scheduler.queue._sequencer.alive  # type: ignore[attr-defined]
 
     run(main())
 
@@ -413,7 +413,7 @@ def test_the_app_may_send_the_next_request_the_moment_it_has_an_answer(tmp_path:
                 flags = START if not index else END if index == 49 else 0
                 response = await kernel.infer("m", {"X": np.ones((1, 1), np.float32)}, correlation_id=1, flags=flags)
                 assert response["Y"].tolist() == [[1]]
-            assert not kernel.model("m").scheduler.queue.alive  # type: ignore[attr-defined]
+            assert not kernel.model("m").scheduler.queue._sequencer.alive  # type: ignore[attr-defined]
 
     run(main())
 

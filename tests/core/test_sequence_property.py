@@ -109,7 +109,7 @@ class World:
         self.expect(bool(real), "nothing but null requests")
         self.expect(len(real) == len(batch.requests) or not self.how["oldest"], "a null request with oldest")
         slots = self.how["candidates"] if self.how["oldest"] else self.how["rows"]
-        taken = batch.instance.scheduler.queue.occupied(batch.instance)
+        taken = batch.instance.owner.queue._sequencer.occupied(batch.instance)
         self.expect(taken <= slots, "an instance has more sequences than slots")
         what, seconds = self.plan[self.executions % len(self.plan)]
         self.executions += 1
@@ -209,9 +209,10 @@ async def story(folder: Path, how: dict[str, Any], plan: list[tuple[str, float]]
         await kernel.load("m")
         scheduler = kernel.model("m").scheduler
         assert (scheduler.in_flight, scheduler.pending, len(scheduler.queue)) == (0, 0, 0)
-        assert scheduler.queue.alive == 0  # type: ignore[attr-defined]
-        assert not scheduler.queue._owner and not scheduler._memories and not scheduler.queue.backlogged  # type: ignore[attr-defined]
+        assert scheduler.queue._sequencer.alive == 0  # type: ignore[attr-defined]
+        queue: Any = scheduler.queue
+        assert not queue._sequencer._owner and not queue._memories and not queue._sequencer.backlogged
         assert all(not instance.outstanding and not instance.running for instance in scheduler.instances)
-        assert not scheduler._open
+        assert not scheduler.life.open
         counted = kernel.model("m").statistics()
         assert counted.fail.count == sum(counted.failures.values())

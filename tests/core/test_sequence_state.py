@@ -53,7 +53,7 @@ def test_state_goes_round_and_each_sequence_has_its_own(tmp_path: Path, strategy
             assert values(client, "1.0", "1.1", "1.2", "1.end", "1.new") == [[[n, n]] for n in (0, 1, 2, 3, 0)]
             assert values(client, "2.0", "2.1", "2.2", "2.start", "2.after") == [[[n, n]] for n in (0, 1, 2, 0, 1)]
             scheduler = client.kernel.model("m").scheduler
-            assert not scheduler._memories  # type: ignore[attr-defined]
+            assert not scheduler.queue._memories  # type: ignore[attr-defined]
 
     run(main())
 

@@ -300,7 +300,7 @@ def test_the_cache(tmp_path: Path) -> None:
     counter, told = StatisticsCounter(), Told()
     counter.observers = (told,)
     counter.missed(0.25, 11.0)
-    counter.executed_one(batch_of(1, 10.25, 10.5, 10.75, 11.0), 10.0, 11.0)
+    counter.answered(batch_of(1, 10.0, 10.25, 10.5, 10.75, 11.0), 11.0)
     counter.hit(20.0, 20.5, 20.75)
     counter.settle()
     record = counter.snapshot("m", 1, 0.0)
@@ -317,13 +317,18 @@ def test_the_cache(tmp_path: Path) -> None:
     ]
 
 
-def batch_of(rows: int, *times: float) -> Batch:
-    batch = Batch([], rows)
+def batch_of(rows: int, enqueued: float, *times: float, requests: int = 1) -> Batch:
+    batch = Batch([], rows * requests)
+    for _ in range(requests):
+        request = InferenceRequest("m", {}, lambda response, final: None)
+        request.enqueued, request.batch_size = enqueued, rows
+        batch.requests.append(request)
     batch.started, batch.input_ended, batch.output_started, batch.ended = times
     return batch
 
 
 moments = st.lists(st.integers(0, 1000), min_size=5, max_size=5).map(lambda times: [time / 8 for time in sorted(times)])
+TOGETHER = 2  # requests in a batch
 ways = st.sampled_from(["alone", "one by one", "together"])
 
 
@@ -335,22 +340,18 @@ def test_sums_are_those_of_the_records(requests: list[tuple[str, int, list[float
     counter.observers = (told,)
     requests = requests * (repeat * FOLD // 40 + 1)
     for number, (way, rows, (enqueued, *times)) in enumerate(requests):
-        batch = batch_of(rows, *times)
-        if way == "alone":
-            counter.executed_one(batch, enqueued, batch.ended)
-        elif way == "together":
-            request = InferenceRequest("m", {}, lambda response, final: None)
-            request.enqueued, request.batch_size = enqueued, rows
-            batch.requests.append(request)
-            counter.executed_all(batch)
-            assert request.counted
+        batch = batch_of(rows, enqueued, *times, requests=TOGETHER if way == "together" else 1)
+        if way != "one by one":
+            counter.answered(batch, batch.ended)
         else:
             counter.executed(batch)
             counter.succeeded(rows, enqueued, batch, batch.ended)
         if number % 100 == 99:
             counter.settle()
     record = counter.snapshot("m", 1, 0.0)
-    assert len(told.records) == len(requests) == record.success.count == record.execution_count
+    assert record.execution_count == len(requests)
+    more = sum(way == "together" for way, *_ in requests) * (TOGETHER - 1)
+    assert len(told.records) == len(requests) + more == record.success.count
     assert record.inference_count == sum(each[0] for each in told.records)
     assert record.success.ns == round(sum(each[6] - each[1] for each in told.records) * 1e9)
     assert record.queue.ns == round(sum(each[2] - each[1] for each in told.records) * 1e9)
@@ -363,7 +364,7 @@ def test_sums_are_those_of_the_records(requests: list[tuple[str, int, list[float
 def test_nothing_is_kept_while_nobody_looks() -> None:
     counter = StatisticsCounter()
     for _ in range(3 * FOLD):
-        counter.succeeded(1, 0.0, batch_of(1, 0.0, 0.0, 0.0, 0.0), 0.0)
+        counter.succeeded(1, 0.0, batch_of(1, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
     assert counter._records == []
     assert counter.failures == dict.fromkeys(Reason, 0)
 

@@ -679,7 +679,7 @@ def test_all_is_counted_or_the_load_fails(instances: int, samples: list[tuple[in
                 counted = one.statistics("m")[0]
                 assert (counted.execution_count, counted.success.count) == (instances * executions, instances * requests)
                 assert counted.inference_count == instances * requests and counted.fail.count == 0
-                assert one.model("m").scheduler.is_idle and not one.model("m").scheduler._open
+                assert one.model("m").scheduler.is_idle and not one.model("m").scheduler.life.open
         assert sum(entry == "finalize" for _, entry, _ in backend.log) == instances
 
     with tempfile.TemporaryDirectory() as folder:

@@ -34,7 +34,7 @@ from kernel import (
 from kernel.instances.handover import BlockedCall
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.on_thread import ThreadInstance
-from kernel.scheduling import scheduler as scheduling
+from kernel.scheduling import runs
 
 X = {"X": np.array([1.0], np.float32)}
 
@@ -255,7 +255,7 @@ def test_awaitables_run_on_the_kernels_loop_or_on_their_own(tmp_path: Path, plac
 
 def test_a_run_is_measured_and_what_is_cancelled_in_it_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many quick executions are handed over at once; one that nobody waits for any more is not executed."""
-    monkeypatch.setattr(scheduling, "RUN_PATIENCE", 60.0)  # on a busy machine the run may be looked at, and be taken back
+    monkeypatch.setattr(runs, "RUN_PATIENCE", 60.0)  # on a busy machine the run may be looked at, and be taken back
 
     async def main() -> None:
         executed: list[float] = []
@@ -709,16 +709,13 @@ def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, fi
     """Of a model that gathers batches, that is; what is slow gets its next one when it is done."""
     instance = bare_instance(batches)
     instance.learn(seconds)
-    instance.fit()
     assert instance.limit == first
     assert instance.take_back() == []
     assert instance.limit == 1
     instance.learn(seconds)
-    instance.fit()
     assert instance.limit == after
     for _ in range(100):  # the estimate is the fastest of the recent executions, and grows slowly
         instance.learn(1 / 128)
-    instance.fit()
     assert instance.limit == 1
 
 
@@ -728,7 +725,7 @@ def bare_instance(batches: bool) -> ThreadInstance:
     executor: Any = SimpleNamespace(capacity=1, execute=None)
     instance = ThreadInstance("m_0", executor, lambda: 0.0, thread, None)  # type: ignore[arg-type]
     rule = object() if batches else None
-    instance.scheduler = SimpleNamespace(rule=rule)  # type: ignore[assignment]
+    instance.owner = SimpleNamespace(rule=rule)  # type: ignore[assignment]
     instance.runs = True
     return instance
 

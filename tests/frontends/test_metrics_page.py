@@ -337,7 +337,7 @@ def test_a_page_that_failed_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
             whole = await it.text()
             scheduler = it.kernel.model("b").scheduler
             with monkeypatch.context() as patch:
-                patch.setattr(scheduler, "statistics", None)
+                patch.setattr(scheduler.life, "statistics", None)
                 with pytest.raises(AttributeError):
                     await it.text()
             assert await it.text() == whole
