@@ -1,6 +1,6 @@
 """Executions that begin the moment their request comes: what is left afterwards, whatever happened meanwhile.
 
-Everything here runs twice, on the scheduler's express way and on its usual one; see conftest.py.
+Everything here runs twice: without greenlets and the output check, and with both (`either_way` in conftest.py).
 """
 
 from __future__ import annotations
