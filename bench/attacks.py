@@ -1,0 +1,417 @@
+"""Small unauthenticated requests that hurt: how long the server stalls, what memory and processor time they cost it.
+
+    python bench/attacks.py                     all rows, each against a server of its own
+    python bench/attacks.py --only logging nan  those whose names contain one of these words
+    python bench/attacks.py --url 127.0.0.1:8000 --pid 4711   against a server that runs (HTTP rows)
+
+A row is a function that gets a Target and sends; it runs in a process of its own, so that only the server's time is measured.
+Meanwhile `GET /v2/health/live` is asked again and again on one connection: "stall" is the longest that an answer took. "peak" is
+what the server's memory grew by at most, "CPU" what processor time it used until the attack was over. On a busy machine a stall
+is also the machine's; twenty milliseconds of it mean nothing there. What is wanted of each row stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The longest that an attack may take, in seconds; then it is ended.
+PATIENCE = 60.0
+
+MODEL = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        {body}
+"""
+ECHO = (
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', pb_utils.get_input_tensor_by_name(r, 'X').as_numpy())]) "
+    "for r in requests]"
+)
+BLOB = (
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.zeros(int(pb_utils.get_input_tensor_by_name(r, 'X')"
+    ".as_numpy()[0]), np.float32))]) for r in requests]"
+)
+CONFIG = """backend: "python"
+input {{ name: "X" data_type: TYPE_{kind} dims: [ -1 ] }}
+output {{ name: "Y" data_type: TYPE_{out} dims: [ -1 ] }}
+parameters {{ key: "PLACEMENT" value {{ string_value: "{placement}" }} }}
+"""
+
+#: Name -> code, datatypes of X and Y, placement.
+MODELS = {
+    "echo": (ECHO, "FP32", "FP32", "loop"),
+    "ints": (ECHO, "INT64", "INT64", "loop"),
+    "text": (ECHO, "STRING", "STRING", "loop"),
+    "blob": (BLOB, "INT32", "FP32", "thread"),  # an answer of as many floats as X says
+}
+
+
+# -- the server --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Target:
+    """The server that is attacked. `http`, `grpc`, `metrics`: ports of 127.0.0.1; `pid`: of its process."""
+
+    http: int
+    grpc: int
+    metrics: int
+    pid: int
+
+    def connect(self, port: int | None = None) -> socket.socket:
+        """Return a connection, of HTTP where no port is said."""
+        return socket.create_connection(("127.0.0.1", port or self.http), timeout=PATIENCE)
+
+
+def write_models(folder: Path) -> None:
+    for name, (body, kind, out, placement) in MODELS.items():
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL.format(body=body))
+        (folder / name / "config.pbtxt").write_text(CONFIG.format(kind=kind, out=out, placement=placement))
+
+
+@contextlib.contextmanager
+def served(flags: Sequence[str] = ()) -> Iterator[Target]:
+    """Start `kernel serve` with the models above; end it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kernel-attacks-") as folder:
+        write_models(Path(folder) / "models")
+        with contextlib.ExitStack() as stack:
+            ports = []
+            for _ in range(3):
+                sock = stack.enter_context(socket.socket())
+                sock.bind(("127.0.0.1", 0))
+                ports.append(sock.getsockname()[1])
+        http, grpc, metrics = ports
+        command = [
+            str(Path(sys.executable).with_name("kernel")), "serve", f"{folder}/models", "--http-address=127.0.0.1",
+            f"--http-port={http}", "--grpc-address=127.0.0.1", f"--grpc-port={grpc}", f"--metrics-port={metrics}",
+            f"--log-file={folder}/log", *flags,
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            target = Target(http, grpc, metrics, process.pid)
+            for _ in range(600):
+                with contextlib.suppress(OSError), Probe(target) as probe:
+                    probe.ask()
+                    break
+                time.sleep(0.05)
+            else:
+                raise RuntimeError(Path(folder, "log").read_text())
+            yield target
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+# -- what is measured ----------------------------------------------------------------------------------------------------------
+
+
+class Probe:
+    """One connection that asks whether the server lives."""
+
+    def __init__(self, target: Target) -> None:
+        self._sock = target.connect()
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._sock.close()
+
+    def ask(self) -> float:
+        """Ask once; return how many seconds the answer took."""
+        start = time.monotonic()
+        self._sock.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        if not self._sock.recv(4096):
+            raise OSError("closed")
+        return time.monotonic() - start
+
+
+def memory(pid: int, what: str) -> int:
+    """Return a figure of a process's memory in bytes: VmRSS, or VmHWM, the most since `forget_peak`."""
+    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
+def forget_peak(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def processor_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Figures:
+    """What an attack did. `stall`, `cpu`, `seconds`: seconds; `peak`: bytes. `ended`: it came to its end in time."""
+
+    stall: float
+    peak: int
+    cpu: float
+    seconds: float
+    ended: bool
+
+
+def measured(target: Target, attack: Callable[[Target], None]) -> Figures:
+    """Run an attack in a process of its own, and watch the server meanwhile."""
+    forget_peak(target.pid)
+    before, cpu, start = memory(target.pid, "VmRSS"), processor_time(target.pid), time.monotonic()
+    process = multiprocessing.get_context("fork").Process(target=_quiet, args=(attack, target), daemon=True)
+    stall = 0.0
+    with Probe(target) as probe:
+        process.start()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - start < PATIENCE:
+                running = process.is_alive()
+                stall = max(stall, probe.ask())
+                if not running:
+                    break
+                time.sleep(0.002)
+    ended = not process.is_alive()
+    process.kill()
+    process.join()
+    seconds = time.monotonic() - start
+    return Figures(stall, max(memory(target.pid, "VmHWM") - before, 0), processor_time(target.pid) - cpu, seconds, ended)
+
+
+def _quiet(attack: Callable[[Target], None], target: Target) -> None:
+    with contextlib.suppress(OSError):  # refused and cut off is what is wanted
+        attack(target)
+
+
+# -- HTTP ------------------------------------------------------------------------------------------------------------------------
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """Return a request."""
+    lines = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def ask(target: Target, data: bytes, answers: int = 1) -> None:
+    """Send on a connection of its own, and read until the answers are there or the server closes."""
+    with target.connect() as sock:
+        sock.sendall(data)
+        read_answers(sock, answers)
+
+
+def read_answers(sock: socket.socket, answers: int) -> None:
+    file = sock.makefile("rb")
+    for _ in range(answers):
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = file.readline()
+            if not line:
+                return
+            head += line
+        found = re.search(rb"content-length: (\d+)", head.lower())
+        left = int(found[1]) if found else 0
+        while left > 0:
+            left -= len(file.read(min(left, 1 << 20))) or left
+
+
+def infer(data: str, shape: Sequence[int] = (1,), datatype: str = "FP32") -> bytes:
+    inputs = f'{{"name":"X","datatype":"{datatype}","shape":{json.dumps(list(shape))},"data":{data}}}'
+    return b'{"inputs":[' + inputs.encode() + b"]}"
+
+
+def many(target: Target, count: int, data: bytes, answers: int = 1) -> None:
+    """Send the same on many connections, and read then."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect()) for _ in range(count)]
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.sendall(data)
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                read_answers(sock, answers)
+
+
+def logging_number(target: Target) -> None:
+    ask(target, post("/v2/logging", b'{"a":NaN,"b":0.' + b"1" * 40_000 + b"}"))
+
+
+def broken_nan(target: Target) -> None:
+    ask(target, post("/v2/models/echo/infer", b'[NaN,"' + b"x" * 20_000_000 + b'"]'))
+
+
+def broken_comma(target: Target) -> None:
+    ask(target, post("/v2/models/echo/infer", b'{"a":["' + b"x" * 20_000_000 + b'" 1]}'))
+
+
+def rank(target: Target) -> None:
+    ask(target, post("/v2/models/echo/infer", infer("[1]", [2**62] * 200_000)))
+
+
+def nested(target: Target) -> None:
+    ask(target, post("/v2/models/echo/infer", infer("[" + "[1]," * 15_000_000 + "[1]]", [15_000_001, 1])))
+
+
+def integers(target: Target) -> None:
+    ask(target, post("/v2/models/ints/infer", infer("[" + "1," * 31_000_000 + "1]", [31_000_001], "INT64")))
+
+
+def gzip_bomb(target: Target) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    body = packer.compress(b'{"inputs":[' + b"[1]," * 15_000_000 + b"1]}") + packer.flush()
+    ask(target, post("/v2/models/echo/infer", body, "Content-Encoding: gzip"))
+
+
+def strings(target: Target) -> None:
+    tail = bytes(64 * 1024 * 1024)
+    inputs = {"name": "X", "datatype": "BYTES", "shape": [len(tail) // 4], "parameters": {"binary_data_size": len(tail)}}
+    text = json.dumps({"inputs": [inputs]}).encode()
+    ask(target, post("/v2/models/text/infer", text + tail, f"Inference-Header-Content-Length: {len(text)}"))
+
+
+def classes(target: Target, floats: int, count: int) -> None:
+    outputs = [{"name": "Y", "parameters": {"classification": count}}]
+    inputs = [{"name": "X", "datatype": "INT32", "shape": [1], "data": [floats]}]
+    ask(target, post("/v2/models/blob/infer", json.dumps({"inputs": inputs, "outputs": outputs}).encode()))
+
+
+def endless_body(target: Target, model: str) -> None:
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {2**40}\r\n"
+    head += "Inference-Header-Content-Length: 1\r\n\r\n"
+    with target.connect() as sock:
+        sock.sendall(head.encode() + b"{")
+        for _ in range(3 * 1024):
+            sock.sendall(bytes(1024 * 1024))
+
+
+def pipelined(target: Target) -> None:
+    """64 answers of 16 MiB, which nobody reads for five seconds."""
+    inputs = [{"name": "X", "datatype": "INT32", "shape": [1], "data": [4 * 1024 * 1024]}]
+    record = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    with target.connect() as sock:
+        sock.sendall(post("/v2/models/blob/infer", json.dumps(record).encode()) * 64)
+        time.sleep(5)
+
+
+def fields(target: Target) -> None:
+    head = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 12_000 + b"\r\n"
+    many(target, 16, head * 8, 8)
+
+
+def empty_lines(target: Target) -> None:
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect()) for _ in range(16)]
+        for _ in range(64):
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.sendall(b"\r\n" * 32_768)
+
+
+def small_chunks(target: Target) -> None:
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    many(target, 16, head + b"1\r\nx\r\n" * 500_000 + b"0\r\n\r\n")
+
+
+def metrics_flood(target: Target) -> None:
+    data = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 60
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(target.metrics)) for _ in range(32)]
+        for sock in socks:
+            sock.sendall(data)
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                read_answers(sock, 60)
+
+
+def slow_connections(target: Target) -> None:
+    """A thousand connections, each with half a head."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(target.connect()).sendall(b"GET /v2/health/live HTTP/1.1\r\n")
+        time.sleep(3)
+
+
+# -- the rows --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """An attack, and what is wanted of the server meanwhile: the longest stall in seconds, the most memory in bytes."""
+
+    name: str
+    attack: Callable[[Target], None]
+    stall: float
+    peak: int
+
+
+MB = 1024 * 1024
+
+#: More rows, such as those of gRPC, are added here.
+ROWS: list[Row] = [
+    Row("logging: a number of 40 KB", logging_number, 0.020, 2 * MB),
+    Row("broken JSON: NaN, a string of 20 MB", broken_nan, 0.050, 61 * MB),
+    Row("broken JSON: a comma lacks behind 20 MB", broken_comma, 0.050, 61 * MB),
+    Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
+    Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
+    Row("62 MB of integers", integers, 0.050, 187 * MB),
+    Row("gzip of 60 KB to 60 MB of JSON", gzip_bomb, 0.050, 181 * MB),
+    Row("64 MiB of empty strings", strings, 0.050, 193 * MB),
+    Row("classification 2^63 of 8 MiB", lambda target: classes(target, 2 * MB, 2**63), 0.050, 200 * MB),
+    Row("one class of 256 MiB", lambda target: classes(target, 64 * MB, 1), 0.050, 800 * MB),
+    Row("Content-Length of 1 TiB", lambda target: endless_body(target, "echo"), 0.050, MB),
+    Row("Content-Length of 1 TiB, unknown model", lambda target: endless_body(target, "nobody"), 0.050, MB),
+    Row("64 answers of 16 MiB, not read", pipelined, 0.050, 160 * MB),
+    Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
+    Row("endless empty lines, 16 connections", empty_lines, 0.050, 8 * MB),
+    Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
+    Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
+    Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose names contain one of these words")
+    parser.add_argument("--flags", nargs="*", default=[], metavar="FLAG", help="more flags of the server, without the dashes")
+    parser.add_argument("--url", metavar="HOST:PORT", help="an HTTP port of 127.0.0.1 at which a server runs; with --pid")
+    parser.add_argument("--pid", type=int, help="the process of that server")
+    options = parser.parse_args(argv)
+    print("| attack | stall ms | wanted | peak MB | wanted | CPU s | seconds |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    worse = 0
+    for row in ROWS:
+        if not any(word in row.name for word in options.only):
+            continue
+        with contextlib.ExitStack() as stack:
+            if options.url:
+                target = Target(int(options.url.rpartition(":")[2]), 0, 0, options.pid)
+            else:
+                target = stack.enter_context(served([f"--{flag}" for flag in options.flags]))
+            found = measured(target, row.attack)
+        worse += found.stall > row.stall or found.peak > row.peak or not found.ended
+        print(
+            f"| {row.name} | {found.stall * 1000:.0f} | {row.stall * 1000:.0f} | {found.peak / MB:.0f} | {row.peak / MB:.0f} "
+            f"| {found.cpu:.2f} | {found.seconds:.1f}{'' if found.ended else ' (ended)'} |",
+            flush=True,
+        )
+    print(f"{worse} rows are not as wanted" if worse else "all as wanted")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
