@@ -46,7 +46,7 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "functions that move a request to RELEASED": (2, 1),
     "functions that call respond(…, True)": (2, 1),
     "largest class, lines": (504, 500),
-    "largest class, attributes": (28, 25),
+    "largest class, attributes": (26, 25),
     "most branches of a function": (22, 20),
     "code lines on a request's path": (3916, 3300),
     "instructions of the core, loop": (562, 530),

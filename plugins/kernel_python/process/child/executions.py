@@ -15,10 +15,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kernel import RESCHEDULED, InferenceResponse, RequestState, ServingError, Tensor, WaitView
+from kernel import RESCHEDULED, RequestState, ServingError, Tensor, WaitView
 from kernel_python.executor import AsyncExecutor, ModelExecutor
 from kernel_python.process import wire
-from kernel_python.process.child.remote import Execution, Kernel, Request
+from kernel_python.process.child.remote import Continuation, Execution, Kernel, Request
 from kernel_python.process.pool import Loans
 
 __all__ = ["Executions"]
@@ -27,10 +27,6 @@ RUN_SECONDS = 0.001  # how long results may wait for those of the next execution
 RELEASED = RequestState.RELEASED
 TICKET = struct.Struct("<I")
 _NOTHING: dict[str, Tensor] = {}
-
-
-def _nobody(response: InferenceResponse | None, final: bool) -> None:
-    """The continuation of a request is in another process."""
 
 
 class Executions:
@@ -144,13 +140,13 @@ class Executions:
         requests: list[Any] = []
         for index, (id, correlation, flags, timeout, parameters, version, outputs, trace, tensors) in enumerate(written):
             inputs = {tensor.name: tensor for tensor in wire.read_tensors(tensors, self._loans)}
-            request = Request(self._model_name, inputs, _nobody, version, id, outputs)
+            respond = Continuation(self._channel, number, index)
+            request = Request(self._model_name, inputs, respond, version, id, outputs)
             request.parameters = parameters
             request.timeout_us = timeout
             request.correlation_id = correlation
             request.flags = flags
             request.wanted = self._kept.union(outputs) if outputs else self._outputs
-            request.number, request.index, request.channel = number, index, self._channel
             if trace is not None:
                 request.trace = SimpleNamespace(context=trace or None, origin=(number, index))
             requests.append(request)

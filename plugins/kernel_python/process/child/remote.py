@@ -18,7 +18,7 @@ from kernel_python.process.child.metrics import CustomMetrics
 from kernel_python.process.notes import Notes
 from kernel_python.process.pool import Loans, Pool
 
-__all__ = ["Execution", "Kernel", "Request"]
+__all__ = ["Continuation", "Execution", "Kernel", "Request"]
 
 RELEASED = RequestState.RELEASED
 
@@ -31,19 +31,31 @@ class Execution(Batch):
     number: int
 
 
-class Request(InferenceRequest):
-    """A request to be executed: the `index`th of the execution `number`."""
+class Continuation:
+    """What stands for the continuation of a request, which is in the server: the `index`th request of the execution `number`."""
 
     __slots__ = ("channel", "index", "number")
 
-    channel: Channel
-    index: int
-    number: int
+    def __init__(self, channel: Channel, number: int, index: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.index = index
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        """Not called: what `execute` returns goes with the end of the execution, what senders send through `Kernel.send`."""
+
+
+class Request(InferenceRequest):
+    """A request to be executed."""
+
+    __slots__ = ()
+
+    respond: Continuation
 
     @property
     def is_cancelled(self) -> bool:
         if self.error is None and self.state is not RELEASED:
-            self.channel.glance()
+            self.respond.channel.glance()
         error = self.error
         return error is not None and error.reason is not Reason.BACKEND
 
@@ -86,12 +98,13 @@ class Kernel:
         if request.state is RELEASED:
             return
         written = wire.write_response(response, self.pool)
+        number = request.respond.number
         if final:
             request.state = RELEASED
-            execution = self.executions.get(request.number)
+            execution = self.executions.get(number)
             if execution is not None and execution.ended and all(one.state is RELEASED for one in execution.requests):
-                self.executions.pop(request.number, None)
-        self.channel.send((wire.SEND, request.number, request.index, written, final))
+                self.executions.pop(number, None)
+        self.channel.send((wire.SEND, number, request.respond.index, written, final))
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """Call at once: there is no loop here, and the channel takes messages from any thread."""
