@@ -94,7 +94,7 @@ def _ancestors(batch: Batch | None) -> dict[Batch, None]:
     for one in after:
         if one is not None and one not in found:
             found[one] = None
-            after += [request.parent for request in (one.requests if one.instance.undivided else one.requests[:1])]
+            after += [request.parent for request in (one.requests if one.instance.answers_together else one.requests[:1])]
     return found
 
 
@@ -183,10 +183,10 @@ class _Search:
         if not batch.started and not instance.inline:  # handed to a thread that has not come to it
             holding = self.facts.holding(instance)
             return (request.model.scheduler,) if holding is None else (holding,)
-        if instance.only_calls:  # an ensemble: all its steps are held up
+        if instance.waits_only:  # an ensemble: all its steps are held up
             return tuple(batch.children or ()) or None
         if request.model.decoupled and batch not in self.ancestors:
             return None  # by whoever has its sender
-        if not instance.undivided and sum(one.state is not RELEASED for one in batch.requests) > 1:
+        if not instance.answers_together and sum(one.state is not RELEASED for one in batch.requests) > 1:
             return None  # it may be answered while other parts of its execution wait
         return (batch,)

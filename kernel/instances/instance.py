@@ -95,8 +95,8 @@ class ModelInstance:
     """
 
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
-    only_calls = False  # its executions do nothing but wait for their children
-    undivided = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
+    waits_only = False  # its executions do nothing but wait for their children
+    answers_together = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
     runs = False  # may be handed more than it can begin at once
     alone = False  # and is the only one of its model
     warming = False  # executes samples, before it takes requests
@@ -194,14 +194,14 @@ class LoopInstance(ModelInstance):
             return self._start_in_greenlet(batch)
         result: object
         turn = self.turn
-        outer, turn.plain = turn.plain, True
+        outer, turn.cant_wait = turn.cant_wait, True
         batch.started = started = self.clock()
         try:
             result = executor.execute(batch)
         except BaseException as error:
             result = error
         batch.ended = ended = self.clock()
-        turn.plain = outer
+        turn.cant_wait = outer
         if ended - started > HELD_SECONDS:
             self.warn_held(ended - started)
         return result
@@ -244,11 +244,11 @@ class LoopInstance(ModelInstance):
     def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> object:
         """Let the worker run, with a new batch or from where it left. Return the result, or LATER where it has left again."""
         turn = self.turn
-        outer, turn.plain = turn.plain, False
+        outer, turn.cant_wait = turn.cant_wait, False
         worker.parent = getcurrent()
         result = worker.switch(batch)
         now = self.clock()
-        turn.plain = outer
+        turn.cant_wait = outer
         if now - entered > HELD_SECONDS:
             self.warn_held(now - entered)
         if result is LATER:
@@ -284,7 +284,7 @@ class LoopInstance(ModelInstance):
 class TaskInstance(ModelInstance):
     """Runs an `async def execute` on the loop, one task a batch; up to `capacity` of them overlap."""
 
-    undivided = False  # tasks that it has made may go on
+    answers_together = False  # tasks that it has made may go on
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name, executor, clock)
@@ -319,7 +319,7 @@ class TaskInstance(ModelInstance):
 class CallbackInstance(ModelInstance):
     """Calls an `execute` that only sets things going; the executor calls `finished` itself. For ensembles."""
 
-    only_calls = True
+    waits_only = True
 
     def start(self, batch: Batch) -> object:
         batch.started = self.clock()

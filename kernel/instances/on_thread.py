@@ -134,7 +134,7 @@ class ThreadTaskInstance(ModelInstance):
     """Runs an `async def execute` on an asyncio loop of its own, in its own thread."""
 
     inline = False
-    undivided = False
+    answers_together = False
 
     def __init__(
         self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox

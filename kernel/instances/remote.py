@@ -38,7 +38,7 @@ class RemoteInstance(ModelInstance):
     def __init__(self, name: str, executor: RemoteExecutor, clock: Callable[[], float]) -> None:
         super().__init__(name, executor, clock)
         self.problem: ServingError | None = None
-        self.undivided = executor.capacity == 1
+        self.answers_together = executor.capacity == 1
         self._estimate = RUN_SECONDS
         executor.attach(self)
 

@@ -18,17 +18,17 @@ STREAK = 1000  # … and how many of them at most: on virtual time they take no 
 class Turn:
     """`depth`: executions within executions. `ends`: until when calls may run at once; 0.0 before the first one in this turn.
 
-    `left`: how many more may then. `plain`: the innermost execution runs without a greenlet, so it can't wait.
+    `left`: how many more may then. `cant_wait`: the innermost execution runs without a greenlet, so it can't wait.
     """
 
-    __slots__ = ("_loop", "depth", "ends", "left", "plain")
+    __slots__ = ("_loop", "cant_wait", "depth", "ends", "left")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.depth = 0
         self.ends = 0.0
         self.left = 0
-        self.plain = False
+        self.cant_wait = False
 
     def has_time(self, now: float) -> bool:
         """Whether a call may run at once; the first one begins a turn."""

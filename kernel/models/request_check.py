@@ -28,9 +28,10 @@ FORMS = 64  # shapes of an input that are remembered as right, and choices of ou
 class Form:
     """What the check has said of one request, which holds for each that has the same inputs but for their data.
 
-    `request`: the one that has passed the check of its model. `model`: the Model that has accepted it; `rows`: how many rows it
-    has, 1 where the model does not batch; `wanted`: names of the outputs that it is to get. Who keeps one asks
-    `Model.is_meant_by` whether the names still mean its model whenever `Kernel.generation` has changed.
+    Such a request is made with it (`InferenceRequest(…, form=…)`), and has then passed the check. `request`: the one that has
+    been looked at. `model`: the Model that has accepted it; `rows`: how many rows it has, 1 where the model does not batch;
+    `wanted`: names of the outputs that it is to get. Who keeps one asks `Model.is_meant_by` whether the names still mean its
+    model whenever `Kernel.generation` has changed.
     """
 
     __slots__ = ("model", "rows", "wanted")
@@ -39,15 +40,6 @@ class Form:
         self.model = request.model
         self.rows = request.batch_size
         self.wanted = request.wanted
-
-    def admit(self, request: InferenceRequest) -> None:
-        """Say of `request` what the check would, before it is handed to `model.enqueue`.
-
-        Its inputs have the names, datatypes and shapes of those that were checked, and its `requested_outputs` are the same.
-        """
-        request.model = self.model
-        request.batch_size = self.rows
-        request.wanted = self.wanted
 
 
 class RequestCheck:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -63,6 +63,19 @@ _NONE: frozenset[str] = frozenset()
 LISTED = 16  # of a batch's ids, in a message
 
 
+class Form(Protocol):
+    """What a model's check says of a request: whom it is for, its rows, the outputs that it is to get (request_check.py)."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def wanted(self) -> frozenset[str]: ...
+
+
 class InferenceRequest:
     """One inference request.
 
@@ -71,13 +84,14 @@ class InferenceRequest:
 
     `model_name`, `model_version`: of the model that is asked, "" for its newest version. `inputs`: name -> Tensor of the full
     shape, in the order of arrival; the request owns them. `respond`: called on the loop with each response. `id`: the client's,
-    "" for none. `requested_outputs`: names, or None for all. `parameters`: of the request, as the wire has them: str, int, float
-    or bool by name. `priority`: 1 is the most urgent, 0 the model's default. `timeout_us`: the
-    request parameter `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in
-    seconds, at which an answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution
-    made this request (BLS, ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the
-    start of a sequence, 2 for its end. `trace`: the Trace that this one's continues, None for none. Where a microsecond counts,
-    give the arguments by position: for keywords Python makes a dict a call.
+    "" for none. `requested_outputs`: names, or None for all. `parameters`: of the request, as the wire has them: str, int,
+    float or bool by name. `priority`: 1 is the most urgent, 0 the model's default. `timeout_us`: the request parameter
+    `timeout`, which only a queue policy heeds. `deadline`: the latest moment, on the kernel's clock in seconds, at which an
+    answer is of use; enforced in the queue and while executing. `parent`: the batch whose execution made this request (BLS,
+    ensemble steps). `correlation_id`: int or str, 0 for none. `flags`: 1 for the start of a sequence, 2 for its end. `trace`:
+    the Trace that this one's continues, None for none. `form`: what the model's check has said of another request with the same
+    inputs but for their data, and the same `requested_outputs`: this one has passed it, too, and goes to `model.enqueue`. Where
+    a microsecond counts, give the arguments by position: for keywords Python makes a dict a call.
 
     A backend reads `inputs`, `requested_outputs`, `parameters`, `batch_size` (rows; 1 where the model does not batch), `wanted`
     (names of the outputs to return) and `enqueued` (when it was accepted). The core's own: `put_back`.
@@ -127,6 +141,7 @@ class InferenceRequest:
         flags: int = 0,
         parent: Batch | None = None,
         trace: Any = None,
+        form: Form | None = None,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -144,9 +159,14 @@ class InferenceRequest:
         self.respond = respond
         # The core's, from here on.
         self.state = _INITIALIZED
-        self.model: Any = None  # the Model that accepted it
-        self.wanted = _NONE  # names of the outputs to return, set by the model's check
-        self.batch_size = 1  # rows, set by the model's check
+        if form is None:  # the model's check is to come
+            self.model: Any = None  # the Model that accepted it
+            self.wanted = _NONE  # names of the outputs to return
+            self.batch_size = 1  # rows
+        else:
+            self.model = form.model
+            self.wanted = form.wanted
+            self.batch_size = form.rows
         self.batch: Batch | None = None  # the execution that holds it
         self.enqueued = 0.0
         self.expires: float | None = None  # when the queue policy's time-out strikes

@@ -62,40 +62,42 @@ def decide(waiting: Iterable[InferenceRequest], now: float, rule: BatchRule) -> 
 
     `(0, None)` means that nothing waits.
     """
-    count = total = best = 0
-    send_now = False
-    first: InferenceRequest | None = None
-    checks = bool(rule.equal_shapes) or rule.same_inputs
-    largest, limit, preferred = rule.largest, rule.max_batch_size, rule.preferred
-    for request in waiting:
-        after = total + request.batch_size
-        if first is None:
-            first = request
-        elif after > largest:
-            best = best or count
-            if after > limit:
-                send_now = True
-                break
-        if checks and count and not fits(first, request, rule):
-            send_now = True
-            break
-        count += 1
-        total = after
-        if after in preferred:
-            best = count
-        if after >= limit:
-            send_now = True
-            break
+    first = next(iter(waiting), None)
     if first is None:
         return 0, None
+    count, best, full = _fill(waiting, first, rule)
     # Priorities and time-outs put requests out of their order of arrival: the oldest need not be the first.
     due = min_enqueued(waiting, first, count) + rule.delay if rule.delay else now
     late = rule.delay > 0 and now >= due
     if best and not late:
         return best, None
-    if send_now or total >= largest or late or not rule.delay:
+    if full or late or not rule.delay:
         return count, None
     return 0, due
+
+
+def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: BatchRule) -> tuple[int, int, bool]:
+    """Return how many from the front go into one batch, the most of them that make a preferred size (0: none do), and whether no
+    company can make the batch larger.
+    """
+    count = total = best = 0
+    checks = bool(rule.equal_shapes) or rule.same_inputs
+    largest, limit, preferred = rule.largest, rule.max_batch_size, rule.preferred
+    for request in waiting:
+        after = total + request.batch_size
+        if after > largest and count:
+            best = best or count
+            if after > limit:
+                return count, best, True
+        if checks and count and not fits(first, request, rule):
+            return count, best, True
+        count += 1
+        total = after
+        if after in preferred:
+            best = count
+        if after >= limit:
+            return count, best, True
+    return count, best, total >= largest
 
 
 def min_enqueued(waiting: Iterable[InferenceRequest], first: InferenceRequest, count: int) -> float:

@@ -19,12 +19,12 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.requests.request import InferenceRequest, InferenceResponse
 from kernel.tensor import DATATYPES, Array, Tensor, unpack_bytes
 
-__all__ = ["END", "START", "Controls", "Memory", "States", "initial_values", "null_inputs"]
+__all__ = ["END", "START", "Controls", "StateValues", "States", "initial_values", "null_inputs"]
 
 START, END = 1, 2
 
 #: The state of one sequence: input name -> array.
-Memory: TypeAlias = "dict[str, Array]"
+StateValues: TypeAlias = "dict[str, Array]"
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -137,23 +137,23 @@ class States:
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self.names = frozenset(self._specs)
 
-    def fresh(self) -> Memory:
+    def fresh(self) -> StateValues:
         """Return the state of a sequence that begins."""
         return dict(self._initial)
 
-    def give(self, request: InferenceRequest, memory: Memory) -> None:
+    def give(self, request: InferenceRequest, memory: StateValues) -> None:
         """Add the state to the inputs of a request."""
         for name, array in memory.items():
             request.inputs[name] = Tensor(name, self._datatypes[name], array)
 
-    def take(self, request: InferenceRequest, response: InferenceResponse, memory: Memory) -> None:
+    def take(self, request: InferenceRequest, response: InferenceResponse, memory: StateValues) -> None:
         """Move what the model wrote of its state from the response to `memory`; what clients asked for stays there, too.
 
         A response whose state does not fit becomes the error that says so, and the state stays as it was.
         """
         requested = request.requested_outputs or self._outputs
         left: list[Tensor] = []
-        written: Memory = {}
+        written: StateValues = {}
         for tensor in response.outputs:
             state = self._specs.get(tensor.name)
             if state is None:

@@ -17,7 +17,7 @@ from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
 from kernel.requests.request import InferenceRequest
 from kernel.rules.batching import BatchRule, decide, fits
-from kernel.rules.sequence_state import END, START, Memory
+from kernel.rules.sequence_state import END, START, StateValues
 
 __all__ = ["Sequence", "SequenceRule", "Sequencer"]
 
@@ -67,7 +67,7 @@ class Sequence:
     `over`: it takes no more requests, its id means nothing any more. `memory`: its implicit state.
     """
 
-    __slots__ = ("expires", "heard", "home", "id", "memory", "number", "over", "running", "waiting")
+    __slots__ = ("expires", "home", "id", "last_came", "memory", "number", "over", "running", "waiting")
 
     def __init__(self, id: int | str, now: float) -> None:
         self.id = id
@@ -78,9 +78,9 @@ class Sequence:
         )
         self.number = 0  # of its slot
         self.over = False
-        self.heard = now  # when its last request came
+        self.last_came = now  # when its last request came
         self.expires: float | None = None  # in the backlog: when the first of its requests has waited too long
-        self.memory: Memory = {}
+        self.memory: StateValues = {}
 
 
 class _Slots:
@@ -118,7 +118,7 @@ class Sequencer:
         self._homes: dict[object, _Slots] = {}
         self._free: list[tuple[int, int, _Slots]] = []  # slots without a sequence, the lowest number first
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
-        self._quiet: OrderedDict[Sequence, None] = (
+        self._idle: OrderedDict[Sequence, None] = (
             OrderedDict()
         )  # those with a slot that take requests, longest silent first
         self._expiries: list[tuple[float, int, Sequence]] = []  # of the backlog; some are stale
@@ -212,9 +212,9 @@ class Sequencer:
                 self._known[id] = sequence
             self._settle_in(sequence)
         else:
-            sequence.heard = now
-            if sequence in self._quiet:
-                self._quiet.move_to_end(sequence)
+            sequence.last_came = now
+            if sequence in self._idle:
+                self._idle.move_to_end(sequence)
         self._owner[request] = sequence
         sequence.waiting.append(request)
         self.size += 1
@@ -239,7 +239,7 @@ class Sequencer:
         home.occupants[number] = sequence
         home.taken += 1
         if not sequence.over and not self.rule.iterative:
-            self._quiet[sequence] = None
+            self._idle[sequence] = None
 
     def _limit_wait(self, sequence: Sequence, request: InferenceRequest) -> None:
         if request.timeout_us > 0:
@@ -262,7 +262,7 @@ class Sequencer:
             sequence.over = True
             if self._known.get(sequence.id) is sequence:
                 del self._known[sequence.id]
-            self._quiet.pop(sequence, None)
+            self._idle.pop(sequence, None)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -427,7 +427,7 @@ class Sequencer:
             sequence, _ = self._backlog.popitem(last=False)
             self.backlogged -= len(sequence.waiting)
             sequence.expires = None
-            sequence.heard = now  # while it waited nobody could expect it to be quick
+            sequence.last_came = now  # while it waited nobody could expect it to be quick
             self._place(sequence)
             self._ready(sequence)
 
@@ -449,9 +449,9 @@ class Sequencer:
             self.backlogged -= len(sequence.waiting)
             sequence.waiting.clear()
             self._end(sequence, now)
-        while self._quiet:
-            sequence = next(iter(self._quiet))
-            if sequence.heard + self.rule.idle > now:
+        while self._idle:
+            sequence = next(iter(self._idle))
+            if sequence.last_came + self.rule.idle > now:
                 break
             self._forget(sequence)
             if not sequence.waiting and sequence.running is None:
@@ -460,7 +460,7 @@ class Sequencer:
 
     def next_expiry(self) -> float | None:
         """Return when `expire` has to be called at the latest, or None. May be early, never late."""
-        idle = next(iter(self._quiet)).heard + self.rule.idle if self._quiet else None
+        idle = next(iter(self._idle)).last_came + self.rule.idle if self._idle else None
         backlog = self._expiries[0][0] if self._expiries else None
         return idle if backlog is None else backlog if idle is None else min(idle, backlog)
 

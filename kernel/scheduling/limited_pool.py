@@ -193,7 +193,7 @@ def _made_by_model(request: InferenceRequest) -> bool:
     batch = request.parent
     seen = set()
     while batch is not None and batch not in seen:
-        if not batch.instance.only_calls:
+        if not batch.instance.waits_only:
             return True
         seen.add(batch)
         batch = batch.requests[0].parent if batch.requests else None

@@ -244,37 +244,43 @@ class Scheduler:
         if self._dispatching:
             return
         self._dispatching = True
-        queue, pool = self.queue, self.pool
+        queue = self.queue
         try:
-            began = now = self.clock()
+            now = self.clock()
             if not queue.no_policy and (expiry := queue.next_expiry()) is not None and expiry <= now:
                 self._expire(now)
-            again: float | None = None
-            more = True
-            while more and queue.size:
-                more, again = False, None
-                for instance in pool.free():
-                    if not pool.may_start(instance):
-                        continue
-                    batches, when = queue.take(instance, now)
-                    for batch in batches:
-                        more = True
-                        self.start(instance, batch)
-                    if instance.runs and instance.outstanding > 1:
-                        self._runs.guard(instance)
-                    if when is not None and (again is None or when < again):
-                        again = when
-                if more and self._inline and queue.size:
-                    now = self.clock()
-                    if now - began > TURN_SECONDS:
-                        self._schedule(now)
-                        break
+            again = self._hand_out(now) if queue.size else None
             if again is not None:
                 self._timer.arm(again)
             if not queue.no_policy and (expiry := queue.next_expiry()) is not None:
                 self._timer.arm(expiry)
         finally:
             self._dispatching = False
+
+    def _hand_out(self, now: float) -> float | None:
+        """Start what waits for as long as there are free instances for it; return when the queue may allow more."""
+        began, queue, pool = now, self.queue, self.pool
+        while True:
+            started = False
+            again: float | None = None
+            for instance in pool.free():
+                if not pool.may_start(instance):
+                    continue
+                batches, when = queue.take(instance, now)
+                for batch in batches:
+                    started = True
+                    self.start(instance, batch)
+                if instance.runs and instance.outstanding > 1:
+                    self._runs.guard(instance)
+                if when is not None and (again is None or when < again):
+                    again = when
+            if not started or not queue.size:
+                return again
+            if self._inline:
+                now = self.clock()
+                if now - began > TURN_SECONDS:
+                    self._schedule(now)
+                    return again
 
     def _schedule(self, now: float) -> None:
         """Have `dispatch` called once others have had their turn; a burst that begins now is gathered from here on."""

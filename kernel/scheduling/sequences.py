@@ -22,7 +22,7 @@ from kernel.requests.request import (
     RequestState,
     nobody,
 )
-from kernel.rules.sequence_state import START, Controls, Memory, States, null_inputs
+from kernel.rules.sequence_state import START, Controls, States, StateValues, null_inputs
 from kernel.rules.sequencing import Sequence as RequestSequence
 from kernel.rules.sequencing import Sequencer, SequenceRule
 from kernel.scheduling.batchers import number_of_environment
@@ -74,7 +74,7 @@ class SequenceQueue:
         self._iterative = batching.iterative
         #: Whether an instance may have one execution at a time only, as far as sequences are concerned.
         self._one_at_once = not batching.oldest or batching.preserve_ordering
-        self._memories: dict[InferenceRequest, Memory] = {}  # the state that a request was given, and writes to
+        self._memories: dict[InferenceRequest, StateValues] = {}  # the state that a request was given, and writes to
         self._hold = _hold_of_environment()
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self._wanted = self._outputs | {spec.name for spec in config.kept_outputs}

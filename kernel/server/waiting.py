@@ -87,7 +87,7 @@ def _block(kernel: Waited, request: InferenceRequest, batch: Batch | None, ident
 def _worker(kernel: Waited) -> Worker:
     """Return the greenlet that runs here and may be left. Raises RuntimeError where there is none."""
     worker = getcurrent()
-    if type(worker) is not Worker or kernel.turn.plain:
+    if type(worker) is not Worker or kernel.turn.cant_wait:
         raise RuntimeError(_BLOCKS)
     return worker
 

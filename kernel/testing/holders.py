@@ -98,7 +98,7 @@ def _where(instance: ModelInstance, batch: Batch, folders: Sequence[Path]) -> st
     elif isinstance(instance, LoopInstance):
         worker = instance._worker
         frames = list(stack(worker.gr_frame)) if worker is not None else []
-    elif instance.only_calls:
+    elif instance.waits_only:
         return "which waits for its steps"
     else:
         current = sys._current_frames()

@@ -104,9 +104,9 @@ def test_what_was_said_of_a_request_holds_for_others_like_it(tmp_path: Path) -> 
         write_repository(tmp_path, {"m": IO + "max_batch_size: 4"})
         async with Kernel(tmp_path, plugins=[TestBackend({})]) as kernel:
             model = kernel.model("m")
-            first, other, checked = (made({"A": ("FP32", (3, 2))}, ("Y",)) for _ in range(3))
+            first, checked = (made({"A": ("FP32", (3, 2))}, ("Y",)) for _ in range(2))
             model.check(first)
-            Form(first).admit(other)
+            other = InferenceRequest("m", first.inputs, lambda *_: None, requested_outputs=("Y",), form=Form(first))
             assert outcome(lambda request: None, other) == outcome(model.check, checked) == ("m", 3, {"Y"})
             assert other.model is model
 
@@ -138,7 +138,7 @@ def test_nobody_but_the_check_says_what_a_request_is_to_its_model(path: Path) ->
     if path.relative_to(PLUGINS).as_posix() not in OWN:
         writers = Writers()
         writers.visit(ast.parse(path.read_text()))
-        assert not writers.found, "checked requests come from Model.check and Form.admit alone"
+        assert not writers.found, "checked requests come from Model.check and a Form alone"
 
 
 def test_the_search_for_writers_can_fail() -> None:

@@ -109,7 +109,7 @@ class Recipe:
         self, inputs: dict[str, Tensor], id: str, parameters: Parameters, custom: dict[str, Any] | None
     ) -> InferenceRequest:
         """Make a request that the model would accept; who answers it is still to be said."""
-        request = InferenceRequest(
+        return InferenceRequest(
             self.name,
             inputs,
             nobody,
@@ -122,9 +122,10 @@ class Recipe:
             None,
             parameters.correlation_id,
             parameters.flags,
+            None,  # parent
+            None,  # trace
+            self.form,
         )
-        self.form.admit(request)
-        return request
 
 
 class Layout:

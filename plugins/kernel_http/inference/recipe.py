@@ -116,8 +116,10 @@ class Recipe:
             None,  # deadline
             self.correlation_id,
             self.flags,
+            None,  # parent
+            None,  # trace
+            self.form,
         )
-        self.form.admit(request)
         exchange.request = request
         array = None  # a model on the loop executes now, and would copy an input that somebody else holds
         if self.model.tracing is not None:
