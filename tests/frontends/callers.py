@@ -229,10 +229,14 @@ class Chat:
 class Caller:
     """One client of one server. Ids of calls count up as they are begun."""
 
-    def __init__(self, *, greet: bool = True, transport: FakeTransport | None = None, **options: Any) -> None:
-        self.kernel = FakeKernel()
-        self.service = Service()
-        self.server = Server(self.kernel, self.service.methods(), open_call, **options)  # type: ignore[arg-type]
+    def __init__(
+        self, *, greet: bool = True, transport: FakeTransport | None = None, like: Caller | None = None, **options: Any
+    ) -> None:
+        """`like`: a client of the same server."""
+        self.kernel = FakeKernel() if like is None else like.kernel
+        self.service = Service() if like is None else like.service
+        made = Server(self.kernel, self.service.methods(), open_call, **options) if like is None else None  # type: ignore[arg-type]
+        self.server = made or like.server  # type: ignore[union-attr]
         self.transport = transport or FakeTransport()
         self.peer = self.transport.peer = Peer(self.server)
         self.peer.connection_made(self.transport)
@@ -253,6 +257,9 @@ class Caller:
             count = min(len(buffer), len(payload) - at)
             buffer[:count] = payload[at : at + count]
             self.peer.buffer_updated(count)
+            while self.peer.http.later is not None and not self.transport.is_closing():
+                assert self.transport.paused
+                self.kernel.loop.run_until_complete(asyncio.sleep(0))
             at += count
         self.read()
 

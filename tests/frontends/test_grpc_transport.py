@@ -40,17 +40,21 @@ from frontends.wires import (
 
 from kernel import Code, ServingError, frontend_options
 from kernel_grpc import options
+from kernel_grpc.http2.connection import A_TURNS_FRAMES
+from kernel_grpc.http2.floods import USELESS_BURST
 from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
+from kernel_grpc.rpc.incoming import MESSAGES
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
 from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
 from kernel_grpc.rpc.meanings import read_timeout
 from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.patience import MAX_WAITING, MOST_WAITING, PATIENCE
+from kernel_grpc.rpc.server import TURNS
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
 
@@ -1012,6 +1016,101 @@ def test_client_with_a_small_limit_gets_a_shorter_message() -> None:
 
 
 # --- the transport's back-pressure
+
+
+# --- one client's turn of the loop
+
+
+def read(caller: Caller, payload: bytes) -> None:
+    """Have the server read `payload` at once, and nothing else happen."""
+    buffer = caller.peer.get_buffer(-1)
+    buffer[: len(payload)] = payload
+    caller.peer.buffer_updated(len(payload))
+
+
+def turn_of(caller: Caller) -> None:
+    """Let the loop go round once."""
+    caller.kernel.loop.call_soon(caller.kernel.loop.stop)
+    caller.kernel.loop.run_forever()
+
+
+def test_a_client_that_sends_more_than_a_turns_work_is_read_from_when_that_is_done(caller: Caller) -> None:
+    for k in range(0, 600, 2):
+        caller.answers[k + 1] = Answer()
+    read(caller, b"".join(request(k + 1) + data(k + 1, message(b"x"), end=True) for k in range(0, 600, 2)))
+    most = len(A_TURNS_FRAMES) // 2
+    assert len(caller.service.messages) == most and caller.transport.paused
+    for turn in range(2, 6):
+        turn_of(caller)
+        assert len(caller.service.messages) == min(300, turn * most)
+    assert not caller.transport.paused
+    caller.read()
+    assert all(outcome(answer) == (0, "", [b"x"]) for answer in caller.answers.values())
+    read(caller, window_update(0, 1) * 1000)
+    caller.transport.abort()  # what waits has nobody any more
+    caller.kernel.loop.run_until_complete(asyncio.sleep(0))
+    assert caller.peer.http.later is None
+
+
+def done(caller: Caller) -> int:
+    """Return how many of 1000 frames of 13 bytes have been taken."""
+    http = caller.peer.http
+    return http._later_at // 13
+
+
+def test_many_clients_with_more_than_a_turns_work_take_turns() -> None:
+    """Each gets its share, and the loop does no more in a turn than for a few of them."""
+    first = Caller()
+    callers = [first, *(Caller(like=first) for _ in range(15))]
+    for caller in callers:
+        read(caller, window_update(0, 1) * 1000)
+    lengths = [len(A_TURNS_FRAMES)] * 16
+    assert [done(caller) for caller in callers] == lengths
+    for turn in range(4):
+        turn_of(first)
+        for k in range(TURNS):
+            lengths[turn * TURNS + k] += len(A_TURNS_FRAMES)
+        assert [done(caller) for caller in callers] == lengths
+
+
+def test_a_stream_of_tiny_messages_is_taken_a_few_at_a_time(caller: Caller) -> None:
+    """Each costs much more than its five bytes."""
+    chat = caller.begin("Chat")
+    payload = data(chat, message(b"") * 1000, end=True)
+    read(caller, payload)
+    taken = caller.service.chats[0].messages
+    for turn in range(1, 17):
+        assert len(taken) == min(1000, turn * MESSAGES)
+        turn_of(caller)
+    caller.read()
+    assert len(taken) == 1000 and caller.service.chats[0].closed == 1
+    assert caller.answers[chat].status == 0
+
+
+def test_a_stream_that_is_held_or_cancelled_between_its_turns(caller: Caller) -> None:
+    first, second = caller.begin("Chat"), caller.begin("Chat")
+    chats = caller.service.chats
+    chats[0].hold_after = MESSAGES
+    read(caller, data(first, message(b"") * 200) + data(second, message(b"") * 200))
+    caller.cancel(second)
+    caller.wait()
+    assert [len(chat.messages) for chat in chats] == [MESSAGES, MESSAGES]
+    chats[0].call.unhold()
+    caller.wait()
+    caller.wait()
+    caller.wait()
+    assert [len(chat.messages) for chat in chats] == [200, MESSAGES]
+    assert not caller.peer.http.bodies.kept
+
+
+def test_wrong_requests_and_resets_end_a_connection(caller: Caller) -> None:
+    """A call that is answered with the client's fault, and reset as well, costs the server most and the client nothing."""
+    for k in range(USELESS_BURST + 1):
+        assert caller.goaway() is None
+        caller.call("None")
+        caller.cancel(2 * k + 1)
+    _, code, text = caller.goaway() or (0, 0, "")
+    assert code == CALM and "RST_STREAM" in text
 
 
 def test_transport_that_takes_nothing(caller: Caller) -> None:

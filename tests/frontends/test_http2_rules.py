@@ -45,10 +45,10 @@ from frontends.wires import (
 
 from kernel_grpc.http2 import response
 from kernel_grpc.http2.blocks import HARD_LIMIT, MAX_BLOCK, MAX_HEADER_LIST
-from kernel_grpc.http2.connection import MAX_FRAME_SIZE
+from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_FRAME_SIZE
 from kernel_grpc.http2.control import SETTINGS_COST
-from kernel_grpc.http2.floods import RESET_BURST, USELESS_BURST
-from kernel_grpc.http2.heads import MAX_FRAGMENTS
+from kernel_grpc.http2.floods import CREDIT_BURST, RESET_BURST, TURN, USELESS_BURST
+from kernel_grpc.http2.heads import LARGE_COST, MAX_FRAGMENTS
 from kernel_grpc.http2.history import REMEMBERED
 from kernel_grpc.http2.stream import STREAM_WINDOW
 
@@ -517,6 +517,65 @@ def test_frames_that_bring_nothing(piece: bytes) -> None:
     assert wire.opened[1].codes == [CALM]
 
 
+def test_settings_cost_what_they_have_done() -> None:
+    """By their entries, also the first, and by the open streams whose windows they change."""
+    assert flood(Wire(), settings(*[(9, k) for k in range(1000)]), 50) == USELESS_BURST // (SETTINGS_COST + 100) + 1
+    assert flood(Wire(), settings(*[(9, k) for k in range(10_000)]), 1) == 1
+    wire = Wire(greet=False)
+    wire.fails(PREFACE + settings(*[(9, k) for k in range(10_000)]))
+    wire = Wire()
+    for id in range(1, 10_001, 2):
+        wire.send(request(id))
+    assert flood(wire, settings((4, 65535)), 50) == USELESS_BURST // (SETTINGS_COST + 50) + 1
+
+
+def test_window_updates_that_let_nothing_through_are_a_flood() -> None:
+    """They cost nothing to a client that is sent data: `test_data_dribble`."""
+    wire = Wire()
+    wire.send(request(1))
+    assert flood(wire, window_update(0, 1) * 100, CREDIT_BURST) == CREDIT_BURST // 100 + 1
+    wire = Wire()
+    wire.send(request(1))
+    assert flood(wire, window_update(1, 1) * 100, CREDIT_BURST) == CREDIT_BURST // 100 + 1
+
+
+def test_answers_that_say_the_request_was_wrong_pay_for_nothing() -> None:
+    """A client may have them as often as it likes, so they must not make good for the resets that come behind them."""
+    wire = Wire()
+    for k in range(USELESS_BURST):
+        wire.send(request(2 * k + 1, end=True))
+        wire.connection.outgoing.worthless += 1
+        wire.opened[2 * k + 1].end(response(200, []))
+        wire.send(rst_stream(2 * k + 1))
+    assert not wire.connection.ending.closed
+    assert wire.fails(rst_stream(1))[0] == CALM
+
+
+def test_header_lists_that_are_too_long_end_the_connection_in_the_end() -> None:
+    wire = Wire()
+    large = block(REQUEST) + b"\x90" * 500  # accept-encoding: gzip, deflate
+    for k in range(USELESS_BURST // LARGE_COST):
+        assert wire.send(frame(HEADERS, TRAILERS, 2 * k + 1, large + b"\x90" * (k + 1))) == []
+    assert wire.fails(frame(HEADERS, TRAILERS, 9001, large))[0] == CALM
+
+
+@pytest.mark.parametrize(("piece", "count"), [(window_update(0, 1), 5000), (data(1, b"x"), 5000), (ping(), 900)])
+def test_a_turn_of_the_loop_takes_so_many_frames(piece: bytes, count: int) -> None:
+    """What comes in one read may be thousands of them: others have their turn in between."""
+    wire = Wire()
+    wire.send(request(1))
+    wire.send(piece * count)
+    assert wire.turns == -(-count // len(A_TURNS_FRAMES)) - 1
+
+
+def test_a_turn_of_the_loop_takes_so_many_fields() -> None:
+    wire = Wire()
+    blocks = [block(REQUEST) + b"\x90" * 244 + block([("k", str(k))]) for k in range(20)]
+    wire.send(b"".join(frame(HEADERS, TRAILERS, 2 * k + 1, piece) for k, piece in enumerate(blocks)))
+    assert len(wire.opened) == 20
+    assert wire.turns == -(-20 // (TURN // 250 + 1)) - 1
+
+
 def test_window_updates_that_come_late_are_no_flood() -> None:
     wire = Wire()
     wire.send(request(1, end=True))
@@ -546,7 +605,7 @@ def test_many_windows_in_one_frame_cost_no_more_than_one(wire: Wire) -> None:
     for id in range(1, 2001, 2):
         wire.send(request(id))
     began = time.process_time()
-    wire.send(settings(*[(4, 65535 + k % 7) for k in range(10_000)], (4, 70_000)))
+    wire.send(settings(*[(4, 65535 + k % 7) for k in range(5000)], (4, 70_000)))
     assert time.process_time() - began < 0.5 and not wire.connection.ending.closed  # each for each stream would take seconds
     assert {stream.send_window for stream in wire.opened.values()} == {70_000}
 

@@ -147,6 +147,7 @@ class Wire:
     def __init__(self, *, greet: bool = True, **options: Any) -> None:
         self.now = 1000.0
         self.outputs = 0
+        self.turns = 0  # how many further turns of a loop it has taken
         self.opened: dict[int, Recorded] = {}
         self.connection = Connection(self._open, self.now, on_output=self._output, **options)
         self.connection.start()
@@ -165,6 +166,9 @@ class Wire:
     def send(self, *pieces: bytes) -> list[Frame]:
         for piece in pieces:
             self.connection.receive(piece, self.now)
+            while self.connection.later is not None and not self.connection.ending.closed:
+                self.turns += 1
+                self.connection.go_on(self.now)
         return self.frames()
 
     def frames(self) -> list[Frame]:

@@ -20,7 +20,7 @@ from kernel_grpc.http2.control import FRAMES, Control
 from kernel_grpc.http2.ending import Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
 from kernel_grpc.http2.fields import Head
-from kernel_grpc.http2.floods import Floods
+from kernel_grpc.http2.floods import TURN, Floods
 from kernel_grpc.http2.frames import (
     ACK,
     CONTINUATION,
@@ -51,6 +51,9 @@ MAX_STREAMS = 10_000
 
 #: `open_stream(connection, stream_id, head, ended)` makes the Stream of a new request, or answers it at once.
 OpenStream = Callable[["Connection", int, Head, bool], Stream]
+
+#: How many frames of one connection are taken in one turn of the loop; what has come behind them waits for another.
+A_TURNS_FRAMES = range(128)
 
 _unpack = FRAME.unpack_from
 
@@ -86,6 +89,8 @@ class Connection:
         self._rest = bytearray()  # what has come of a frame that isn't complete
         self._need = 0  # how long it must be before it is looked at again
         self._begun = False  # the preface has come
+        self.later: Data | None = None  # what has come and waits for another turn of the loop: it begins at `_later_at`
+        self._later_at = 0
 
     def start(self) -> None:
         """Send the server's preface."""
@@ -114,22 +119,37 @@ class Connection:
         """`count` bytes were put into `space()`, at least one."""
         self.bodies.filled(count, now)
 
-    def receive(self, data: Data, now: float) -> None:
-        """Take what has come. Its memory is only lent for the call."""
+    def receive(self, data: Data, now: float, at: int = 0) -> None:
+        """Take what has come: `data[at:]`. Its memory is only lent for the call.
+
+        Where that is more than is done for one connection at once, the rest is kept as `later`: `go_on` takes more of it.
+        """
         ending = self.ending
         if ending.closed:
             return
-        outgoing = self.outgoing
-        self.floods.now = now
+        if self.later is not None:
+            self.later = bytes(self.later[self._later_at :]) + data
+            self._later_at = 0
+            return
+        outgoing, floods = self.outgoing, self.floods
+        floods.now = now
+        floods.turn = TURN
         outgoing.corked = True
         try:
-            self._read(data, ending)
+            self._read(data, at, ending, floods)
         except ConnectionFailure as failure:
             ending.fail(failure.code, failure.text)
         finally:
             outgoing.corked = False
 
-    def _read(self, data: Data, ending: Ending) -> None:
+    def go_on(self, now: float) -> None:
+        """Take more of what has come, in a further turn of the loop."""
+        data, self.later = self.later, None
+        if data is not None:
+            self.receive(data, now, self._later_at)
+
+    def _read(self, data: Data, at: int, ending: Ending, floods: Floods) -> None:
+        """Take frames from `data[at:]`, up to the end of this connection's turn."""
         rest = self._rest
         if rest:
             rest += data
@@ -137,13 +157,16 @@ class Connection:
                 return
             data = bytes(rest)
             rest.clear()
-        at, size = 0, len(data)
+        size = len(data)
         bodies, heads = self.bodies, self.heads
         if not self._begun:
             at = self._greet(data, size)
         elif bodies.missing or bodies.skip:
             at = bodies.more(data, size)
-        while size - at >= HEADER_SIZE and not ending.closed:
+        last = size - HEADER_SIZE
+        for _ in A_TURNS_FRAMES:
+            if at > last:
+                break
             try:
                 word, flags, stream_id = _unpack(data, at)
                 kind = word & 0xFF
@@ -166,10 +189,15 @@ class Connection:
                         heads.headers(self, flags, stream_id, data, start, stop)
                     else:
                         self._other_frame(kind, flags, stream_id, data, start, stop)
+                    if floods.turn <= 0:
+                        break
             except StreamFailure as failure:
                 ending.fail_stream(failure)
         if at < size and not ending.closed:
-            self._keep(data, at, HEADER_SIZE)
+            if at <= last:
+                self.later, self._later_at = bytes(data), at
+            else:
+                self._keep(data, at, HEADER_SIZE)
 
     def _greet(self, data: Data, size: int) -> int:
         """Take the client's preface; return where the frames begin. What has come of it so far is kept."""
@@ -183,6 +211,7 @@ class Connection:
 
     def _other_frame(self, kind: int, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
         """Take a complete frame that is neither DATA nor HEADERS."""
+        self.floods.turn -= 1
         if kind == CONTINUATION:
             self.heads.continuation(self, flags, stream_id, data, start, stop)
         elif self._is_gathered(kind, stop - start):

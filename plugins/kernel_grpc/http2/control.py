@@ -37,6 +37,10 @@ DEFAULT_TABLE_SIZE = 4096
 #: A SETTINGS frame costs as much as this many others.
 SETTINGS_COST = 10
 
+#: And as one more for this many of its entries, or of the open streams whose windows it changes.
+ENTRIES = 10
+STREAMS = 100
+
 
 class Control:
     """What a connection does with the frames that steer it.
@@ -73,10 +77,12 @@ class Control:
         if len(payload) % SETTING.size:
             text = f"SETTINGS of {len(payload)} bytes; each entry has {SETTING.size}"
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, text)
-        if self._ending.greeted:
-            self._floods.useless("SETTINGS", SETTINGS_COST)
-        self._ending.greeted = True
         outgoing = self._outgoing
+        cost = len(payload) // (SETTING.size * ENTRIES) + len(outgoing.streams) // STREAMS
+        self._floods.turn -= cost
+        if self._ending.greeted or cost > ENTRIES:
+            self._floods.useless("SETTINGS", SETTINGS_COST + cost)
+        self._ending.greeted = True
         outgoing.pumping = True  # a larger window is not made use of yet: to the client it counts from our acknowledgement on
         try:
             values = dict(SETTING.iter_unpack(payload))  # of several of a kind the last one counts, but each must be allowed
@@ -150,6 +156,7 @@ class Control:
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE with {len(payload)} bytes; it has 4")
         increment = int.from_bytes(payload, "big") & MAX_WINDOW
+        self._floods.count_credit()
         outgoing = self._outgoing
         if not stream_id:
             if not increment:
@@ -163,7 +170,7 @@ class Control:
         self._history.must_be_known(stream_id, "WINDOW_UPDATE")
         stream = outgoing.streams.get(stream_id)
         if stream is None:
-            return  # sent before our last frame had come; not counted, as clients may send several for each of our answers
+            return  # sent before our last frame had come
         if not increment:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         try:

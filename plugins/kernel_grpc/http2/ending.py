@@ -33,6 +33,11 @@ class Ending:
         self.draining = False
         self.failure: tuple[ErrorCode, str] | None = None  # why the connection could not go on
 
+    def close(self) -> None:
+        """Receive nothing more, not even the rest of what has come already."""
+        self.closed = True
+        self._floods.turn = 0
+
     def drain(self, text: str = "") -> None:
         """End the connection in good order: let the client know, then take no further stream, and finish those that run.
 
@@ -69,7 +74,7 @@ class Ending:
 
     def lost(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """The connection has gone: abort all streams, receive nothing more."""
-        self.closed = True
+        self.close()
         streams = self._outgoing.streams
         while streams:
             _, stream = streams.popitem()

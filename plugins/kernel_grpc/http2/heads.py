@@ -24,6 +24,12 @@ __all__ = ["MAX_FRAGMENTS", "Heads"]
 #: The most frames that one header block may be spread over.
 MAX_FRAGMENTS = 64
 
+#: So many bytes of a block that has not come before are as much work as one field (Floods).
+BYTES = 128
+
+#: A header list that is longer than was announced costs as much as this many frames that bring nothing.
+LARGE_COST = 20
+
 
 class Heads:
     """What a connection does with header blocks.
@@ -118,7 +124,11 @@ class Heads:
         if len(block) > MAX_BLOCK:
             text = f"a header block of {len(block)} bytes; {MAX_BLOCK} are enough"
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, text)
-        return self._blocks.decode(block)
+        head = self._blocks.decode(block)
+        self._floods.turn -= len(head.fields) + len(block) // BYTES
+        if head.too_large:
+            self._floods.useless("a header list that is longer than was announced", LARGE_COST)
+        return head
 
     def _other_block(self, flags: int, stream_id: int, head: Head) -> None:
         """Take a header block that opens no stream: trailers, or one that is not welcome."""

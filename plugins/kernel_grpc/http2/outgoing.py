@@ -58,6 +58,7 @@ class Outgoing:
         #: has to begin by saying that no table is used.
         self.long_way = False
         self.sent = 0  # grows whenever the client is sent data, the end of a stream or credit: for these it may send PINGs
+        self.worthless = 0  # how many of the ends said that the request was wrong: they pay for nothing (Floods)
         self.send_window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW  # of new streams
         self.peer_frame_size = SMALLEST_FRAME_SIZE

@@ -25,7 +25,7 @@ from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.packing import Packing
 from kernel_grpc.rpc.patience import MAX_WAITING, Patience
 from kernel_grpc.rpc.server import Server
-from kernel_grpc.rpc.status import HEAD, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
+from kernel_grpc.rpc.status import HEAD, NOBODYS_FAULT, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
 __all__ = ["Call", "Payload", "open_call"]
 
@@ -129,6 +129,7 @@ class Call(Stream):
         """Do what comes before the first message where that is anything."""
         meaning = self.meaning
         if meaning.refusal is not None:
+            self.connection.outgoing.worthless += 1
             self.end(meaning.refusal)
             return
         method = meaning.method
@@ -196,9 +197,14 @@ class Call(Stream):
         incoming = self._incoming
         if incoming is not None:
             incoming.holding = False
-            if incoming.unpacking:
+            if incoming.unpacking or incoming.resting:
                 return
         super().unhold()
+
+    def go_on(self) -> None:
+        """Take further messages, after a turn of the loop for others."""
+        if self._incoming is not None:
+            self._incoming.go_on(self)
 
     # --- what goes out: head, messages and status, in that order and once
 
@@ -305,6 +311,8 @@ class Call(Stream):
             self._packing.finish(code, text)
             return
         self.leave()
+        if code and code not in NOBODYS_FAULT:
+            self.connection.outgoing.worthless += 1
         if text:
             text = status.shortened(text, self.connection.control.header_list_limit)
         self.end(status.trailers(code, text) if self.begun else status.trailers_only(code, text))

@@ -17,7 +17,10 @@ from kernel_grpc.rpc.methods import Receiver
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import Status
 
-__all__ = ["Incoming"]
+__all__ = ["MESSAGES", "Incoming"]
+
+#: How many messages of a streaming call are taken in one turn of the loop: they may be as short as five bytes.
+MESSAGES = 64
 
 
 class Taker(Protocol):
@@ -43,22 +46,27 @@ class Taker(Protocol):
     def unhold(self) -> None:
         """Take data again."""
 
+    def go_on(self) -> None:
+        """Take data again, after a turn of the loop for others."""
+
 
 class Incoming:
     """`receiver`: who takes a streaming call's messages. `holding`: the method wants none for the time being."""
 
-    __slots__ = ("_first", "assembly", "holding", "receiver", "unpacking")
+    __slots__ = ("_first", "assembly", "holding", "receiver", "resting", "unpacking")
 
     def __init__(self) -> None:
         self.assembly = Assembly()
         self.receiver: Receiver | None = None
         self.holding = False
         self.unpacking = False  # a message is being unpacked on another thread
+        self.resting = False  # others have their turn of the loop
         self._first: Message | None = None  # the one message of a unary call
 
     def received(self, call: Taker, data: Data, start: int, stop: int, ended: bool) -> int | None:
         """Take data as `Stream.received` does."""
         assembly = self.assembly
+        left = MESSAGES
         try:
             while start < stop:
                 start = assembly.feed(data, start, stop)
@@ -66,6 +74,10 @@ class Incoming:
                     self._take(call)
                     if call.done:
                         return None
+                    left -= 1
+                    if not (left or call.held) and start < stop:
+                        self.resting = call.held = True
+                        call.server.put_off(call)
                     if call.held:
                         return start
         except MessageError as error:
@@ -139,6 +151,12 @@ class Incoming:
                 call.give_up(problem.status, problem.text)
             if not self.holding:
                 call.unhold()
+
+    def go_on(self, call: Taker) -> None:
+        """Take further messages: others have had their turn."""
+        self.resting = False
+        if not (self.holding or self.unpacking):
+            call.unhold()
 
     def _give(self, call: Taker, message: Message) -> None:
         """Give a message to the method; that of a unary call waits for the end of the data. Raises MessageError."""

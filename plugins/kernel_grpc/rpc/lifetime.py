@@ -73,7 +73,8 @@ class Lifetime:
             return
         if ending.failure is not None:
             log.debug("a connection is closed with %s: %s", ending.failure[0].name, ending.failure[1])
-        self._lingering = ending.closed = True
+        self._lingering = True
+        ending.close()
         self._idle_since = self._clock()
         if self.transport.is_closing():
             return

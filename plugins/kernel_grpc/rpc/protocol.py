@@ -42,6 +42,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         self._direct = False  # the last `get_buffer` gave out a message's memory
         self._flushing = False
         self._reading = True
+        self._later = False  # some of what was read waits for a further turn of the loop; nothing is read meanwhile
 
     # --- the transport's calls
 
@@ -62,6 +63,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         self.server.closed(self)
         http = self.http
         http.ending.lost()
+        http.later = None
         http.control.on_ping = http.control.on_pong = None
         self.outgoing.on_output = nothing
         self.outgoing.out.clear()
@@ -86,6 +88,36 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         ending = http.ending
         if ending.closed or ending.draining:
             self.close_if_over()
+        if http.later is not None:
+            self._put_off()
+
+    # --- more than one turn's work
+
+    def _put_off(self) -> None:
+        """More has come than is done for one client in one turn: nothing is read until that is done."""
+        self.server.put_off(self)
+        if not self._later:
+            self._later = True
+            if self._reading:
+                self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Do some more of it."""
+        http = self.http
+        http.go_on(self.server.now())
+        if self.outgoing.out:
+            self.flush()
+        ending = http.ending
+        if ending.closed or ending.draining:
+            self.close_if_over()
+        if http.later is not None and not ending.closed:
+            self.server.put_off(self)
+            return
+        self._later = False
+        if self._reading and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # --- the transport's calls about writing
 
     def pause_writing(self) -> None:
         self.outgoing.hold_up(True)
@@ -97,7 +129,8 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
             self.close_if_over()
         if not self._reading and not self.outgoing.held_up:
             self._reading = True
-            self.transport.resume_reading()
+            if not self._later:
+                self.transport.resume_reading()
 
     # --- writing
 
@@ -137,7 +170,8 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
             self._flushing = False
         if outgoing.held_up and len(outgoing.out) > MAX_WAITING and self._reading:
             self._reading = False
-            self.transport.pause_reading()
+            if not self._later:
+                self.transport.pause_reading()
 
     def end_turn(self) -> None:
         self.scheduled = False

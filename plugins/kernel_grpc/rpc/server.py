@@ -6,6 +6,7 @@ One per front end and loop; everything here runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +31,10 @@ READ_SIZE = 256 * 1024
 SWEEP = 1.0
 FINEST_SWEEP = 0.01
 
+#: How many of those that wait for a further turn of the loop get one at a time. Each does a millisecond's work or two, so the
+#: loop is held for a few however many there are.
+TURNS = 4
+
 #: `open_call(server, connection, stream_id, head, ended)` begins the call that a request asks for.
 OpenCall = Callable[["Server", Connection, int, Head, bool], Stream]
 
@@ -51,6 +56,13 @@ class Served(Protocol):
 
     def end_turn(self) -> None:
         """Write what has waited for the end of this turn of the loop."""
+
+
+class Patient(Protocol):
+    """Who has more to do than is done for one client in one turn of the loop."""
+
+    def go_on(self) -> None:
+        """Do some more of it; what is still left waits for a further turn."""
 
 
 class Server(Connections[Served]):
@@ -85,6 +97,7 @@ class Server(Connections[Served]):
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.view = memoryview(bytearray(READ_SIZE))
         self._scheduled: list[Served] = []
+        self._patient: deque[Patient] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     # --- deadlines
@@ -110,6 +123,22 @@ class Server(Connections[Served]):
         scheduled, self._scheduled = self._scheduled, []
         for peer in scheduled:
             peer.end_turn()
+
+    # --- more than one turn's work
+
+    def put_off(self, patient: Patient) -> None:
+        """Have `patient` go on in a further turn of the loop; each in turn, and a few at a time."""
+        if not self._patient:
+            self.kernel.loop.call_soon(self._go_on)
+        self._patient.append(patient)
+
+    def _go_on(self) -> None:
+        patient = self._patient
+        for _ in range(min(TURNS, len(patient))):
+            patient[0].go_on()  # still in line, so that nobody calls for another turn
+            patient.popleft()
+        if patient:
+            self.kernel.loop.call_soon(self._go_on)
 
     # --- connections
 

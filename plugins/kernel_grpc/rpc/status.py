@@ -12,8 +12,8 @@ from urllib.parse import quote
 from kernel import Code
 from kernel_grpc.http2 import literal, response
 
-__all__ = ["CONTENT_TYPE", "HEAD", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "head", "shortened", "trailers",
-           "trailers_only"]  # fmt: skip
+__all__ = ["CONTENT_TYPE", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "head", "shortened",
+           "trailers", "trailers_only"]  # fmt: skip
 
 
 class Status:
@@ -42,6 +42,9 @@ STATUS_OF: dict[Code, int] = {
     Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     Code.CANCELLED: Status.CANCELLED,
 }
+
+#: With these a request was right and came at a bad time. All other errors may be had for nothing, as often as a client likes.
+NOBODYS_FAULT = frozenset((Status.CANCELLED, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED, Status.UNAVAILABLE))
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
 
