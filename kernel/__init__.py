@@ -30,7 +30,7 @@ from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata,
 from kernel.frontends.restriction import parse_restrictions
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
 from kernel.hookspecs import hookimpl
-from kernel.instances.instance import SKIPPED
+from kernel.instances.instance import SKIPPED, Leavable
 from kernel.interfaces import (
     Backend,
     Batcher,
@@ -138,6 +138,7 @@ __all__ += [
     "CustomMetrics",
     "Executor",
     "InstanceContext",
+    "Leavable",
     "Metric",
     "MetricFamily",
     "MetricKind",

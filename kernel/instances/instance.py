@@ -29,7 +29,7 @@ RELEASED = RequestState.RELEASED
 _threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
-__all__ = ["SKIPPED", "CallbackInstance", "LoopInstance", "ModelInstance", "TaskInstance", "Worker", "all_gone"]
+__all__ = ["SKIPPED", "CallbackInstance", "Leavable", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone"]
 
 
 class Held(Protocol):
@@ -169,10 +169,15 @@ def all_gone(batch: Batch) -> bool:
     return True
 
 
-class Worker(greenlet):
-    """The greenlet that runs a LOOP instance's executions one after another, and can be left in the middle of one."""
+class Leavable(greenlet):
+    """A greenlet on the kernel's loop whose code can be left in the middle, while other work goes on, and be returned to.
 
-    instance: LoopInstance
+    `leave`: called in it with a function, it calls `step(wake)`, and returns once `wake()` was called. `whole`: an execution as a
+    whole runs in it, and can't go on while it waits; not a task that one has made.
+    """
+
+    leave: Callable[[Callable[[Callable[[], None]], None]], None]
+    whole = True
 
 
 class LoopInstance(ModelInstance):
@@ -185,7 +190,7 @@ class LoopInstance(ModelInstance):
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float], turn: Turn) -> None:
         super().__init__(name, executor, clock)
         self.turn = turn
-        self._worker: Worker | None = None
+        self._worker: Leavable | None = None
         self._batch: Batch | None = None
 
     def start(self, batch: Batch) -> object:
@@ -209,16 +214,14 @@ class LoopInstance(ModelInstance):
     def _start_in_greenlet(self, batch: Batch) -> object:
         worker = self._worker
         if worker is None:
-            worker = self._worker = Worker(self._work)
-            worker.instance = self
+            worker = self._worker = Leavable(self._work)
+            worker.leave = self.wait
         self._batch = batch
         batch.started = entered = self.clock()
         return self._enter(worker, batch, entered)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
-        worker = self._worker
-        assert worker is not None
         woken = waiting = False
 
         def wake() -> None:
@@ -231,8 +234,8 @@ class LoopInstance(ModelInstance):
         step(wake)
         if not woken:
             waiting = True
-            assert worker.parent is not None
-            worker.parent.switch(LATER)
+            assert self._worker is not None and self._worker.parent is not None
+            self._worker.parent.switch(LATER)
 
     def _resume(self) -> None:
         batch = self._batch
@@ -241,7 +244,7 @@ class LoopInstance(ModelInstance):
         if result is not LATER:
             self.finished(batch, result)
 
-    def _enter(self, worker: Worker, batch: Batch | None, entered: float) -> object:
+    def _enter(self, worker: Leavable, batch: Batch | None, entered: float) -> object:
         """Let the worker run, with a new batch or from where it left. Return the result, or LATER where it has left again."""
         turn = self.turn
         outer, turn.cant_wait = turn.cant_wait, False

@@ -351,8 +351,8 @@ class Kernel:
     def wait_for(self, step: Callable[[Callable[[], None]], None]) -> None:
         """Call `step(wake)` on the loop and return once `wake()` was called.
 
-        In a model's execution on the loop (placement `loop`) other work goes on meanwhile; on any other thread the thread
-        waits. Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
+        In code on the loop that can be left (`Leavable`) other work goes on meanwhile; on any other thread the thread waits.
+        Raises RuntimeError elsewhere on the loop, where waiting would stop everything, and once the kernel has stopped.
         """
         waiting.wait_for(self, step)
 

@@ -1,6 +1,7 @@
-"""How code waits for the loop without holding it: a thread on a lock, an execution on the loop by leaving its greenlet.
+"""May this code wait, and how? A thread may, on a lock; code on the loop may where its greenlet can be left; all else is refused.
 
-Elsewhere on the loop nothing may wait, and is refused. What is waited for, and who may wait for whom, is decided by others.
+The one place where that is answered (`place`); backends only say which greenlets of theirs can be left (`Leavable`), and add what
+they know of their own threads. What is waited for, and who may wait for whom (circles/), is decided by others.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from greenlet import getcurrent
 from kernel.circles.lookout import Lookout
 from kernel.circles.wait_view import WaitView
 from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import Worker
+from kernel.instances.instance import Leavable
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, Respond, nobody
 
-__all__ = ["Waited", "wait", "wait_for"]
+__all__ = ["Waited", "place", "wait", "wait_for"]
 
+_blocked = WaitView.blocked
 _BLOCKS = "waiting here would block the event loop"
 
 
@@ -32,29 +34,62 @@ class Waited(Protocol):
     mailbox: Mailbox
     turn: Turn
 
+    def cancel(self, request: InferenceRequest) -> None: ...
+
     def submit(self, request: InferenceRequest) -> None: ...
 
     def submit_to(self, model: Any, request: InferenceRequest) -> None: ...
 
 
+def place(kernel: Waited) -> Leavable | None:
+    """Return where the calling code would wait: the greenlet that it leaves, or None on a thread that may block.
+
+    Raises RuntimeError where it may not wait: on the loop, where it can't be left.
+    """
+    if get_ident() != kernel.loop_thread:
+        return None
+    leaving = getcurrent()
+    # An execution that is called without a greenlet of its own may stand on somebody else's.
+    if not isinstance(leaving, Leavable) or kernel.turn.cant_wait:
+        raise RuntimeError(_BLOCKS)
+    return leaving
+
+
 def wait_for(kernel: Waited, step: Callable[[Callable[[], None]], None]) -> None:
     """As `Kernel.wait_for`."""
-    if get_ident() != kernel.loop_thread:
-        call = BlockedCall(_nothing)
-        kernel.mailbox.post(step, lambda: call(None, True))
-        call.wait()
-    else:
-        _worker(kernel).instance.wait(step)
+    leaving = place(kernel)
+    if leaving is not None:
+        leaving.leave(step)
+        return
+    call = BlockedCall(_nothing)
+    kernel.mailbox.post(step, lambda: call(None, True))
+    call.wait()
 
 
 def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: Any) -> InferenceResponse | None:
     """As `Kernel.wait`."""
+    leaving = place(kernel)
+    if leaving is None:
+        ident = get_ident()
+        call = request.respond = BlockedCall(request.respond)
+        _blocked[ident] = request
+        if batch is not None:
+            batch.blocked_on = request
+        try:
+            kernel.mailbox.post(kernel.submit, request)
+            if batch is None or batch.instance.own_loop is not None:
+                kernel.mailbox.post(kernel.lookout.watch, request)  # what else it holds up is not seen when it is enqueued
+            call.wait()
+            return call.response
+        finally:
+            del _blocked[ident]
+            if batch is not None:
+                batch.blocked_on = None
+    if not leaving.whole:
+        batch = None
     if batch is not None:
         batch.blocked_on = request
     try:
-        if (ident := get_ident()) != kernel.loop_thread:
-            return _block(kernel, request, batch, ident)
-        worker = _worker(kernel)
         waker = request.respond = _Waker(request.respond)
         if kernel.mailbox.calls:
             kernel.mailbox.post(kernel.submit, request)
@@ -63,33 +98,14 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
         else:
             kernel.submit_to(model, request)
         if not waker.done:
-            worker.instance.wait(waker.wait)
+            leaving.leave(waker.wait)
         return waker.response
+    except BaseException:  # the task was cancelled, or the instance is closed
+        kernel.cancel(request)
+        raise
     finally:
         if batch is not None:
             batch.blocked_on = None
-
-
-def _block(kernel: Waited, request: InferenceRequest, batch: Batch | None, ident: int) -> InferenceResponse | None:
-    call = BlockedCall(request.respond)
-    request.respond = call
-    WaitView.blocked[ident] = request
-    try:
-        kernel.mailbox.post(kernel.submit, request)
-        if batch is None or batch.instance.own_loop is not None:
-            kernel.mailbox.post(kernel.lookout.watch, request)  # what else it holds up is not seen when it is enqueued
-        call.wait()
-    finally:
-        del WaitView.blocked[ident]
-    return call.response
-
-
-def _worker(kernel: Waited) -> Worker:
-    """Return the greenlet that runs here and may be left. Raises RuntimeError where there is none."""
-    worker = getcurrent()
-    if type(worker) is not Worker or kernel.turn.cant_wait:
-        raise RuntimeError(_BLOCKS)
-    return worker
 
 
 class _Waker:

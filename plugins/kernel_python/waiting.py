@@ -1,5 +1,6 @@
 """How model code waits for something that happens on the kernel's loop, without ever blocking the loop.
 
+Whether it may is the kernel's to say (`Kernel.wait`); here is what a model has besides: the words, coroutines, threads.
 On a thread of its own it blocks that thread. On the loop it leaves: a plain `execute` through the core's greenlet, an `async
 def execute` that uses synchronous calls through the greenlet that drives its coroutine (`drive`), and so do the tasks that it
 makes (`Tasks`). A thread of a model on the loop blocks, too, as long as the loop is not held by a model that waits for it.
@@ -12,11 +13,12 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
+from threading import get_ident
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent
 
-from kernel import Code, ServingError
+from kernel import Code, Leavable, ServingError
 from kernel_python.background import Outcome, outcome
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.faults import TritonModelException
@@ -30,7 +32,9 @@ __all__ = [
     "drive",
     "drive_tasks",
     "future_for",
+    "is_helper",
     "on_loop",
+    "refusal",
     "wait_as_helper",
     "wait_for",
 ]
@@ -50,28 +54,38 @@ def on_loop(kernel: Any) -> bool:
     return asyncio._get_running_loop() is kernel.loop
 
 
+def is_helper(instance: Instance) -> bool:
+    """Whether this is a thread of a model on the loop, which may be waiting there for this thread.
+
+    In a child that was forked there is no loop, and no thread of it.
+    """
+    thread = instance.kernel.loop_thread
+    return instance.on_loop and thread != 0 and get_ident() != thread
+
+
+def refusal(instance: Instance, error: RuntimeError, advice: str) -> Exception:
+    """Return what is raised where the kernel would not let the model's code wait: on the loop, since it can't be left there.
+
+    The next execution may wait. On a thread it is the kernel that has stopped, and the error stays what it is.
+    """
+    if get_ident() != instance.kernel.loop_thread:
+        return error
+    instance.waits()
+    return TritonModelException(f"This call would block the event loop, which serves all models: {advice}.")
+
+
 def wait_for(instance: Instance, step: Step, advice: str) -> None:
     """Call `step(wake)` on the loop and return once `wake()` was called.
 
-    Raises TritonModelException with the advice where waiting would block the loop.
+    Raises what `refusal` returns, and what `wait_as_helper` raises.
     """
-    kernel = instance.kernel
-    if asyncio._get_running_loop() is not kernel.loop:
-        if instance.on_loop:
-            wait_as_helper(instance, step)
-        else:
-            kernel.wait_for(step)
-        return
-    current = getcurrent()
-    if isinstance(current, Driver):
-        current.wait(future_for(kernel, step))
+    if is_helper(instance):
+        wait_as_helper(instance, step)
         return
     try:
-        kernel.wait_for(step)
+        instance.kernel.wait_for(step)
     except RuntimeError as error:
-        raise TritonModelException(
-            f"This call would block the event loop, which serves all models: {advice}."
-        ) from error
+        raise refusal(instance, error, advice) from error
 
 
 def wait_as_helper(instance: Instance, step: Step) -> None:
@@ -127,9 +141,6 @@ def ask(instance: Instance, what: str, *arguments: Any) -> Any:
     else:
         try:
             wait_for(instance, step, f"call {what}() in `execute` itself, or by `await asyncio.to_thread({what}, …)`")
-        except TritonModelException:
-            instance.waits()
-            raise
         except RuntimeError as error:  # the kernel has stopped
             raise ServingError(Code.UNAVAILABLE, str(error)) from error
     problem, value = outcome[0]
@@ -165,14 +176,21 @@ class CantWait(Exception):
     """This execution is called without a greenlet that could be left."""
 
 
-class Driver(greenlet):
+class Driver(Leavable):
     """Runs coroutines, one after another, so that plain functions which they call can wait for a future.
 
-    What is handed to its parent is either something that a coroutine yields, meant for the asyncio task, or a _Done. `whole`: its
-    coroutine is an execution, which can't go on while it waits, not a task that one has made.
+    What is handed to its parent is either something that a coroutine yields, meant for the asyncio task, or a _Done.
     """
 
-    whole = True
+    def leave(self, step: Step) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        step(wake)
+        self.wait(future)
 
     def wait(self, future: asyncio.Future[Any]) -> Any:
         """Return the future's result once it is there; other tasks run meanwhile. Called by code that runs in this driver."""

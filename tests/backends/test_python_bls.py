@@ -793,6 +793,33 @@ def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(rep
     assert second == [[2.0]]
 
 
+def test_a_plain_execution_does_not_leave_the_greenlet_of_its_caller(repo: Any, helpers: Any) -> None:
+    """It stands on the one that drives its caller's coroutine, and is called without one of its own; it can't be left."""
+    from types import SimpleNamespace
+
+    repo.add("inner", helpers.ECHO, parameters={"placement": "thread"})
+    body = CALL.replace(".exec", ".nothing")
+    middle = body + "import sys\nclass TritonPythonModel:\n    def execute(self, requests):\n        "
+    repo.add("middle", middle + "return tell(requests, show(sys.library_for_test.call(make('inner'))))", io=TEXT,
+             parameters={"placement": "loop"})  # fmt: skip
+    code = caller("return tell(requests, show(make('middle', names=['S']).exec()))", "async def")
+    code = code.replace("[t.as_numpy().tolist()", "[str(t.as_numpy().tolist())")
+    repo.add("outer", code, io=TEXT, parameters={"placement": "loop"})
+    sys.library_for_test = SimpleNamespace(call=lambda request: request.exec())  # type: ignore[attr-defined]
+
+    async def main(kernel: Kernel) -> Any:
+        first = await ask(kernel, helpers)
+        assert not kernel.turn.cant_wait
+        return [str(first), str(await ask(kernel, helpers))]
+
+    try:
+        first, second = repo.run(main)
+    finally:
+        del sys.library_for_test  # type: ignore[attr-defined]
+    assert "would block the event loop" in first
+    assert "[[1.0]]" in second
+
+
 def test_a_call_on_the_loop_leaves_its_callers_context_alone(repo: Any, helpers: Any) -> None:
     """The callee runs inside the caller's task: afterwards the caller is still itself, with its execution."""
     repo.add("callee", helpers.ECHO, parameters={"placement": "loop"})

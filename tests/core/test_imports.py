@@ -221,6 +221,22 @@ def test_rules_are_pure(path: Path) -> None:
     assert not wrong, f"{shown(path)} is a rule: time comes as an argument, waiting is the scheduler's"
 
 
+#: Who asks in which greenlet he is: whoever switches between them, and `place`, which says whether that one may be left.
+GREENLETS = {"kernel/instances/instance.py", "kernel/server/waiting.py", "plugins/kernel_python/waiting.py"}
+
+
+def test_who_may_wait_is_answered_in_one_file() -> None:
+    """By kernel/server/waiting.py; the others switch."""
+    found = {
+        path.relative_to(KERNEL.parent).as_posix()
+        for path in (*MODULES, *PLUGIN_FILES)
+        if any(module == "greenlet" and "getcurrent" in names for _, module, names in imports_of(path))
+    }
+    assert found == GREENLETS
+    asking = [shown(path) for path in MODULES if "turn.cant_wait:" in path.read_text()]
+    assert asking == ["server/waiting"], "whether an execution runs without a greenlet is for `place` to ask"
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if path.name == "__init__.py" and path.parent != KERNEL], ids=shown)
 def test_each_room_says_its_law(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{shown(path)} has no opening words"

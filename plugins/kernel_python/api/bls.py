@@ -11,8 +11,6 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from greenlet import getcurrent
-
 from kernel import Batch, Code, Model, ServingError, WaitView, nobody
 from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
@@ -49,20 +47,7 @@ def call(request: Asked, holders: int) -> InferenceResponse:
     """Call the model and wait for its response. `holders`: the reference count of `request` where the model calls."""
     instance, batch = bls_site(request._site)
     kernel = instance.kernel
-    ident = get_ident()
-    on_loop = ident == kernel.loop_thread
-    if on_loop and isinstance(current := getcurrent(), waiting.Driver):
-        future = _submit(instance, batch, request, holders, kernel.loop)
-        if not future.done() and batch is not None and current.whole:
-            # As Kernel.wait does: this execution can't go on before that request is answered.
-            before, batch.blocked_on = batch.blocked_on, future.request
-            try:
-                current.wait(future)
-            finally:
-                batch.blocked_on = before
-        outcome: InferenceResponse = current.wait(future)
-        return outcome
-    if instance.on_loop and not on_loop and kernel.loop_thread:  # in a child that was forked no thread is the loop's
+    if waiting.is_helper(instance):
         return _call_by_helper(instance, batch, request, holders)
     core = _core_request(instance, batch, request, holders, nobody)
     model = _target(kernel, core)
@@ -70,17 +55,15 @@ def call(request: Asked, holders: int) -> InferenceResponse:
         refusal = _refusal(model, request, core)
         if refusal is not None:
             return response_of(refusal, False)
-    if not on_loop and ident != instance.thread:
+    if not instance.on_loop and get_ident() != instance.thread:
         batch = None  # a thread of the model's waits; whether its execution can't go on meanwhile, is for the lookout to see
     try:
         response = kernel.wait(core, batch, model)
     except RuntimeError as error:
-        if on_loop:
-            instance.waits()  # a call by code that is not the model's own: the next execution may wait
-            raise TritonModelException(
-                f"This call would block the event loop, which serves all models: {_USE_ASYNC}."
-            ) from error
-        return response_of(failed(core, ServingError(Code.INTERNAL, str(error))), False)
+        problem = waiting.refusal(instance, error, _USE_ASYNC)
+        if problem is not error:
+            raise problem from error
+        return response_of(failed(core, ServingError(Code.INTERNAL, str(error))), False)  # the kernel has stopped
     if response is not None and response.error is None:
         return response_of(response, instance.zero_copy)
     return _outcome(instance, core, response)

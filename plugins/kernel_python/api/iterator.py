@@ -12,7 +12,6 @@ from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.api.responses import InferenceResponse, response_of
 from kernel_python.calling import Instance
-from kernel_python.faults import TritonModelException
 
 __all__ = ["ResponseIterator"]
 
@@ -78,11 +77,7 @@ class ResponseIterator:
         while (item := self._take()) is None:
             if self._ended and self._next >= len(self._items):
                 raise StopIteration(_DONE)
-            try:
-                waiting.wait_for(self._instance, self._when_more, "iterate with `async for` instead of `for`")
-            except TritonModelException:
-                self._instance.waits()
-                raise
+            waiting.wait_for(self._instance, self._when_more, "iterate with `async for` instead of `for`")
         return item
 
     def __aiter__(self) -> ResponseIterator:
