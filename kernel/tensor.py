@@ -110,8 +110,8 @@ def pack_bytes(array: Array) -> bytes:
     return b"".join(parts)
 
 
-def unpack_bytes(buffer: bytes | bytearray | memoryview) -> list[bytes]:
-    """Return the elements of a BYTES tensor's wire form.
+def unpack_bytes(buffer: bytes | bytearray | memoryview, most: int | None = None) -> list[bytes]:
+    """Return the elements of a BYTES tensor's wire form. `most`: how many are wanted; of more only one more is returned.
 
     Raises ValueError with the missing counts when the buffer ends inside a length word (`args == ("length", available)`)
     or inside an element (`args == ("data", wanted, available)`).
@@ -129,4 +129,6 @@ def unpack_bytes(buffer: bytes | bytearray | memoryview) -> list[bytes]:
             raise ValueError("data", size, end - at)
         items.append(data[at : at + size])
         at += size
+        if most is not None and len(items) > most:
+            break
     return items

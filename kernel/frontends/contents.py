@@ -17,16 +17,32 @@ from kernel.tensor import DATATYPES, unpack_bytes
 if TYPE_CHECKING:
     from kernel.models.model import Model
 
-__all__ = ["size_mismatch", "stand_in", "strings_of", "unpacked"]
+__all__ = ["MAX_RANK", "check_rank", "size_mismatch", "stand_in", "strings_of", "unpacked"]
+
+#: The most dimensions that a tensor can have: numpy's.
+MAX_RANK = 64
 
 
-def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int) -> list[bytes]:
+def check_rank(name: str, model: str, id: str, rank: int) -> None:
+    """Refuse an input of more dimensions than there can be, before anybody multiplies them: the product of many is a long number.
+
+    Raises ServingError(INVALID_ARG).
+    """
+    if rank > MAX_RANK:
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"{_prefix(id)}input '{name}' for model '{model}' has {rank} dimensions, no tensor has more than {MAX_RANK}",
+        )
+
+
+def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int, most: int | None = None) -> list[bytes]:
     """Return the elements of the BYTES input `name` of `model`, which lies in `tail[offset:offset + size]`, all in bytes.
 
-    `id`: the request's. Raises ServingError(INVALID_ARG) where it ends in the middle of an element.
+    `id`: the request's. `most`: how many are wanted; of more only one more is returned. Raises ServingError(INVALID_ARG) where it
+    ends in the middle of an element.
     """
     try:
-        return unpack_bytes(memoryview(tail)[offset : offset + size])
+        return unpack_bytes(memoryview(tail)[offset : offset + size], most)
     except ValueError as error:
         if error.args[0] == "length":
             raise ServingError(

@@ -38,6 +38,8 @@ def test_bytes_go_round(items: list[bytes]) -> None:
     array = np.empty(len(items), dtype=object)
     array[:] = items
     assert unpack_bytes(pack_bytes(array)) == items
+    for most in range(len(items) + 2):
+        assert unpack_bytes(pack_bytes(array), most) == items[: most + 1]
 
 
 def test_cut_off_bytes_say_where() -> None:

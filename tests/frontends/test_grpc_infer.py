@@ -214,6 +214,24 @@ def test_scalars() -> None:
     assert (list(response.outputs[0].shape), response.raw_output_contents[0]) == ([], floats(7))
 
 
+@pytest.mark.parametrize("rank", [65, 20_000, 200_000])
+@pytest.mark.parametrize("size", [2**62, 1, 0, -1])
+def test_more_dimensions_than_a_tensor_can_have(service: Service, rank: int, size: int) -> None:
+    """Refused before anybody multiplies them: of 200 000 that took 42 s."""
+    failure = service.start(request("any", ("X", "FP32", [size] * rank), raw=[b""])).failure
+    text = f"input 'X' for model 'any' has {rank} dimensions, no tensor has more than 64"
+    assert failure == (Code.INVALID_ARG, UNKNOWN_ID + text)
+    assert service.start(request("any", ("X", "FP32", [1] * 64), raw=[floats(1)])).failure[0] == Code.INVALID_ARG
+
+
+def test_strings_beyond_those_that_the_shape_wants_are_not_taken_apart(service: Service) -> None:
+    """They might be millions."""
+    many = strings(b"a", b"b", b"c") + b"\xff"  # what follows would be wrong
+    failure = service.start(request("types", ("IN_BYTES", "BYTES", [2]), raw=[many])).failure
+    words = "unexpected number of string elements 3 for inference input 'IN_BYTES' for model 'types', expecting 2"
+    assert failure == (Code.INVALID_ARG, UNKNOWN_ID + words)
+
+
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
 def test_no_elements_in_a_shape_that_no_array_can_have(datatype: str) -> None:
     service = Service()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernel import DATATYPES, ServingError, Span, Tensor, size_mismatch, strings_of, unpacked
+from kernel import DATATYPES, ServingError, Span, Tensor, check_rank, size_mismatch, strings_of, unpacked
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid, kind_of
 
@@ -105,6 +105,7 @@ class Reader:
 
     def _input(self, item: Any) -> Tensor:
         name = item.name
+        check_rank(name, self.model.name, self.record.id, len(item.shape))
         shape = tuple(item.shape)
         datatype = item.datatype if item.datatype in DATATYPES else UNKNOWN
         region = region_of(item.parameters, name)
@@ -157,7 +158,7 @@ class Reader:
                 return array_of(shape, dtype, data)
             items = data
             if not isinstance(data, list):
-                items = unpacked(name, self.model.name, self.record.id, data, 0, len(data))
+                items = unpacked(name, self.model.name, self.record.id, data, 0, len(data), prod(shape))
             return strings_of(items, name, self.model, shape, self.record.id)
         except ValueError as error:  # the size is right, 0 bytes, but numpy has no array of that shape
             sizes = ",".join(map(str, shape))

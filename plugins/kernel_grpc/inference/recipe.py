@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -96,7 +97,7 @@ class Recipe:
             else:
                 return None
             if dtype is None:
-                items = unpacked(name, self.model.name, id, raw, 0, len(raw))
+                items = unpacked(name, self.model.name, id, raw, 0, len(raw), prod(shape))
                 array = strings_of(items, name, self.model, shape, id)
             elif len(raw) != size:
                 return None
