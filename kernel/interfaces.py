@@ -109,6 +109,9 @@ class RemoteOwner(Protocol):
     def give_back(self, batches: Sequence[Batch]) -> None:
         """What was handed over and has not begun waits again. Called while down."""
 
+    def lost(self, why: ServingError) -> None:
+        """What executions have left in the executor is lost: sequences that went on there are over. After `give_back`."""
+
     def hopeless(self, problem: ServingError) -> None:
         """The executor goes on trying, but nobody should wait for it."""
 

@@ -77,6 +77,9 @@ class Owner(Protocol):
     def changed(self, instance: ModelInstance) -> None:
         """It has gone down, or is up again: `healthy`."""
 
+    def lose(self, instance: ModelInstance, why: ServingError) -> None:
+        """What executions have left in the instance is lost."""
+
     def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
         """These were started and have not begun: they wait again."""
 

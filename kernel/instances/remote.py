@@ -74,6 +74,11 @@ class RemoteInstance(ModelInstance):
         self.owner.put_back(self, batches)
         self.owner.look_again()
 
+    def lost(self, why: ServingError) -> None:
+        """What executions have left in the executor is lost. Called while down, after `give_back`."""
+        if self.owner is not None:
+            self.owner.lose(self, why)
+
     def up(self) -> None:
         """The executor takes executions again."""
         self.healthy, self.limit, self.problem = True, self.capacity, None

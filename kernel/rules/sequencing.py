@@ -390,6 +390,28 @@ class Sequencer:
         behind.reverse()
         return behind
 
+    def lose(self, instance: object, now: float) -> list[InferenceRequest]:
+        """What the instance knew of its sequences is lost: they are over. Return what waited of them, taken out.
+
+        A sequence of which nothing was executed has lost nothing; nor has one that begins anew, from there on.
+        """
+        lost: list[InferenceRequest] = []
+        for sequence in list(self._homes[instance].occupants):
+            if sequence is None:
+                continue
+            while sequence.waiting and not sequence.waiting[0].flags & START:
+                request = sequence.waiting[0]
+                self._drop(sequence, request)
+                del self._owner[request]
+                lost.append(request)
+            if not sequence.waiting:
+                self._forget(sequence)
+                if sequence.running is None:
+                    self._end(sequence, now)
+            elif sequence.running is None:
+                self._ready(sequence)
+        return lost
+
     def _drop(self, sequence: Sequence, request: InferenceRequest) -> None:
         """Take a waiting request out."""
         if sequence.waiting[-1] is request:

@@ -78,6 +78,10 @@ class Queue(RequestQueue):
     def retire(self, instance: ModelInstance) -> None:
         """An instance is on its way out."""
 
+    def lose(self, instance: ModelInstance) -> Sequence[InferenceRequest]:
+        """What an instance had kept is lost; return what can't be executed without it, taken out."""
+        return ()
+
     def leave(self, instance: ModelInstance) -> bool:
         """Let an instance go that executes nothing; False where there is more to come for it."""
         return True

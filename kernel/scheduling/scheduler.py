@@ -248,7 +248,7 @@ class Scheduler:
         try:
             now = self.clock()
             if not queue.no_policy and (expiry := queue.next_expiry()) is not None and expiry <= now:
-                self._expire(now)
+                self._give_up(queue.expire(now), ServingError(Code.UNAVAILABLE, queue.expired, Reason.REJECTED))
             again = self._hand_out(now) if queue.size else None
             if again is not None:
                 self._timer.arm(again)
@@ -393,6 +393,10 @@ class Scheduler:
         """Return what waits, in an order in which each can be given up for a reason of its own: sequences from behind."""
         return list(self.queue)[::-1] if self.queue.bound else list(self.queue)
 
+    def lose(self, instance: ModelInstance, why: ServingError) -> None:
+        """What executions have left in an instance is lost: the sequences that it had are over, for the reason `why`."""
+        self._give_up(self.queue.lose(instance), why)
+
     # -- other instances -----------------------------------------------------------------------------------------------
 
     def rearrange(self, come: Sequence[ModelInstance], go: Collection[ModelInstance]) -> list[asyncio.Future[None]]:
@@ -426,11 +430,11 @@ class Scheduler:
         self.life.deadlines.add(request)
         self._timer.arm(request.deadline)
 
-    def _expire(self, now: float) -> None:
-        """Refuse what has waited too long in the queue."""
-        for request in self.queue.expire(now):
-            request.error = ServingError(Code.UNAVAILABLE, self.queue.expired, Reason.REJECTED)
-            self.life.release(request, InferenceResponse([], error=request.error))
+    def _give_up(self, requests: Sequence[InferenceRequest], error: ServingError) -> None:
+        """Refuse what the queue has given up."""
+        for request in requests:
+            request.error = error
+            self.life.release(request, InferenceResponse([], error=error))
         self._after_release()
 
     def _pass_deadlines(self, now: float) -> None:

@@ -234,6 +234,10 @@ class SequenceQueue:
         """Give no more sequences to an instance; those that it has stay until they end."""
         self._sequencer.retire(instance)
 
+    def lose(self, instance: ModelInstance) -> list[InferenceRequest]:
+        """What an instance had of its sequences is lost, unless it is kept here; return what can't be executed without it."""
+        return [] if self._states is not None else self._sequencer.lose(instance, self._clock())
+
     def leave(self, instance: ModelInstance) -> bool:
         """Forget an instance; False while it has sequences."""
         if self._sequencer.occupied(instance):

@@ -125,8 +125,8 @@ class PythonBackend:
         choice = choice or self.choose_placement(config, model_folder, version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, model_folder, self._launcher)
-            patience = self._settings.stub_timeout
-            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience)
+            patience, hang = self._settings.stub_timeout, self._settings.stub_hang
+            made = complete_in_process(self._kernel, config, version_folder, model_folder, file, launcher, patience, hang)
             return config if made is None else completed(config, made)
         refuse()
         context = contextvars.Context()
@@ -154,7 +154,7 @@ class PythonBackend:
         choice = context.placement or self.choose_placement(config, context.model_folder, context.version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
-            return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout)
+            return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout, self._settings.stub_hang)
         refuse()
         instance, module = self._kept.take_modules(context.version_folder, config) or (
             _instance(context.kernel, config, context.model_folder, context.version_folder), None,

@@ -18,7 +18,7 @@ log = logging.getLogger("kernel_python")
 
 MEBIBYTE = 1 << 20
 DEFAULT_PLACEMENTS = ("auto", "server", "process")
-WITH_EFFECT = ("stub-timeout-seconds", "default-placement", "shared-modules")
+WITH_EFFECT = ("stub-timeout-seconds", "stub-hang-seconds", "default-placement", "shared-modules")
 WITHOUT_EFFECT = ("shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size")
 
 
@@ -26,11 +26,13 @@ WITHOUT_EFFECT = ("shm-default-byte-size", "shm-growth-byte-size", "shm-region-p
 class Settings:
     """`stub_timeout`: seconds in which a process for a model has to have begun, before any code of the model's runs.
 
+    `stub_hang`: seconds without a sign of life after which such a process is ended, and started anew; 0: never.
     `default_placement`: of models whose config names none: "auto" (by evidence), "server" (loop or thread) or "process".
     `shared_modules`: what is safe to share besides the modules that are known to be.
     """
 
     stub_timeout: float = 30.0
+    stub_hang: float = 30.0
     default_placement: str = "auto"
     shared_modules: frozenset[str] = frozenset()
 
@@ -60,6 +62,7 @@ def read_settings(given: Mapping[str, str]) -> Settings:
             )
     return Settings(
         float(numbers.get("stub-timeout-seconds", Settings.stub_timeout)),
+        _seconds("stub-hang-seconds", given.get("stub-hang-seconds", str(Settings.stub_hang))),
         placement,
         _module_names(given.get("shared-modules", "")),
     )
@@ -75,6 +78,18 @@ def _module_names(text: str) -> frozenset[str]:
                 f"backend-config python,shared-modules names '{name}', where names of modules, separated by commas, are wanted",
             )
     return names
+
+
+def _seconds(key: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ServingError(
+            Code.INVALID_ARG, f"backend-config python,{key} is '{value}', where seconds, or 0 for none, are wanted"
+        )
+    return seconds
 
 
 def _number(key: str, value: str) -> int:

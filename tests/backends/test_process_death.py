@@ -541,3 +541,102 @@ def test_all_of_a_batch_are_told(repo: Any) -> None:
         assert str(errors[0]) == str(errors[1])
 
     repo.run(main)
+
+
+# -- a child that is there and does nothing ------------------------------------------------------------------------------
+
+HANG = {"backend_config": {"python": {"stub-hang-seconds": "0.4"}}}
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_a_child_that_was_stopped_is_noticed_and_replaced(
+    repo: Any, helpers: Any, define: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its requests are answered, the model is not ready until another is there; others notice nothing."""
+    repo.add("a", mortal("os.kill(os.getpid(), signal.SIGSTOP)", define), parameters=PROCESS)
+    repo.add("other", helpers.ECHO, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> None:
+        pid = pid_of(kernel)
+        assert (await helpers.ask(kernel, "a", [-1])).startswith(
+            f"{GONE}{pid} was stopped: it has given no sign of life for 0.4 s (--backend-config=python,stub-hang-seconds), "
+            "and is ended"
+        )
+        assert not kernel.is_model_ready("a")
+        assert await helpers.ask(kernel, "other", [2]) == [2.0]
+        assert await helpers.ask(kernel, "a", [3]) == [3.0]
+        assert pid_of(kernel) != pid
+        os.kill(pid_of(kernel), signal.SIGSTOP)  # nor does one stay that has nothing to do
+        await until(lambda: not kernel.is_model_ready("a"))
+        await until(lambda: kernel.is_model_ready("a"))
+
+    repo.run(main, **HANG)
+    assert "was stopped: it has given no sign of life" in caplog.text
+
+
+def test_a_child_that_stops_while_it_loads(repo: Any, tmp_path: Path) -> None:
+    code = mortal("pass", rest="    def initialize(self, args):\n        os.kill(os.getpid(), signal.SIGSTOP)\n")
+    repo.add("a", code, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> str:
+        return str(kernel.index()[0].reason)
+
+    assert "was stopped: it has given no sign of life for 0.4 s" in repo.run(main, exit_on_error=False, **HANG)
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_a_long_execution_is_no_hang(repo: Any, helpers: Any, define: str) -> None:
+    """It sleeps, and works."""
+    code = mortal("time.sleep(1)\nsum(range(10**7))", define)
+    repo.add("a", code, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> None:
+        pid = pid_of(kernel)
+        assert await helpers.ask(kernel, "a", [-1]) == [-1.0]
+        assert pid_of(kernel) == pid
+
+    repo.run(main, **HANG)
+
+
+# -- sequences -----------------------------------------------------------------------------------------------------------
+
+COUNTS = """
+import os
+class TritonPythonModel:
+    def initialize(self, args):
+        self.seen = {}
+    def execute(self, requests):
+        out = []
+        for r in requests:
+            x, key = float(pb_utils.get_input_tensor_by_name(r, "X").as_numpy().ravel()[0]), r.correlation_id()
+            if x == -1:
+                os._exit(3)
+            self.seen[key] = (0 if r.flags() & 1 else self.seen.get(key, 0)) + x
+            out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), self.seen[key], np.float32))]))
+        return out
+"""
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+def test_the_sequences_of_a_child_end_with_it(repo: Any, helpers: Any, strategy: str) -> None:
+    """What they had is gone: what waits of them has the reason, what comes without START is unknown, new ones begin."""
+    io = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    extra = f"sequence_batching {{ {strategy} }}"
+    repo.add("a", COUNTS, io=io, max_batch_size=4, extra=extra, parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> None:
+        async def send(id: int, value: float, flags: int = 0) -> Any:
+            return await helpers.ask(kernel, "a", [[value]], correlation_id=id, flags=flags)
+
+        assert await send(1, 5, 1) == [[5.0]]
+        assert await send(2, 7, 1) == [[7.0]]
+        answers = await asyncio.gather(send(1, -1), send(1, 1), send(1, 2), send(3, 1, 1))
+        assert answers[0].startswith(GONE)
+        assert all("exited with code 3" in answer and answer.startswith("INTERNAL") for answer in answers[1:3])
+        assert answers[3] == [[1.0]] or "exited with code 3" in answers[3]  # it was executed together with the first
+        for id in (1, 2):
+            assert "must specify the START flag on the first request of the sequence" in await send(id, 1)
+            assert await send(id, 3, 1) == [[3.0]]
+            assert await send(id, 1) == [[4.0]]
+
+    repo.run(main)

@@ -15,6 +15,7 @@ from typing import Any
 from kernel import Batch, Code, Kernel, ModelConfig, ServingError
 from kernel_python.process.executor import setup_of
 from kernel_python.process.life import Life
+from kernel_python.process.pulse import LOOKS
 from kernel_python.process.spawn import Launcher
 
 __all__ = ["complete_in_process"]
@@ -28,6 +29,7 @@ def complete_in_process(
     file: Path,
     launcher: Launcher,
     patience: float,
+    hang: float = 0.0,
 ) -> dict[str, Any] | None:
     """Return what the model's `auto_complete_config` makes of its config, in a process; None where it has none.
 
@@ -38,6 +40,7 @@ def complete_in_process(
         "phase": "auto_complete",
         "config": json.dumps(config.as_dict()),
         "patience": patience,
+        "beat": hang / LOOKS,
     }
     completion = _Completion()
     kernel.call_soon(completion.begin, kernel, config.name, setup, launcher)

@@ -30,6 +30,7 @@ from kernel import (
 from kernel_python.loading.lifecycle import arguments_of, async_capacity
 from kernel_python.process.handed import Hops
 from kernel_python.process.life import Life
+from kernel_python.process.pulse import LOOKS
 from kernel_python.process.spawn import Launcher
 
 __all__ = ["ProcessExecutor", "setup_of"]
@@ -49,7 +50,7 @@ class ProcessExecutor:
     placement = Placement.REMOTE
     may_wait = True
 
-    def __init__(self, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> None:
+    def __init__(self, context: InstanceContext, file: Path, launcher: Launcher, patience: float, hang: float = 0.0) -> None:
         self.capacity = 1
         self._kernel = cast(Kernel, context.kernel)  # lives ask more of it than a Host has: loads, metrics of models
         self._name = context.instance_name
@@ -60,6 +61,7 @@ class ProcessExecutor:
             "arguments": arguments_of(context),
             "strict_outputs": context.kernel.strict_outputs,
             "patience": patience,
+            "beat": hang / LOOKS,
         }
         self._launcher = launcher
         self._async_capacity = async_capacity(context.config)
@@ -83,12 +85,15 @@ class ProcessExecutor:
         return self._hops.count, self._hops.seconds
 
     @classmethod
-    def start(cls, context: InstanceContext, file: Path, launcher: Launcher, patience: float) -> ProcessExecutor:
+    def start(
+        cls, context: InstanceContext, file: Path, launcher: Launcher, patience: float, hang: float = 0.0
+    ) -> ProcessExecutor:
         """Return the executor once its model has initialized, or raise the ServingError that says why it has not.
 
-        `patience`: seconds in which a process has to have begun, before any code of the model's runs.
+        `patience`: seconds in which a process has to have begun, before any code of the model's runs. `hang`: seconds without a
+        sign of life after which it is ended; 0: never.
         """
-        executor = cls(context, file, launcher, patience)
+        executor = cls(context, file, launcher, patience, hang)
         context.kernel.call_soon(executor._begin)
         executor._first.result()
         return executor
@@ -207,6 +212,8 @@ class ProcessExecutor:
         if not_begun:
             assert self._instance is not None
             self._instance.give_back(not_begun)
+        if self._instance is not None and not coming:
+            self._instance.lost(life.why)
         if self._closing:
             if not life.finalized and not self._killed:
                 log.error("finalize of model instance '%s' did not come to its end: %s", self._name, life.why.message)

@@ -16,6 +16,7 @@ from kernel_python.process import wire
 from kernel_python.process.calls import Calls, write_log
 from kernel_python.process.handed import Handed, Hops
 from kernel_python.process.link import Link
+from kernel_python.process.pulse import LOOKS, Pulse, work_of
 from kernel_python.process.spawn import Launcher, spawn
 
 __all__ = ["Life", "Owner"]
@@ -67,7 +68,8 @@ class Life:
         level = logging.DEBUG if self._verbose else logging.INFO
         more = {"level": level, "mapped": ends.loans.size, "environment": launcher.changes()}
         self._send((wire.SETUP, wire.GREETING, {**setup, **more}))
-        self._patience = setup["patience"]
+        self._patience, self._beat = setup["patience"], setup["beat"]
+        self._pulse = Pulse()
         self._waiting = kernel.loop.call_later(self._patience, self._too_slow)
 
     @property
@@ -135,6 +137,21 @@ class Life:
         )
         self.kill()
 
+    def _feel(self) -> None:
+        """Look for a sign of life, and for the next one later; end a process that gives none."""
+        found, work = work_of(self.pid)
+        if not self._pulse.has_stopped(self._notes.beats, work):
+            self._waiting = self._kernel.loop.call_later(self._beat, self._feel)
+            return
+        self.why = ServingError(
+            Code.INTERNAL,
+            f"Stub process '{self.name}' is not healthy. Process {self.pid} {found or 'hangs'}: it has given no sign of life for "
+            f"{LOOKS * self._beat:g} s (--backend-config=python,stub-hang-seconds), and is ended",
+            Reason.BACKEND,
+        )
+        self._owner.ending(self)
+        self.kill()
+
     def kill(self) -> None:
         self._process.kill()
 
@@ -181,6 +198,8 @@ class Life:
             self._owner.ready(self, message[1])
         elif kind == wire.BEGUN:
             self._waiting.cancel()
+            if self._beat:
+                self._feel()
         elif kind == wire.AWAITS:
             self._calls.awaits(*message[1:])
         elif kind == wire.PROBED:

@@ -1,4 +1,4 @@
-"""What a child has begun, and what it has finished and not sent yet, in shared memory: the server reads it if the child dies.
+"""What a child has begun, what it has finished and not sent yet, and that it is alive, in shared memory, for the server to read.
 
 A child sends the ends of several short executions together. Until it does they are noted here; the server reads the notes
 when the child has died. Also runs in children.
@@ -16,7 +16,8 @@ __all__ = ["Notes"]
 _COUNT = struct.Struct("<I")  # of the bytes noted
 _BEGUN = struct.Struct("<Q")
 _BEGUN_AT = 8
-_DATA_AT = 16
+_BEATS_AT = 16
+_DATA_AT = 24
 
 
 class Notes:
@@ -34,6 +35,16 @@ class Notes:
     def begun(self) -> int:
         """The number of the execution that was begun last."""
         (number,) = _BEGUN.unpack_from(self._room, _BEGUN_AT)
+        return int(number)
+
+    def beat(self) -> None:
+        """Note that this process is alive."""
+        _BEGUN.pack_into(self._room, _BEATS_AT, self.beats + 1)
+
+    @property
+    def beats(self) -> int:
+        """How often the process has noted that it is alive."""
+        (number,) = _BEGUN.unpack_from(self._room, _BEATS_AT)
         return int(number)
 
     def add(self, data: bytes) -> bool:

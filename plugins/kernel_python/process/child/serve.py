@@ -6,6 +6,7 @@ execution is held to its contract is the business of kernel_python.executor, her
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import importlib.util
 import inspect
@@ -15,6 +16,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import types
 from collections import deque
 from collections.abc import Awaitable
@@ -74,6 +76,8 @@ class Child:
         setup = self._setup
         assert setup is not None
         channel.send((wire.BEGUN,))
+        if setup["beat"]:
+            _thread.start_new_thread(self._beat, (setup["beat"] / 2,))
         for key, value in setup["environment"].items():
             if value is None:
                 os.environ.pop(key, None)
@@ -111,6 +115,12 @@ class Child:
             self._executions.serve(self._begun, lambda: self._over)
         executor.finalize()
         channel.send((wire.CLOSED,))
+
+    def _beat(self, seconds: float) -> None:
+        """Say that this process is alive, in a thread that models do not see, as long as it is."""
+        while True:
+            self._notes.beat()
+            time.sleep(seconds)
 
     def _forked(self) -> None:
         """This process is a fork that model code has made (`multiprocessing`, `os.fork`): the server's ends are not for it."""
