@@ -40,6 +40,7 @@ class Lookout:
         self._waiting: list[deque[tuple[float, InferenceRequest]]] = [deque() for _ in AFTER_SECONDS]
         self._asking: dict[InferenceRequest, None] = {}  # looked at in vain, since somebody elsewhere has first to say how it is
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when it rings; uvloop's handles can't say where that is now
         self._facts: Awaiting
 
     def watch(self, request: InferenceRequest, level: int = 0) -> None:
@@ -47,17 +48,18 @@ class Lookout:
         if level < len(AFTER_SECONDS):
             due = self._loop.time() + AFTER_SECONDS[level]
             self._waiting[level].append((due, request))
-            if self._timer is None or due < self._timer.when():
+            if self._timer is None or due < self._due:
                 self._arm()
 
     def _arm(self) -> None:
         due = min((line[0][0] for line in self._waiting if line), default=None)
         timer = self._timer
         if timer is not None:
-            if due is not None and timer.when() <= due:
+            if due is not None and self._due <= due:
                 return
             timer.cancel()
         self._timer = None if due is None else self._loop.call_at(due, self._look)
+        self._due = due or 0.0
 
     def _look(self) -> None:
         self._timer = None

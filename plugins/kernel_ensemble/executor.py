@@ -9,7 +9,17 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel import Batch, InferenceRequest, InstanceContext, Kernel, Model, ModelConfig, Placement, ServingError
+from kernel import (
+    Batch,
+    InferenceRequest,
+    InferenceResponse,
+    InstanceContext,
+    Kernel,
+    Model,
+    ModelConfig,
+    Placement,
+    ServingError,
+)
 from kernel_ensemble.bound import Bound
 from kernel_ensemble.graph import Plan, compile_plan
 from kernel_ensemble.run import Run
@@ -32,7 +42,6 @@ class Ensemble:
     def __init__(self, kernel: Kernel, config: ModelConfig) -> None:
         self.name = config.name
         self.batches = config.max_batch_size > 0
-        self.send = kernel.send
         self.soon = kernel.call_soon
         self._kernel = kernel
         self._config = config
@@ -64,6 +73,14 @@ class Ensemble:
                 assert bound is not None
             self._bound[plan] = bound
         Run(self, batch, plan, bound).begin()
+
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
+        """Answer a request whose execution has not ended, or is about to.
+
+        At once: what a step has answered had its turn on the loop, and what others have told the loop since, the step's end say,
+        is not to come before what follows from it, as it would by `Kernel.send`.
+        """
+        request.model.scheduler.send(request, response, final)
 
     def submit(self, model: Model, request: InferenceRequest) -> None:
         """Give a step its request: to the copy of the model that was bound, or, once that is gone, to who has its name now."""

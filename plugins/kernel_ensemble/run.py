@@ -32,8 +32,7 @@ class Owner(Protocol):
     name: str
     batches: bool
 
-    @property
-    def send(self) -> Callable[[InferenceRequest, InferenceResponse | None, bool], object]:
+    def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
         """Answer a request whose execution has not ended, or is about to."""
 
     @property
