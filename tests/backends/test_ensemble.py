@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -841,6 +842,38 @@ def test_a_decoupled_error_ends_the_ensemble(tmp_path: Path) -> None:
         "b": model(),
     }
     serve(tmp_path, models, {"d": items}, main)
+
+
+@pytest.mark.parametrize("steps", [["d X=X -> Y=Y"], ["b X=X -> Y=M", "d X=M -> Y=Y"], ["d X=X -> Y=M", "b X=M -> Y=Y"]])
+@pytest.mark.parametrize("final", [False, True])
+def test_responses_of_a_thread_that_then_sends_an_error_are_not_lost(
+    steps: list[str], final: bool, tmp_path: Path
+) -> None:
+    """All of them wait for the loop together, so what the ensemble sends of the first waits behind the error."""
+
+    async def execute(batch: Batch) -> None:
+        send = batch.instance.executor.context.kernel.send
+        (request,) = batch.requests
+
+        def work() -> None:
+            send(request, answer(request, Y=[1]), False)
+            send(request, answer(request, Y=[2]), False)
+            send(request, InferenceResponse([], error=ServingError(Code.INTERNAL, "boom")), final)
+            if not final:
+                send(request, None, True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    async def main(client: Client, backend: TestBackend) -> None:
+        client.send("e", "r", [1])
+        await asyncio.sleep(100)
+        place = next(place for place, step in enumerate(steps) if step.startswith("d"))
+        assert values(client, "r") == [[1], [2], f"in ensemble 'e', step {place} (model 'd'): boom"]
+
+    models = {"e": ensemble("X", "Y", *steps, decoupled=True), "d": model(decoupled=True), "b": model()}
+    serve(tmp_path, models, {"d": execute, "b": adding(0)}, main)
 
 
 def test_a_stream_can_be_left(tmp_path: Path) -> None:
