@@ -40,6 +40,8 @@ class Awaiting(Facts):
 
     def _look_at(self, batch: Batch) -> Sequence[InferenceRequest] | None:
         instance = batch.instance
+        if isinstance(instance, ThreadTaskInstance) and (standing := self._view.of_thread(_thread_of(instance))) is not None:
+            return standing  # the loop of all its executions
         if isinstance(instance, (TaskInstance, ThreadTaskInstance)):
             task = self._task_of(instance, batch)
             return None if task is None else self._view.of_task(task)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 
 from kernel.circles import deadlock
 from kernel.circles.awaiting import Awaiting
@@ -39,8 +40,8 @@ class Lookout:
         self._loop = loop
         self._waiting: list[deque[tuple[float, InferenceRequest]]] = [deque() for _ in AFTER_SECONDS]
         self._asking: dict[InferenceRequest, None] = {}  # looked at in vain, since somebody elsewhere has first to say how it is
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when it rings; uvloop's handles can't say where that is now
+        self._timer: asyncio.Handle | None = None
+        self._look_at = inf
         self._facts: Awaiting
 
     def watch(self, request: InferenceRequest, level: int = 0) -> None:
@@ -48,29 +49,28 @@ class Lookout:
         if level < len(AFTER_SECONDS):
             due = self._loop.time() + AFTER_SECONDS[level]
             self._waiting[level].append((due, request))
-            if self._timer is None or due < self._due:
-                self._arm()
+            if due < self._look_at:
+                self._arm(due)
 
-    def _arm(self) -> None:
-        due = min((line[0][0] for line in self._waiting if line), default=None)
-        timer = self._timer
-        if timer is not None:
-            if due is not None and self._due <= due:
-                return
-            timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self._look)
-        self._due = due or 0.0
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = due
+        self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
-        self._timer = None
+        self._timer, self._look_at = None, inf
         now = self._loop.time()
+        self._asking = {request: None for request in self._asking if request.state is not RELEASED}
         self._facts = Awaiting(self.told)
         for level, line in enumerate(self._waiting):
             while line and line[0][0] <= now:
                 request = line.popleft()[1]
                 if request.state is not RELEASED and not self._refused(request):
                     self.watch(request, level + 1)
-        self._arm()
+        due = min((line[0][0] for line in self._waiting if line), default=inf)
+        if due < self._look_at:
+            self._arm(due)
 
     def told(self) -> None:
         """An instance elsewhere has said what an execution waits for, having been asked."""

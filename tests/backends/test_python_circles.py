@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from kernel import Kernel
 
@@ -315,3 +316,13 @@ def test_random_graphs(repo: Any, seed: int, acyclic: bool) -> None:
     refused = [one for one in answers if one != '"end"']
     assert all(STUCK in one for one in refused), set(refused)
     assert not (acyclic and refused), set(refused)
+
+
+def test_under_uvloop(repo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `kernel serve` runs on: its clock has milliseconds, and not every handle says when it is due."""
+    monkeypatch.setattr(asyncio, "run", uvloop.run)
+    world = World(repo, "")
+    for way, name, other, placement in zip(MIXES["mixed"], "abc", "bca", PLACEMENTS):
+        world.add(name, *walk(way, [other]), placement=placement, max_concurrency="2")
+    answers = world.ask(*"abc" * 4, seconds=60.0, value=3.0)
+    assert all(one == '"end"' or STUCK in one for one in answers), set(answers)
