@@ -44,7 +44,7 @@ ECHO = (
     "for r in requests]"
 )
 BLOB = (
-    "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.zeros(int(pb_utils.get_input_tensor_by_name(r, 'X')"
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', np.ones(int(pb_utils.get_input_tensor_by_name(r, 'X')"
     ".as_numpy()[0]), np.float32))]) for r in requests]"
 )
 CONFIG = """backend: "python"

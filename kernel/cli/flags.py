@@ -216,6 +216,14 @@ def add_serve_flags(parser: Parser) -> None:
         metavar="BYTES",
         help="how much answers may hold that clients have not taken; above it new requests are refused (default: 0, as above)",
     )
+    parser.add_argument(
+        "--max-request-values",
+        type=size,
+        default=0,
+        metavar="N",
+        help="how many JSON values, and strings of a BYTES tensor, one request may have; flat arrays of numbers and binary data "
+        "are not counted (default: 0, 1048576)",
+    )
     add_backend_flags(parser)
     parser.add_argument(
         "--rate-limit",

@@ -296,6 +296,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         allow_client_shm=options.allow_client_shm,
         memory_limit_receive=options.memory_limit_receive,
         memory_limit_send=options.memory_limit_send,
+        max_request_values=options.max_request_values,
         log_settings=log_settings,
         trace=trace_options(options),
         rate_limit=options.rate_limit,

@@ -17,6 +17,9 @@ __all__ = ["Account", "MemoryBudget", "machine_memory"]
 #: The part of the machine's memory that each direction may hold, where nobody says how much.
 SHARE = 4
 
+#: How many values of one request become objects, where nobody says how many.
+VALUES = 1024 * 1024
+
 #: Where a machine's size isn't known.
 UNKNOWN = 4 * 1024**3
 
@@ -72,18 +75,20 @@ class MemoryBudget:
     """What all front ends of a kernel share (`Kernel.memory`). `receive`: bytes that arrive, are unpacked, or belong to a request
     that is not answered yet; `send`: bytes of answers that their clients have not taken yet.
 
-    A limit of 0: a quarter of what this process may use of the machine's memory.
+    A limit of 0: a quarter of what this process may use of the machine's memory. `values`: how many objects may be made of one
+    request: values of JSON, strings of tensors. Objects take far more memory than the bytes that they are made of, and time.
     """
 
     #: What a connection may hold of one message without being counted, in bytes.
     SMALL = 64 * 1024
 
-    __slots__ = ("receive", "send")
+    __slots__ = ("receive", "send", "values")
 
-    def __init__(self, receive: int = 0, send: int = 0) -> None:
+    def __init__(self, receive: int = 0, send: int = 0, values: int = 0) -> None:
         share = machine_memory() // SHARE if not (receive and send) else 0
         self.receive = Account(receive or share, "--memory-limit-receive")
         self.send = Account(send or share, "--memory-limit-send")
+        self.values = values or VALUES
 
 
 def machine_memory(cgroups: tuple[Path, ...] = CGROUPS) -> int:

@@ -17,7 +17,7 @@ from kernel.tensor import DATATYPES, unpack_bytes
 if TYPE_CHECKING:
     from kernel.models.model import Model
 
-__all__ = ["MAX_RANK", "check_rank", "size_mismatch", "stand_in", "strings_of", "unpacked"]
+__all__ = ["MAX_RANK", "check_rank", "check_strings", "size_mismatch", "stand_in", "strings_of", "unpacked"]
 
 #: The most dimensions that a tensor can have: numpy's.
 MAX_RANK = 64
@@ -33,6 +33,16 @@ def check_rank(name: str, model: str, id: str, rank: int) -> None:
             Code.INVALID_ARG,
             f"{_prefix(id)}input '{name}' for model '{model}' has {rank} dimensions, no tensor has more than {MAX_RANK}",
         )
+
+
+def check_strings(name: str, shape: tuple[int, ...], limit: int) -> int:
+    """Return how many strings an input of that shape has. Raises ServingError(INVALID_ARG) where that is above `limit`."""
+    count = prod(shape)
+    if count > limit:
+        raise ServingError(
+            Code.INVALID_ARG, f"input '{name}' has {count} strings, more than the {limit} that --max-request-values allows"
+        )
+    return count
 
 
 def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int, most: int | None = None) -> list[bytes]:

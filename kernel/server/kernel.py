@@ -80,11 +80,11 @@ class Kernel:
     `load_threads`: models that load at a time. `load_retries`: how often a model that fails to load is tried again.
     `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
     whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
-    answers front ends may hold (0: each a quarter of the machine's memory). `log_settings`: what clients see and change of the
-    log, where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by
-    default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
-    `rate_limiter` are free,
-    "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
+    answers front ends may hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and
+    strings one request may have (0: 2**20). `log_settings`: what clients see and change of the log, where it is not an app's
+    own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this machine
+    has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free, "off"
+    ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
     `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a
     plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of their backend, "" for
     all, as `{"python": {"stub-timeout-seconds": "60"}}`.
@@ -95,9 +95,9 @@ class Kernel:
     Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes
     wall-clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes
     whenever another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
-    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget),
-    `trace_settings`, `log_settings`, `custom_metrics` (those that models make), and `cache` (None, or what has
-    `figures()`, CacheFigures).
+    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget), `aside` (an
+    executor of one thread, for what front ends can't do on the loop as it is too large), `trace_settings`, `log_settings`,
+    `custom_metrics` (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
 
     The core's own: `forked`, `changed`.
     """
@@ -121,6 +121,7 @@ class Kernel:
         allow_client_shm: bool = True,
         memory_limit_receive: int = 0,
         memory_limit_send: int = 0,
+        max_request_values: int = 0,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
         gpus: Sequence[int] | None = None,
@@ -136,6 +137,7 @@ class Kernel:
             drain_seconds=drain_seconds, allow_client_shm=allow_client_shm, gpus=None if gpus is None else tuple(gpus),
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
             memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send,
+            max_request_values=max_request_values,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         resources = self.options.resource_limits()
@@ -158,7 +160,8 @@ class Kernel:
         self.exiting = False  # requests are refused; there is no way back
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
-        self.memory = MemoryBudget(memory_limit_receive, memory_limit_send)  # what front ends hold for their clients
+        self.memory = MemoryBudget(memory_limit_receive, memory_limit_send, max_request_values)  # what front ends may hold
+        self.aside = ThreadPoolExecutor(1, thread_name_prefix="kernel-aside")  # for what of a request is too large for the loop
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.log_settings = log_settings or LogSettings()
@@ -225,12 +228,14 @@ class Kernel:
         self.exiting = True
         if not hasattr(self, "mailbox"):  # never started
             self.load_pool.shutdown(wait=False)
+            self.aside.shutdown(wait=False)
             return
         await self._registry.stop(self.options.drain_seconds if timeout is None else timeout)
         self.live = False
         self.mailbox.close()
         await self.tracer.close()
         self.load_pool.shutdown(wait=False, cancel_futures=True)
+        self.aside.shutdown(wait=False, cancel_futures=True)
 
     def forked(self) -> None:
         """In a child that model code has forked: whatever it asks of the kernel is refused at once, for nobody would answer."""

@@ -124,6 +124,7 @@ class FakeKernel:
     def __init__(self, *, allow_client_shm: bool = True) -> None:
         self.loop = FakeLoop()
         self.memory = MemoryBudget(2**30, 2**30)
+        self.aside = None
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.trace_settings = TraceSettings(self.is_model_ready)
@@ -323,6 +324,8 @@ class Client:
     def ask(self, data: bytes) -> Response:
         """Send one request and return its response; there must be exactly one."""
         self.send(data)
+        while self.kernel.loop.jobs:  # what is done on another thread
+            self.kernel.loop.run_jobs()
         responses = parse(self.take())
         assert len(responses) == 1, responses
         return responses[0]

@@ -120,6 +120,7 @@ def huge(client: Client) -> None:
     array = np.zeros(100_000, np.float32)
     body = {"inputs": [tensor("IN_FP32", "FP32", [100_000], array.tolist())], "parameters": {"binary_data_output": True}}
     client.send(infer("types", body, "Accept-Encoding: gzip"))
+    client.kernel.loop.run_jobs()  # reads it
 
 
 def test_huge_answers_are_compressed_elsewhere_and_keep_their_place(client: Client) -> None:

@@ -47,6 +47,7 @@ class AsgiConnection:
         "_aborted",
         "_complete",
         "_gone",
+        "_lent",
         "_listener",
         "_loop",
         "_ready",
@@ -68,6 +69,7 @@ class AsgiConnection:
         self.is_held_up = False  # the client has not taken what it was sent
         self._loop = server.kernel.loop
         self._ready: deque[replies.Payload] = deque()  # what is to be sent next
+        self._lent = 0  # bytes of the budget that the request holds
         self._complete = False  # there will be nothing more
         self._gone = False  # nobody waits for the answer any more
         self._aborted = ""  # why the answer is cut off
@@ -99,6 +101,10 @@ class AsgiConnection:
 
     def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
         """The next request may be like this one, but it will not come as bytes."""
+
+    def lend(self, exchange: Exchange, size: int) -> None:
+        """`size` bytes of the budget's `receive`, which were taken, belong to the request until it is answered."""
+        self._lent += size
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""
@@ -153,6 +159,8 @@ class AsgiConnection:
         """Nobody waits for the answer any more."""
         self._gone = True
         self._ready.clear()
+        lent, self._lent = self._lent, 0
+        self.server.kernel.memory.receive.give_back(lent)
         for exchange in self.exchanges:
             exchange.connection = None
             request, exchange.request = exchange.request, None

@@ -26,6 +26,7 @@ class Answers(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing",
         "_continue",
+        "_lent",
         "_lingering",
         "_since",
         "_transport",
@@ -47,6 +48,7 @@ class Answers(asyncio.BufferedProtocol):
         self._since = 0.0  # since when the message that arrives is incomplete, or a refused client lingers
         self._write_since = 0.0  # since when the client has not taken what we sent
         self._write_size = 0
+        self._lent: dict[Exchange, int] = {}  # bytes of the budget that requests hold which are not answered yet
 
     def flush(self) -> None:
         """Write the answers whose turn it is."""
@@ -57,6 +59,8 @@ class Answers(asyncio.BufferedProtocol):
                 exchanges[0].advance()
                 break
             exchange = exchanges.popleft()
+            if self._lent:
+                self._give_back(exchange)
             head = exchange.head
             last = self._closing and not exchanges
             if (last or not head.as_is) and not exchange.begun:
@@ -100,6 +104,18 @@ class Answers(asyncio.BufferedProtocol):
             else:
                 self._write_size = size
                 self._write_since = now
+
+    def lend(self, exchange: Exchange, size: int) -> None:
+        """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
+        if exchange.connection is None or exchange not in self.exchanges:
+            self.server.kernel.memory.receive.give_back(size)
+        else:
+            self._lent[exchange] = self._lent.get(exchange, 0) + size
+
+    def _give_back(self, exchange: Exchange) -> None:
+        size = self._lent.pop(exchange, 0)
+        if size:
+            self.server.kernel.memory.receive.give_back(size)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""

@@ -49,7 +49,7 @@ def decompressed(data: bytes, limit: int) -> bytes:
         raise ServingError(Code.INVALID_ARG, "nothing to be decompressed")
     unpacker = zlib.decompressobj(READ)
     try:
-        result = unpacker.decompress(data, limit + 1)
+        result = unpacker.decompress(data, limit + 1)  # without the interpreter: other threads go on
     except zlib.error as error:
         raise _unreadable(str(error)) from None
     if len(result) > limit:

@@ -76,6 +76,9 @@ class ClientConnection(Protocol):
     def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable, /) -> None:
         """The next request may be like this one; where its bytes say so, have `recipe` repeat it."""
 
+    def lend(self, exchange: Exchange, size: int, /) -> None:
+        """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
+
     def cancel(self, request: InferenceRequest, /) -> None:
         """Nobody waits for the request's answer any more."""
 

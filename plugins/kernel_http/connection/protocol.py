@@ -94,6 +94,7 @@ class Connection(Answers):
         exchanges = list(self.exchanges)
         self.exchanges.clear()
         for exchange in exchanges:
+            self._give_back(exchange)
             exchange.connection = None
             request, exchange.request = exchange.request, None
             if request is not None:

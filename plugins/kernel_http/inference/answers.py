@@ -65,9 +65,14 @@ class WorkedExchange(InferExchange):
 
     def __init__(self, connection: ClientConnection, head: Head, reader: Reader, replies: Replies) -> None:
         super().__init__(connection, head, reader.binary, replies)
+        self.model = reader.model
+        self.note(reader)
+
+    def note(self, reader: Reader) -> None:
+        """Take what has been read, by now, of how outputs are wanted."""
+        self.binary = reader.binary
         self.classes = reader.classes
         self.spans = reader.spans
-        self.model = reader.model
 
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
         if self.connection is None or not final or response is None or response.error is not None:

@@ -22,6 +22,7 @@ from kernel_http.json.errors import (
     malformed,
     read_again,
 )
+from kernel_http.json.large import LARGE, decode_large
 from kernel_http.json.members import MAX_UINT64, flag_of, unsigned_of
 
 __all__ = [
@@ -57,18 +58,35 @@ class Parameters:
         self.custom: dict[str, Any] = {}
 
 
-def decode(data: bytes) -> dict[str, Any]:
-    """Decode a JSON body; what is no object has no members. Of equal names the first counts, as in the reference."""
+def decode(data: bytes, limit: int) -> dict[str, Any]:
+    """Decode a JSON body; what is no object has no members. Of equal names the first counts, as in the reference.
+
+    `limit`: of the values in a large one, in which long flat arrays are FlatNumbers.
+    """
+    if len(data) > LARGE:
+        value = decode_large(data, limit, _may_be_doubled, first_wins)
+        return value if isinstance(value, dict) else {}
     try:
         value = _decode(data)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors, and so is bad UTF-8
         value = read_again(data)
     if not isinstance(value, dict):
         return {}
+    if _may_be_doubled(value, data):
+        # The decoder kept the last one; the slow way keeps the first, as the reference does.
+        value = json.loads(data, object_pairs_hook=first_wins)
+    record: dict[str, Any] = value
+    return record
+
+
+def _may_be_doubled(value: Any, data: bytes) -> bool:
+    """Whether a member may be given twice in `data`, of which the decoder has made `value`."""
+    if not isinstance(value, dict):
+        return False
     inputs, outputs = value.get("inputs"), value.get("outputs")
     count = len(inputs) if type(inputs) is list else 1
     names = count + (len(outputs) if type(outputs) is list else 1)
-    if (
+    return (
         data.count(b'"inputs"') > 1
         or data.count(b'"outputs"') > 1
         or data.count(b'"id"') > 1
@@ -76,17 +94,7 @@ def decode(data: bytes) -> dict[str, Any]:
         or data.count(b'"shape"') > count
         or data.count(b'"datatype"') > count
         or data.count(b'"name"') > names
-    ):
-        # Perhaps a member is given twice. The decoder kept the last one; the slow way keeps the first, as the reference does.
-        return _first_of_each(data)
-    record: dict[str, Any] = value
-    return record
-
-
-def _first_of_each(data: bytes) -> dict[str, Any]:
-    value = json.loads(data, object_pairs_hook=first_wins)
-    assert isinstance(value, dict)
-    return value
+    )
 
 
 def source_of(record: Any, index: int) -> tuple[str, Any]:
@@ -121,15 +129,15 @@ def read_shape(record: dict[str, Any], name: str) -> tuple[int, ...]:
     shape = record["shape"]
     if type(shape) is not list:
         raise malformed("shape", NON_ARRAY, where)
+    if len(shape) > MAX_RANK:
+        raise ServingError(
+            Code.INVALID_ARG, f"Unable to parse 'shape': {where} has {len(shape)} dimensions, at most {MAX_RANK} can be served"
+        )
     for dim in shape:
         if type(dim) is not int or not 0 <= dim <= MAX_INT64:
             raise malformed("shape", NON_UINT, where)
     if 0 in shape and math.prod(dim for dim in shape if dim) > MAX_ELEMENTS:  # a shape without 0 is held against the bytes
         raise ServingError(Code.INVALID_ARG, f"Unable to parse 'shape': {where} has dimensions that are too large")
-    if len(shape) > MAX_RANK:
-        raise ServingError(
-            Code.INVALID_ARG, f"Unable to parse 'shape': {where} has {len(shape)} dimensions, at most {MAX_RANK} can be served"
-        )
     return tuple(shape)
 
 

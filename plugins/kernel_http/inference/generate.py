@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +24,7 @@ from kernel_http.inference.reader import Reader
 from kernel_http.inference.tracing import arrived
 from kernel_http.json.arrays import json_of
 from kernel_http.json.errors import NON_OBJECT, first_wins, read_again
+from kernel_http.json.large import LARGE, decode_large
 from kernel_http.json.members import text_of
 
 if TYPE_CHECKING:
@@ -59,37 +60,56 @@ class Generate:
         if self.stream and head.http10:
             connection.close_after()  # the end of the connection is the end of the stream
         try:
-            request = self._read(head, json + bytes(tail) if len(tail) else json, exchange.respond)
+            reader, body = self._reader(head, json + bytes(tail) if len(tail) else json)
+        except ServingError as error:
+            exchange.answer(replies.error_of(error, json=True))
+            return
+        if len(body) > LARGE:
+            reading = self.kernel.loop.run_in_executor(self.kernel.aside, reader.read, body, b"")
+            reading.add_done_callback(lambda done: self._begin(exchange, reader, done.result))
+        else:
+            self._begin(exchange, reader, lambda: reader.read(body, b""))
+
+    def _begin(self, exchange: OneExchange | EventExchange, reader: FlatReader, read: Callable[[], None]) -> None:
+        """Have the request read, and hand it to the model."""
+        connection = exchange.connection
+        if connection is None:
+            return  # the client has gone meanwhile
+        try:
+            read()
+            request = self._request(reader, exchange.respond)
         except ServingError as error:
             exchange.answer(replies.error_of(error, json=True))
             return
         except Exception as error:  # a mistake of ours must not cost the connection's other requests their answers
-            log.exception("a request to model '%s' can't be read", head.model)
+            log.exception("a request to model '%s' can't be read", reader.head.model)
             exchange.answer(replies.error(500, f"the request can't be read: {type(error).__name__}: {error}", json=True))
             return
         exchange.request = request
         if request.model.tracing is not None:
-            arrived(connection, head, request)
+            arrived(connection, reader.head, request)
         request.model.enqueue(request)
 
-    def _read(self, head: Head, body: bytes, respond: Respond) -> InferenceRequest:
-        """Return the request, checked by its model. Raises ServingError."""
+    def _reader(self, head: Head, body: bytes) -> tuple[FlatReader, bytes]:
+        """Return what reads the body, and the body. Raises ServingError."""
         model = self.kernel.model(head.model, head.version)
         if head.encoding not in ("", "identity"):
             raise ServingError(Code.INVALID_ARG, "Unsupported content-encoding, only 'identity' is supported.")
         if len(body) > self.max_input_size:
             raise ServingError(Code.INVALID_ARG, too_large(head, len(body), self.max_input_size))
-        reader = FlatReader(self.kernel, model, head, self.max_input_size)
-        reader.read(body, b"")
+        return FlatReader(self.kernel, model, head, self.max_input_size), body
+
+    def _request(self, reader: FlatReader, respond: Respond) -> InferenceRequest:
+        """Return the request, checked by its model. Raises ServingError."""
         request = InferenceRequest(
-            head.model,
+            reader.head.model,
             reader.inputs,
             respond,
-            model_version=head.version,
+            model_version=reader.head.version,
             id=reader.id,
             parameters=reader.parameters.custom or None,
         )
-        model.check(request)
+        reader.model.check(request)
         if reader.deferred is not None:
             raise reader.deferred
         return request
@@ -128,14 +148,19 @@ class FlatReader(Reader):
 
     def _decoded(self, data: bytes) -> Any:
         """Decode; where an input may be given twice, in a slower way that tells."""
+        if len(data) > LARGE:
+            return decode_large(data, self.kernel.memory.values, self._may_be_doubled, Members)
         try:
             value = _decode(data)
         except (ValueError, RecursionError):
             value = read_again(data)
-        names = [b'"%b"' % name.encode() for name in self.model.input_specs]
-        if any(data.count(name) > 1 for name in names):
+        if self._may_be_doubled(value, data):
             value = json.loads(data, object_pairs_hook=Members)
         return value
+
+    def _may_be_doubled(self, value: Any, data: bytes) -> bool:
+        names = [b'"%b"' % name.encode() for name in self.model.input_specs]
+        return any(data.count(name) > 1 for name in names)
 
     def _read_nested(self, value: Any) -> None:
         if type(value) not in (dict, Members):

@@ -7,6 +7,8 @@ needs no parser and no check, only views on its own tail.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
@@ -15,11 +17,14 @@ from kernel_http.connection.compression import CODINGS, OFFER, decompressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.inference.answers import InferExchange, WorkedExchange
-from kernel_http.inference.reader import Reader
+from kernel_http.inference.reader import Reader, TooLarge
 from kernel_http.inference.recipe import Recipe, Remembered
 from kernel_http.inference.tracing import arrived
+from kernel_http.json.large import LARGE
 
 if TYPE_CHECKING:
+    import asyncio
+
     from kernel import Kernel, Model
 
 __all__ = ["Inference"]
@@ -30,6 +35,10 @@ log = logging.getLogger(__name__)
 RECIPES = 256
 JSON_SIZE = 4096
 
+#: What is compressed is unpacked on the loop up to this size, which makes a thousand times as many bytes at most; bytes.
+UNPACKED_ON_LOOP = 1024
+MOST_PACKED = 1032
+
 
 class Inference:
     """The handler of the infer route."""
@@ -39,6 +48,7 @@ class Inference:
         self.max_input_size = max_input_size
 
     def __call__(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
+        """Serve a request, on the loop but for what would take long there."""
         if head.coded:
             self._coded(connection, head, json, tail)
             return
@@ -66,9 +76,11 @@ class Inference:
         try:
             model = self._admit(head, None)
             if head.encoding in CODINGS:
-                data = decompressed(json + bytes(tail), self.max_input_size)
-                split = len(data) if head.json_length is None else max(head.json_length, 0)
-                json, tail = data[:split], bytearray(data[split:])
+                data = json + bytes(tail)
+                if len(data) > UNPACKED_ON_LOOP:
+                    self._unpack_aside(connection, head, data, model)
+                    return
+                json, tail = unpacked(head, data, self.max_input_size)
             elif head.encoding not in ("", "identity"):
                 exchange = Exchange(connection, head)
                 connection.exchanges.append(exchange)
@@ -106,8 +118,10 @@ class Inference:
         self, connection: ClientConnection, head: Head, json: bytes, tail: Any, model: Model, remembered: Remembered
     ) -> None:
         """Serve a request whose JSON part isn't known: read it, have it checked, and perhaps remember it."""
+        reader = Reader(self.kernel, model, head, self.max_input_size)
         try:
-            reader = Reader(self.kernel, model, head, self.max_input_size)
+            if len(json) > LARGE:
+                raise TooLarge
             reader.read(json, tail)
             exchange: InferExchange
             if reader.classes or reader.spans or head.accept:
@@ -118,6 +132,10 @@ class Inference:
             model.check(request)
             if reader.deferred is not None:
                 raise reader.deferred
+        except TooLarge:
+            reader = Reader(self.kernel, model, head, self.max_input_size)
+            self._read_aside(connection, reader, remembered, partial(reader.read, json, tail))
+            return
         except ServingError as error:
             self._refuse(connection, head, error, json=True)
             return
@@ -136,3 +154,61 @@ class Inference:
         if model.tracing is not None:
             arrived(connection, head, request)
         model.enqueue(request)
+
+    # --- what is too large for the loop
+
+    def _unpack_aside(self, connection: ClientConnection, head: Head, data: bytes, model: Model) -> None:
+        """Serve a compressed request, of which nobody knows how large it is."""
+        most = min(self.max_input_size, len(data) * MOST_PACKED)
+        if not self.kernel.memory.receive.take(most):
+            raise self.kernel.memory.receive.refusal()
+        reader = Reader(self.kernel, model, head, self.max_input_size)
+
+        def read() -> None:
+            json, tail = unpacked(head, data, self.max_input_size)
+            self._admit(head, len(json) + len(tail))
+            reader.read(json, tail)
+
+        exchange = self._read_aside(connection, reader, self._remembered(model), read)
+        connection.lend(exchange, most)
+
+    def _read_aside(
+        self, connection: ClientConnection, reader: Reader, remembered: Remembered, read: Callable[[], None]
+    ) -> WorkedExchange:
+        """Have a request read on another thread, in its place among those of its connection."""
+        reader.on_loop = False
+        exchange = WorkedExchange(connection, reader.head, reader, remembered.replies)
+        connection.exchanges.append(exchange)
+
+        def done(reading: asyncio.Future[None]) -> None:
+            if reading.cancelled() or exchange.connection is None:
+                return  # the loop is closing, or the client has gone
+            try:
+                reading.result()
+                exchange.note(reader)
+                request = reader.request(exchange.respond)
+                reader.model.check(request)
+                if reader.deferred is not None:
+                    raise reader.deferred
+            except ServingError as error:
+                exchange.answer(replies.error_of(error, json=reader.begun))
+                return
+            except Exception as error:
+                log.exception("a request to model '%s' can't be read", reader.model.name)
+                problem = ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}")
+                exchange.answer(replies.error_of(problem, json=True))
+                return
+            exchange.request = request
+            if reader.model.tracing is not None:
+                arrived(exchange.connection, reader.head, request)
+            reader.model.enqueue(request)
+
+        self.kernel.loop.run_in_executor(self.kernel.aside, read).add_done_callback(done)
+        return exchange
+
+
+def unpacked(head: Head, data: bytes, limit: int) -> tuple[bytes, bytearray]:
+    """Return the JSON part and the tail of a compressed request. Raises ServingError(INVALID_ARG)."""
+    whole = decompressed(data, limit)
+    split = len(whole) if head.json_length is None else max(head.json_length, 0)
+    return whole[:split], bytearray(memoryview(whole)[split:])

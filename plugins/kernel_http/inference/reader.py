@@ -18,6 +18,7 @@ from kernel import (
     ServingError,
     Span,
     Tensor,
+    check_strings,
     size_mismatch,
     stand_in,
     strings_of,
@@ -30,12 +31,13 @@ from kernel_http.inference.outputs import read_outputs, read_region
 from kernel_http.inference.raw import raw_inputs
 from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
+from kernel_http.json.large import LARGE
 from kernel_http.json.members import text_of, unsigned_of
 
 if TYPE_CHECKING:
     from kernel import Kernel, Model, Respond
 
-__all__ = ["Reader", "Step"]
+__all__ = ["Reader", "Step", "TooLarge"]
 
 
 class Step(NamedTuple):
@@ -49,11 +51,16 @@ class Step(NamedTuple):
     size: int
 
 
+class TooLarge(Exception):
+    """There are too many strings to be read on the loop."""
+
+
 class Reader:
     """Reads one request. `steps`: of the inputs that another tail would give in the same way.
 
     `classes`, `spans`: the outputs that are wanted as classes, and those that go to shared memory. `deferred`: a mistake that the
-    reference only finds after the model's check. `repeatable`: a Recipe can be made of it.
+    reference only finds after the model's check. `repeatable`: a Recipe can be made of it. `on_loop`: what would take long raises
+    TooLarge; False where `read` is called on another thread.
     """
 
     def __init__(self, kernel: Kernel, model: Model, head: Head, max_input_size: int) -> None:
@@ -71,10 +78,13 @@ class Reader:
         self.deferred: ServingError | None = None
         self.repeatable = False
         self.parameters = Parameters()
+        self.on_loop = True
+        self.begun = False  # to read: what is wrong from then on is told as application/json
 
     def read(self, json: bytes, tail: Any) -> None:
         """Read the members in the reference's order: id, parameters, inputs, outputs; the first fault wins."""
-        record: dict[str, Any] = decode(json) if json else {}
+        self.begun = True
+        record: dict[str, Any] = decode(json, self.kernel.memory.values) if json else {}
         if "id" in record:
             self.id = text_of(record, "id")
         self.parameters = read_parameters(record)
@@ -148,7 +158,8 @@ class Reader:
 
     def _from_tail(self, name: str, datatype: str, shape: tuple[int, ...], tail: Any, offset: int, size: int) -> Any:
         if datatype == "BYTES":
-            self.steps.append(Step(name, datatype, None, shape, offset, size))
+            if size <= LARGE:  # more of them are never unpacked on the loop
+                self.steps.append(Step(name, datatype, None, shape, offset, size))
             return self._unpacked(name, shape, tail, offset, size)
         dtype = DATATYPES[datatype]
         expected = prod(shape) * dtype.itemsize
@@ -173,8 +184,11 @@ class Reader:
         return self._unpacked(name, shape, memory, 0, span.byte_size)
 
     def _unpacked(self, name: str, shape: tuple[int, ...], data: Any, offset: int, size: int) -> Any:
+        if size > LARGE and self.on_loop:
+            raise TooLarge
+        count = check_strings(name, shape, self.kernel.memory.values) if size > LARGE else size
         try:
-            items = unpacked(name, self.model.name, self.id, data, offset, size)
+            items = unpacked(name, self.model.name, self.id, data, offset, size, count)
         except ServingError as error:
             self.deferred = self.deferred or error
             return stand_in("BYTES", shape, error)

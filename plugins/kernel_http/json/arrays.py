@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kernel import DATATYPES, Code, ServingError
 from kernel_http.json.errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
+from kernel_http.json.large import FlatNumbers
 
 __all__ = ["array_of", "json_of"]
 
@@ -39,28 +40,56 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
         )
     if count == 0:  # `data` is ignored; a shape without dimensions is refused by the model's check
         return [] if datatype == "BYTES" else np.zeros(shape, DATATYPES[datatype])
+    if type(data) is FlatNumbers:
+        return _flat(name, datatype, shape, count, data)
     if type(data) is not list:
         raise malformed("data", NON_ARRAY, f"input '{name}'")
     items: list[Any] = []
     _flatten(name, data, items, 1)
     if datatype == "BYTES":
         return _strings(name, items)
+    _check_items(name, datatype, items, 0)
+    if len(items) != count:
+        raise _wrong_count(name, shape, count, len(items))
+    return _converted(name, datatype, items).reshape(shape)
+
+
+def _flat(name: str, datatype: str, shape: tuple[int, ...], count: int, data: FlatNumbers) -> NDArray[Any] | list[bytes]:
+    """As `array_of`, for a long array that is read piece by piece: no more of it than a piece is objects at a time."""
+    if datatype == "BYTES":
+        return _strings(name, next(data.pieces()))
+    got = data.count()
+    if got != count:
+        raise _wrong_count(name, shape, count, got)
+    array = np.empty(count, DATATYPES[datatype])
+    at = 0
+    for items in data.pieces():
+        _check_items(name, datatype, items, at)
+        array[at : at + len(items)] = _converted(name, datatype, items)
+        at += len(items)
+    return array.reshape(shape)
+
+
+def _check_items(name: str, datatype: str, items: list[Any], first: int) -> None:
+    """Refuse what the datatype has no place for. `first`: the index of `items[0]`."""
     kinds = set(map(type, items))
     if datatype == "BOOL":
-        _only(name, items, kinds, {bool}, NON_BOOL)
+        _only(name, items, kinds, {bool}, NON_BOOL, first)
     elif datatype in ("FP32", "FP64"):
-        _only(name, items, kinds, _NUMBERS, NON_NUMBER)
+        _only(name, items, kinds, _NUMBERS, NON_NUMBER, first)
     else:
-        _integers(name, datatype, items, kinds)
-    if len(items) != count:
-        raise malformed(
-            "data",
-            MISMATCH,
-            f"input '{name}' has shape [{','.join(map(str, shape))}]: expected {count} elements, got {len(items)}",
-        )
+        _integers(name, datatype, items, kinds, first)
+
+
+def _wrong_count(name: str, shape: tuple[int, ...], count: int, got: int) -> ServingError:
+    words = f"input '{name}' has shape [{','.join(map(str, shape))}]: expected {count} elements, got {got}"
+    return malformed("data", MISMATCH, words)
+
+
+def _converted(name: str, datatype: str, items: list[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         try:
-            return np.array(items, DATATYPES[datatype]).reshape(shape)
+            return np.array(items, DATATYPES[datatype])
         except OverflowError:
             raise malformed("data", NON_NUMBER, f"input '{name}' has a number that {datatype} can't hold") from None
 
@@ -95,19 +124,19 @@ def _count(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} elements" if len(shape) == 1 else f"shape [{','.join(map(str, shape))}]"
 
 
-def _only(name: str, items: list[Any], kinds: set[type], wanted: set[type], words: str) -> None:
+def _only(name: str, items: list[Any], kinds: set[type], wanted: set[type], words: str, first: int) -> None:
     if not kinds <= wanted:
         index = next(index for index, item in enumerate(items) if type(item) not in wanted)
-        raise malformed("data", words, f"input '{name}', element {index} is {_shown(items[index])}")
+        raise malformed("data", words, f"input '{name}', element {first + index} is {_shown(items[index])}")
 
 
-def _integers(name: str, datatype: str, items: list[Any], kinds: set[type]) -> None:
+def _integers(name: str, datatype: str, items: list[Any], kinds: set[type], first: int) -> None:
     bounds = np.iinfo(DATATYPES[datatype])
     unsigned = datatype.startswith("UINT")
-    _only(name, items, kinds, {int}, NON_UINT if unsigned else NON_INT)
+    _only(name, items, kinds, {int}, NON_UINT if unsigned else NON_INT, first)
     if not items or (int(bounds.min) <= min(items) and max(items) <= int(bounds.max)):
         return
-    index, item = next((index, item) for index, item in enumerate(items) if not bounds.min <= item <= bounds.max)
+    index, item = next((first + index, item) for index, item in enumerate(items) if not bounds.min <= item <= bounds.max)
     holds = f"{datatype} holds {bounds.min} to {bounds.max}"
     if unsigned and item < 0:
         raise malformed("data", NON_UINT, f"input '{name}', element {index} is {_shown(item)}; {holds}")

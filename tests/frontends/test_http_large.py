@@ -1,0 +1,208 @@
+"""Large JSON: read on another thread, with work in proportion to its size, a limit on its values, and the words of small JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from frontends.fakes import Client, infer, parse, request, tensor
+
+from kernel import MemoryBudget, ServingError
+from kernel_http.json.errors import first_wins, read_again
+from kernel_http.json.large import LARGE, PIECE, FlatNumbers, decode_large, weight_above
+
+COUNT = 100_000
+
+
+def flat(text: str, count: int = COUNT, datatype: str = "FP32") -> bytes:
+    return (
+        f'{{"inputs":[{{"name":"IN_{datatype}","datatype":"{datatype}","shape":[{count}],"data":[{text}]}}],'
+        '"parameters":{"binary_data_output":true}}'
+    ).encode()
+
+
+def read(data: bytes, limit: int = 2**20) -> Any:
+    return decode_large(data, limit, lambda value, text: text.count(b'"a"') > 1, first_wins)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+# --- off the loop
+
+
+def test_a_large_request_is_read_on_another_thread_and_keeps_its_place(client: Client) -> None:
+    client.send(infer("types", flat(",".join(["1.5"] * COUNT))))
+    client.send(request("GET", "/v2/health/live"))
+    assert client.take() == b"" and len(client.kernel.loop.jobs) == 1
+    client.kernel.loop.run_jobs()
+    first, second = parse(client.take())
+    assert first.body.endswith(np.full(COUNT, 1.5, np.float32).tobytes())
+    assert second.body == b""
+
+
+def test_nobody_is_asked_for_a_client_that_has_gone_meanwhile(client: Client) -> None:
+    client.send(infer("types", flat(",".join(["1.5"] * COUNT))))
+    client.lose()
+    client.kernel.loop.run_jobs()
+    assert not client.kernel.requests
+
+
+def test_generate_reads_large_bodies_there_too(client: Client) -> None:
+    client.send(request("POST", "/v2/models/multi/generate", b'{"X":[1,2]' + b" " * LARGE + b"}"))
+    assert client.take() == b""
+    client.kernel.loop.run_jobs()
+    (response,) = parse(client.take())
+    assert response.json["Y"] == [1.0, 2.0]
+
+
+def test_many_strings_are_unpacked_there(client: Client) -> None:
+    tail = b"\x01\x00\x00\x00a" * 20_000
+    inputs = [tensor("IN_BYTES", "BYTES", [20_000], binary_data_size=len(tail))]
+    text = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    message = infer("types", text + tail, f"Inference-Header-Content-Length: {len(text)}")
+    for _ in range(2):  # the second is not repeated from what was learned of the first
+        client.send(message)
+        assert client.take() == b""
+        client.kernel.loop.run_jobs()
+        (response,) = parse(client.take())
+        assert response.body.endswith(tail)
+
+
+def test_what_is_packed_is_unpacked_there_and_counted(client: Client) -> None:
+    packed = gzip.compress(flat(",".join(map(str, np.random.default_rng(1).integers(0, 10**6, COUNT)))))
+    client.send(infer("types", packed, "Content-Encoding: gzip"))
+    account = client.kernel.memory.receive
+    assert account.used >= 64 * 1024 * 1024
+    client.kernel.loop.run_jobs()
+    assert parse(client.take())[0].status == 200
+    assert account.used == 0
+
+
+def test_what_is_packed_is_refused_where_there_is_no_memory_for_it(client: Client) -> None:
+    client.kernel.memory = MemoryBudget(1024 * 1024, 1024 * 1024)
+    response = client.ask(infer("types", gzip.compress(b" " * 10_000_000), "Content-Encoding: gzip"))
+    assert response.status == 503
+    assert "--memory-limit-receive" in response.error
+    assert client.kernel.memory.receive.used == 0
+
+
+# --- flat arrays, piece by piece
+
+
+@pytest.mark.parametrize(
+    ("datatype", "item"), [("FP32", "-1.5e2"), ("FP64", "0.1"), ("INT64", "-7"), ("UINT8", "255"), ("BOOL", "true"), ("FP32",
+    "NaN")]
+)
+def test_a_flat_array_is_read_as_a_short_one_is(client: Client, datatype: str, item: str) -> None:
+    long = client.ask(infer("types", flat(",".join([item] * COUNT), COUNT, datatype))).body
+    short = client.ask(infer("types", flat(",".join([item] * 4), 4, datatype))).body
+    size = len(np.zeros(4, {"FP32": "f4", "FP64": "f8", "INT64": "i8", "UINT8": "u1", "BOOL": "?"}[datatype]).tobytes())
+    assert long[-size * COUNT // 4 :] == short[-size:] * (COUNT // 4)
+
+
+def test_no_more_than_a_piece_of_it_is_objects() -> None:
+    data = b'{"inputs":[{"data":[%b]}]}' % b",".join([b"1"] * 500_000)
+    numbers = read(data)["inputs"][0]["data"]
+    assert isinstance(numbers, FlatNumbers)
+    sizes = [len(piece) for piece in numbers.pieces()]
+    assert sum(sizes) == numbers.count() == 500_000
+    assert max(sizes) <= PIECE
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1," * 99_999 + "1.", "failed to parse the request JSON buffer: Miss fraction part in number. at {end}"),
+        ("1," * 99_999 + "tru", "failed to parse the request JSON buffer: Invalid value. at {end}"),
+        ("1," * 99_999 + '"a"', "attempt to access JSON non-number as double (input 'IN_FP32', element 99999 is"),
+        ("1," * 99_999 + "true", "attempt to access JSON non-number as double (input 'IN_FP32', element 99999 is true)"),
+        ("1," * 99_999, "failed to parse the request JSON buffer: Missing a name for"),
+        ("1," * 99_998 + "1", "expected 100000 elements, got 99999"),
+    ],
+)
+def test_mistakes_in_it_are_told_at_their_place(client: Client, text: str, words: str) -> None:
+    body = flat(text)
+    wanted = words.format(end=body.index(b"]}],"))
+    if text.endswith(","):
+        wanted = "Invalid value. at"
+    response = client.ask(infer("types", body))
+    assert response.status == 400
+    assert wanted in response.error
+
+
+def test_a_mistake_behind_a_flat_array_is_told_at_its_place(client: Client) -> None:
+    body = flat(",".join(["1"] * COUNT))[:-1] + b' "a":1}'
+    place = body.index(b' "a":1') + 1
+    assert client.ask(infer("types", body)).error.endswith(f"after an object member. at {place}")
+
+
+def test_numbers_within_strings_are_no_arrays() -> None:
+    text = '"data":[' + "1," * 100_000 + "1]"
+    assert read(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+def test_of_equal_names_the_first_counts() -> None:
+    data = b'{"a":1,"a":2,"inputs":[{"data":[%b]}]}' % b",".join([b"1"] * 100_000)
+    assert read(data)["a"] == 1
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("body", [b"[" + b"[1]," * 1000 + b"1]", b"[" + b"1," * 4001 + b"1]"])
+def test_values_have_a_limit(body: bytes) -> None:
+    assert weight_above(body, 4000)
+    assert not weight_above(body, 6000)
+    with pytest.raises(ServingError, match="has more values than the 4000 that --max-request-values allows"):
+        read(body, 4000)
+
+
+def test_what_looks_like_values_within_strings_is_not_counted() -> None:
+    text = json.dumps({"text": '[{,"\\' * 10_000, "other": ",,,"}).encode()
+    assert not weight_above(text, 20)
+
+
+def test_too_many_strings_are_refused(client: Client) -> None:
+    client.kernel.memory.values = 10_000
+    tail = bytes(4 * 20_000)
+    inputs = [tensor("IN_BYTES", "BYTES", [20_000], binary_data_size=len(tail))]
+    text = json.dumps({"inputs": inputs}).encode()
+    response = client.ask(infer("types", text + tail, f"Inference-Header-Content-Length: {len(text)}"))
+    assert response.status == 400
+    assert "20000 strings" in response.error and "--max-request-values" in response.error
+
+
+# --- broken JSON
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a":NaN,"b":0.' + b"1" * 200_000 + b"}",
+        b'[NaN,"' + b"x" * 2_000_000 + b'"]',
+        b'[NaN,"' + b"\\n" * 1_000_000 + b'"]',
+    ],
+)
+def test_what_is_read_again_takes_time_in_proportion(data: bytes) -> None:
+    """Quadratic, each would take hours."""
+    read_again(data)
+
+
+@pytest.mark.parametrize("inner", [b'"' + b"x" * 2_000_000 + b'"', b'"' + b'\\"' * 1_000_000 + b'"', b"[" * 50 + b"1" + b"]" *
+50])
+def test_a_comma_that_lacks_behind_something_long(inner: bytes) -> None:
+    with pytest.raises(ServingError, match=f"Missing a comma or ']' after an array element. at {len(inner) + 7}"):
+        read_again(b'{"a":[' + inner + b" 1]}")
+    with pytest.raises(ServingError, match=f"Missing a comma or '}}' after an object member. at {len(inner) + 6}"):
+        read_again(b'{"a":' + inner + b" 1}")
+
+
+def test_a_number_too_large_is_found_behind_long_ones() -> None:
+    with pytest.raises(ServingError, match=r"Number too big to be stored in double\. at 3006"):
+        read_again(b'{"a":[' + b"1" * 2999 + b",1e400]}")
