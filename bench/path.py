@@ -151,6 +151,7 @@ MODELS = {
     "exec_loop": ("loop", CALL.format(define="def", callee="loop", call="call.exec()"), ""),
     "exec_thread": ("thread", CALL.format(define="def", callee="thread", call="call.exec()"), ""),
     "async_exec": ("loop", CALL.format(define="async def", callee="loop", call="(await call.async_exec())"), ""),
+    "process": ("process", ECHO.format(define="def"), ""),
     "loaded": ("thread", ECHO.format(define="def"), ""),
 }
 
@@ -355,6 +356,7 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
     "HTTP, thread": lambda bench: bench.repeated(http_request("thread")),
     "HTTP, thread, batching, alone": lambda bench: bench.repeated(http_request("batching")),
     "HTTP, thread, batching, one of 8": lambda bench: bench.repeated(http_request("batching") * BURST, BURST),
+    "HTTP, process, one of 8": lambda bench: bench.repeated(http_request("process") * BURST, BURST),
     "HTTP, exec on the loop": lambda bench: bench.repeated(http_request("exec_loop")),
     "HTTP, exec, thread to thread": lambda bench: bench.repeated(http_request("exec_thread")),
     "HTTP, async_exec on the loop": lambda bench: bench.repeated(http_request("async_exec")),

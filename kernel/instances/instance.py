@@ -126,6 +126,10 @@ class ModelInstance:
         """Begin to execute `batch`. Return the result where that is over by then, else LATER: `owner.finished` is called."""
         raise NotImplementedError
 
+    def allow_runs(self, allowed: bool) -> None:
+        """Whether it may be handed more than it can begin at once."""
+        self.runs = allowed
+
     def finished(self, batch: Batch, result: object) -> None:
         """Report the end of an execution whose `start` has returned LATER. On the loop."""
         assert self.owner is not None

@@ -81,9 +81,9 @@ class Mailbox:
         self.drain()
 
     def drain(self) -> None:
-        """Make the calls. On the loop."""
+        """Make the calls. On the loop, also within a call: then those that came after it are made first."""
         self._signalled = False
-        calls = self.calls
+        calls, outer = self.calls, self.draining
         self.draining = True
         try:
             while calls:
@@ -93,8 +93,8 @@ class Mailbox:
                 except (Exception, asyncio.CancelledError):
                     log.exception("a call from another thread failed: %r", callback)
         finally:
-            self.draining = False
-            if self._after:
+            self.draining = outer
+            if self._after and not outer:
                 self._make_last()
 
     def _make_last(self) -> None:

@@ -15,6 +15,7 @@ from kernel.instances.forking import guard, put_away_loop
 from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
+from kernel.instances.run_length import RUN_SECONDS, RunLength
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
 from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
@@ -22,9 +23,6 @@ from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, Inf
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RELEASED = RequestState.RELEASED
-RUN_SECONDS = 0.001  # what one run should take
-RUN_LIMIT = 256  # executions in one run at most
-FITS = 1.2  # by which factor the time of an execution may change before the length of runs does
 READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
@@ -43,16 +41,19 @@ class ThreadInstance(ModelInstance):
         self.start = thread.put  # type: ignore[assignment,method-assign]  # without a frame of ours between: once for each execution
         self._execute = executor.execute
         self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
-        self._estimate = RUN_SECONDS
-        self._shortest = self._longest = 0.0  # between which an execution may take without `limit` being set anew
+        self.length = RunLength()
         self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
         self.limit = 1
         thread.serve = self._serve
 
+    def allow_runs(self, allowed: bool) -> None:
+        super().allow_runs(allowed)
+        self.length.forget()
+
     def take_back(self) -> list[Batch]:
         # The run was too long: what one execution really takes is about to be measured.
-        self._estimate, self.limit = READY_SECONDS, 1
-        self._shortest = self._longest = 0.0
+        self.length.forget(READY_SECONDS)
+        self.limit = 1
         taken: list[Batch] = []
         while True:
             try:
@@ -66,23 +67,13 @@ class ThreadInstance(ModelInstance):
         if self._cancelled is not None:
             self._cancelled(batch, request)
 
-    def learn(self, took: float) -> None:
-        """Note how many seconds an execution took, and let the next runs be as long as that allows. On the instance's thread."""
-        # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
-        estimate = self._estimate * 1.05
-        if took < estimate:
-            estimate = took
-        self._estimate = estimate
-        if not self._shortest < estimate < self._longest:
-            self._fit(estimate)
-
-    def _fit(self, estimate: float) -> None:
+    def fit(self) -> None:
+        """Let the next runs be as long as what was learnt allows. On the instance's thread."""
         if self.runs:
             assert self.owner is not None
             # Without a batch that lies ready the thread would wait for the loop between any two of them.
-            least = 2 if self.owner.rule is not None and estimate < READY_SECONDS else 1
-            self.limit = min(RUN_LIMIT, max(least, int(RUN_SECONDS / max(estimate, 1e-6))))
-            self._shortest, self._longest = estimate / FITS, estimate * FITS
+            least = 2 if self.owner.rule is not None and self.length.seconds < READY_SECONDS else 1
+            self.limit = max(least, self.length.now)
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""
@@ -96,7 +87,8 @@ class ThreadInstance(ModelInstance):
             result = error
         batch.ended = ended = clock()
         if result is not SKIPPED:
-            self.learn(ended - started)
+            if self.length.learn(ended - started):
+                self.fit()
         mailbox = self._mailbox
         mailbox.leave((owner.finished, (self, batch, result)))  # type: ignore[union-attr]
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kernel.errors import ServingError
 from kernel.instances.instance import ModelInstance
-from kernel.instances.on_thread import RUN_LIMIT, RUN_SECONDS
+from kernel.instances.run_length import RunLength
 from kernel.interfaces import RemoteExecutor
 from kernel.requests.request import LATER, SKIPPED, Batch
 
@@ -39,15 +39,20 @@ class RemoteInstance(ModelInstance):
         super().__init__(name, executor, clock)
         self.problem: ServingError | None = None
         self.answers_together = executor.capacity == 1
-        self._estimate = RUN_SECONDS
+        self._length = RunLength()
         executor.attach(self)
 
     def start(self, batch: Batch) -> object:
         self.executor.execute(batch)
         return LATER
 
+    def allow_runs(self, allowed: bool) -> None:
+        super().allow_runs(allowed)
+        self._length.forget()
+
     def take_back(self) -> list[Batch]:
-        self._estimate, self.limit = RUN_SECONDS, self.capacity
+        self._length.forget()
+        self.limit = self.capacity
         return self.executor.take_back()
 
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
@@ -55,9 +60,8 @@ class RemoteInstance(ModelInstance):
 
     def finished(self, batch: Batch, result: object) -> None:
         if result is not SKIPPED and self.runs and self.capacity == 1:
-            estimate = self._estimate = max(min(batch.ended - batch.started, self._estimate * 1.05), 1e-6)
-            if self.healthy:
-                self.limit = min(RUN_LIMIT, max(1, int(RUN_SECONDS / estimate)))
+            if self._length.learn(batch.ended - batch.started) and self.healthy:
+                self.limit = self._length.now
         super().finished(batch, result)
 
     # -- told by the executor ------------------------------------------------------------------------------------------
@@ -82,6 +86,7 @@ class RemoteInstance(ModelInstance):
     def up(self) -> None:
         """The executor takes executions again."""
         self.healthy, self.limit, self.problem = True, self.capacity, None
+        self._length.forget()
         if self.owner is not None:
             self.owner.changed(self)
             self.owner.refuse_all(None)

@@ -51,6 +51,8 @@ class Limits:
 class LimitedPool(Pool):
     """Lets executions start as its limiter allows. `dispatch`: called when what waits may start now."""
 
+    limited = True
+
     def __init__(
         self,
         queue: Queue | SequenceQueue,

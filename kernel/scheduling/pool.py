@@ -36,7 +36,7 @@ class Pool:
     def let_in(self, instances: Sequence[ModelInstance]) -> None:
         """Have `instances` take requests from now on, besides those that do."""
         for instance in instances:
-            instance.runs = self._runs and not instance.inline
+            instance.allow_runs(self._runs and not instance.inline)
         self._arrange((*self.instances, *instances))
 
     def see_out(self, instances: Collection[ModelInstance], loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
@@ -101,6 +101,9 @@ class Pool:
     def best_for(self, request: InferenceRequest) -> ModelInstance | None:
         """Return the instance that may begin with `request` at once."""
         return self.best()
+
+    #: Whether somebody else has a say in who starts.
+    limited = False
 
     def may_start(self, instance: ModelInstance) -> bool:
         """Whether an instance that was free a moment ago still is."""

@@ -126,11 +126,11 @@ class Scheduler:
     def _decide(self) -> None:
         """Whether requests may begin the moment they come. To be called when what decides that has changed."""
         pool = self.pool
-        self._inline = pool.inline
         simple = self.queue.rule is None and not self.queue.bound
+        self._takes_any = not (self.queue.bound or pool.limited or self.stopping or self.refusing is not None)
         self._one_by_one = simple and not self.stopping and self.refusing is None
-        self._several = self._inline and pool.single is None
-        self.direct = pool.single if self._one_by_one and self._inline else None  # a thread would be woken for each of a burst
+        self._several = pool.inline and pool.single is None
+        self.direct = pool.single if self._one_by_one and pool.inline else None  # a thread would be woken for each of a burst
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -170,12 +170,13 @@ class Scheduler:
     def _let_wait(self, request: InferenceRequest, parent: Batch | None, now: float) -> None:
         """Let a request wait in the queue, or refuse it."""
         queue = self.queue
-        if not self._inline:
+        if not self.pool.inline:
             self.direct = None  # requests do not come one at a time
         request.order = self._next_order()
         try:
-            self._check(request, parent)
-            if queue.is_full(request):
+            if parent is not None or not self._takes_any:
+                self._check(request, parent)
+            if not queue.no_policy and queue.is_full(request):
                 self.dispatch()  # full of what has come in this very turn: what can begin at once does not wait
             queue.push(request, now)
         except ServingError as error:
@@ -276,7 +277,7 @@ class Scheduler:
                     again = when
             if not started or not queue.size:
                 return again
-            if self._inline:
+            if self.pool.inline:
                 now = self.clock()
                 if now - began > TURN_SECONDS:
                     self._schedule(now)
@@ -286,19 +287,19 @@ class Scheduler:
         """Have `dispatch` called once others have had their turn; a burst that begins now is gathered from here on."""
         if not self._scheduled:
             self._scheduled = True
-            if not self._inline:
+            if not self.pool.inline:
                 self._runs.begin(now)
             self._loop.call_soon(self._dispatch_soon)
 
     def _dispatch_soon(self) -> None:
-        if not self._inline and self._runs.grows(self.queue.size):
+        if not self.pool.inline and self._runs.grows(self.queue.size):
             self._loop.call_soon(self._dispatch_soon)
         else:
             self._dispatch_now()
 
     def _dispatch_now(self) -> None:
         """Do what was put off."""
-        if not self._inline:
+        if not self.pool.inline:
             # Where requests come one at a time, the next one does not wait for company.
             alone = self.queue.size == 1 and self.queue.immediate and not (self.stopping or self.refusing or self._is_busy())
             self.direct = self.pool.single if alone else None
@@ -338,7 +339,7 @@ class Scheduler:
         except Exception as problem:  # an executor that keeps to no contract
             self.life.fail(batch, problem)
         if self.queue.size and not self._scheduled:
-            if self._mailbox.draining and not self._inline:
+            if self._mailbox.draining and not self.pool.inline:
                 # More of a run may have ended: a thread that is woken before it is counted gets in the way of that.
                 self._scheduled = True
                 self._mailbox.after(self._dispatch_now)

@@ -309,7 +309,9 @@ class Kernel:
         Non-decoupled models send one response, with `final`; decoupled ones any number, the last call with `final`. Does
         nothing once the request is released.
         """
-        if get_ident() == self.loop_thread and not self.mailbox.calls:
+        if get_ident() == self.loop_thread:
+            if self.mailbox.calls:
+                self.mailbox.drain()  # what threads have told the loop before, the responses before this one say, comes first
             request.model.scheduler.send(request, response, final)
         elif request.state is not RequestState.RELEASED:
             self.mailbox.post(request.model.scheduler.send, request, response, final)
@@ -343,12 +345,14 @@ class Kernel:
             self.mailbox.post(callback, *args)
 
     def call_in_order(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call `callback(*args)` on the loop: now where this is its thread and nothing waits there that came before, else soon.
+        """Call `callback(*args)` on the loop: now where this is its thread, after what others have told it before, else soon.
 
         So what a thread has told the loop comes before what those do there who have waited for the thread. Any thread. Raises
         RuntimeError once the kernel has stopped.
         """
-        if get_ident() == self.loop_thread and not self.mailbox.calls:
+        if get_ident() == self.loop_thread:
+            if self.mailbox.calls:
+                self.mailbox.drain()
             callback(*args)
         else:
             self.mailbox.post(callback, *args)

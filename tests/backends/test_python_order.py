@@ -43,6 +43,32 @@ def test_responses_of_threads_come_before_what_is_sent_after_them(
     assert repo.run(main) == [[[[float(i)]] for i in range(9)]] * 3
 
 
+FAILS = """
+import threading
+class TritonPythonModel:
+    def execute(self, requests):
+        sender = requests[0].get_response_sender()
+        def send(i):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([i], np.float32))]))
+        thread = threading.Thread(target=send, args=(0,))
+        thread.start()
+        thread.join()
+        send(1)
+        raise ValueError("no more")
+"""
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread", "process"])
+def test_what_was_sent_comes_before_the_failure_that_ends_the_execution(repo: Any, helpers: Any, placement: str) -> None:
+    repo.add("m", FAILS, decoupled=True, parameters={"placement": placement})
+
+    async def main(kernel: Kernel) -> Any:
+        return await helpers.Call(kernel, "m", [1]).result()
+
+    *sent, failure = repo.run(main)
+    assert sent == [[[0.0]], [[1.0]]] and "no more" in failure
+
+
 ONE_ANSWER = """
 import threading
 class TritonPythonModel:
@@ -133,7 +159,7 @@ def test_what_is_told_the_loop_there_waits_for_what_threads_have_told_it_before(
         thread.join()
         kernel.call_in_order(seen.append, 2)
         kernel.call_soon(seen.append, 3)
-        assert seen == [0]
+        assert seen == [0, 1, 2]
         assert (await kernel.infer("m", {"X": np.ones(1, np.float32)}))["Y"].tolist() == [1.0]
         return seen
 

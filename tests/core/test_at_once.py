@@ -429,7 +429,7 @@ def test_what_waits_for_a_thread_is_handed_over_when_its_run_is_counted(tmp_path
             return LATER
 
         instance.start = start  # type: ignore[method-assign]
-        instance.limit, scheduler._inline = 3, False
+        instance.limit, scheduler.pool.inline = 3, False
         for name in "abcdefgh":
             client.send("m", name)
         await asyncio.sleep(1)

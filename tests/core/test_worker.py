@@ -34,6 +34,7 @@ from kernel import (
 from kernel.instances.handover import BlockedCall
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.on_thread import ThreadInstance
+from kernel.instances.run_length import RUN_LIMIT, RunLength
 from kernel.scheduling import runs
 
 X = {"X": np.array([1.0], np.float32)}
@@ -708,15 +709,31 @@ def test_what_is_taken_back_keeps_its_order(tmp_path: Path) -> None:
 def test_a_batch_lies_ready_behind_a_short_one(batches: bool, seconds: float, first: int, after: int) -> None:
     """Of a model that gathers batches, that is; what is slow gets its next one when it is done."""
     instance = bare_instance(batches)
-    instance.learn(seconds)
+
+    def learn(took: float) -> None:
+        instance.length.learn(took)
+        instance.fit()
+
+    learn(seconds)
     assert instance.limit == first
     assert instance.take_back() == []
     assert instance.limit == 1
-    instance.learn(seconds)
+    learn(seconds)
     assert instance.limit == after
     for _ in range(100):  # the estimate is the fastest of the recent executions, and grows slowly
-        instance.learn(1 / 128)
+        learn(1 / 128)
     assert instance.limit == 1
+
+
+def test_the_length_of_runs_is_set_anew_when_executions_take_another_time() -> None:
+    length = RunLength()
+    assert length.now == 1
+    assert length.learn(0.0001) and length.now == 10
+    assert not length.learn(0.00011) and length.now == 10, "within a fifth of it nothing is set"
+    assert length.learn(0.00001) and length.now == 100
+    assert length.learn(0.0) and length.now == RUN_LIMIT
+    length.forget()
+    assert length.now == 1 and length.learn(0.01) and length.now == 1
 
 
 def bare_instance(batches: bool) -> ThreadInstance:
