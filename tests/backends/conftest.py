@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import textwrap
+import types
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import pytest
 
 import kernel_python
 from kernel import InferenceRequest, InferenceResponse, Kernel, ServingError, Tensor
+from kernel_python.loading import foresight
 
 T = TypeVar("T")
 
@@ -146,3 +148,13 @@ def helpers() -> Any:
     from types import SimpleNamespace
 
     return SimpleNamespace(ask=ask, Call=Call, ECHO=ECHO, IO=IO)
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The modules that foresight sees; without those of the tests, which know pb_utils."""
+    import triton_python_backend_utils
+
+    modules: dict[str, Any] = {"triton_python_backend_utils": triton_python_backend_utils}
+    monkeypatch.setattr(foresight, "sys", types.SimpleNamespace(modules=modules))
+    return modules

@@ -37,6 +37,7 @@ LEFT_OUT = {
         "test_the_parents_cancellation_reaches_the_child": IN_PROCESS,
         "test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on": OTHER_PLACEMENT,
         "test_a_call_on_the_loop_leaves_its_callers_context_alone": OTHER_PLACEMENT,
+        "test_a_plain_execution_does_not_leave_the_greenlet_of_its_caller": OTHER_PLACEMENT,
     },
     "test_python_load": {
         "test_where_execute_runs": OTHER_PLACEMENT,

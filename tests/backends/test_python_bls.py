@@ -793,7 +793,9 @@ def test_exec_by_code_outside_of_the_model_is_driven_from_the_second_time_on(rep
     assert second == [[2.0]]
 
 
-def test_a_plain_execution_does_not_leave_the_greenlet_of_its_caller(repo: Any, helpers: Any) -> None:
+def test_a_plain_execution_does_not_leave_the_greenlet_of_its_caller(
+    repo: Any, helpers: Any, imported: dict[str, Any]
+) -> None:
     """It stands on the one that drives its caller's coroutine, and is called without one of its own; it can't be left."""
     from types import SimpleNamespace
 

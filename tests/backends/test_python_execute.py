@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from kernel import Kernel, ServingError
-from kernel_python.loading import foresight
 from kernel_python.loading.foresight import may_wait
 
 PLACEMENTS = ["thread", "loop"]
@@ -517,16 +516,6 @@ def test_an_output_that_is_left_out_is_logged_once(repo: Any, helpers: Any, capl
     assert lines == [
         f"model 'a': output '{name}' is missing in an answer, which is passed on without it" for name in ("Z", "W")
     ]
-
-
-@pytest.fixture
-def imported(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The modules that foresight sees; without those of the tests, which know pb_utils."""
-    import triton_python_backend_utils
-
-    modules: dict[str, Any] = {"triton_python_backend_utils": triton_python_backend_utils}
-    monkeypatch.setattr(foresight, "sys", types.SimpleNamespace(modules=modules))
-    return modules
 
 
 # -- an execute that returns a coroutine ---------------------------------------------------------------------------------
