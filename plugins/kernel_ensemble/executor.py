@@ -43,7 +43,6 @@ class Ensemble:
         self.name = config.name
         self.batches = config.max_batch_size > 0
         self.soon = kernel.call_soon
-        self.in_order = kernel.call_in_order
         self._kernel = kernel
         self._config = config
         self._outputs = frozenset(spec.name for spec in config.outputs)

@@ -36,10 +36,6 @@ class Owner(Protocol):
         """Answer a request whose execution has not ended, or is about to."""
 
     @property
-    def in_order(self) -> Callable[..., object]:
-        """Call on the loop: now, or behind what waits there, such as responses that were sent before."""
-
-    @property
     def soon(self) -> Callable[..., object]:
         """Call back in the next turn of the loop."""
 
@@ -289,11 +285,7 @@ class Run(Walk):
             result = [self._response(self)]
         if result is not None:
             self._let_go()
-        if self.plan.depth:
-            # Responses that were sent while more of threads waited on the loop wait behind those, and come before the end.
-            self.ensemble.in_order(batch.instance.finished, batch, result)
-        else:
-            batch.instance.finished(batch, result)
+        batch.instance.finished(batch, result)
         if result is None:
             last, self.held = self.held, None
             self.ensemble.send(request, last, True)
