@@ -7,6 +7,7 @@ said in wait_view.py. On the loop.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kernel.requests.request import Batch, InferenceRequest
 
 __all__ = ["Awaiting"]
+
+OWNER = "__kernel_instance__"  # a global of every module that is a model's own
 
 
 class Awaiting(Facts):
@@ -69,6 +72,20 @@ class Awaiting(Facts):
         """Whether a time-out of a model's own will end the waiting of a task that was looked at."""
         return any(self._view.ends_in_time(task) for batch, task in self._tasks.items() if self._known.get(batch))
 
+    @staticmethod
+    def place_of(batch: Batch) -> str:
+        """Return where an execution is, as `file:line`: in code of a model's own if there is any; "" where nobody can see it."""
+        instance = batch.instance
+        if isinstance(instance, (TaskInstance, ThreadTaskInstance)):
+            task = Awaiting(_nobody)._task_of(instance, batch)
+            frames = [] if task is None else WaitView.frames_of_task(task)
+        elif isinstance(instance, ThreadInstance):
+            frames = WaitView.frames_of(sys._current_frames().get(_thread_of(instance)))
+        else:
+            frames = WaitView.frames_of(getattr(getattr(instance, "_worker", None), "gr_frame", None))
+        own = [frame for frame in frames if OWNER in frame.f_globals] or frames
+        return f"{own[0].f_code.co_filename}:{own[0].f_lineno}" if own else ""
+
     def _task_of(self, instance: TaskInstance | ThreadTaskInstance, batch: Batch) -> asyncio.Task[Any] | None:
         if instance not in self._indexed:
             self._indexed.add(instance)
@@ -77,6 +94,10 @@ class Awaiting(Facts):
                 if frame is not None:
                     self._tasks[frame.f_locals["batch"]] = task
         return self._tasks.get(batch)
+
+
+def _nobody() -> None:
+    """Is told nothing."""
 
 
 def _thread_of(instance: ThreadInstance | ThreadTaskInstance) -> int:

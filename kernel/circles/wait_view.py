@@ -127,17 +127,10 @@ class WaitView:
 
     def _inner(self, task: Any) -> list[Any] | None:
         """Where a coroutine of asyncio's own waits by a future of its own, return what for."""
-        coroutine = task.get_coro()
-        frame = None
-        while (current := getattr(coroutine, "cr_frame", None)) is not None:
-            frame = current
-            coroutine = getattr(coroutine, "cr_await", None)
-            if hasattr(coroutine, "gi_frame"):  # driven in a greenlet: it goes on there
-                driver = getattr(getattr(coroutine, "gi_frame", None), "f_locals", {}).get("driver")
-                inside = getattr(driver, "gr_frame", None)
-                coroutine = None if inside is None else inside.f_locals.get("coroutine")
-        if frame is None:
+        inner = _chain(task.get_coro())
+        if not inner:
             return None
+        frame = inner[-1].cr_frame
         names = frame.f_locals
         if frame.f_code is _WAIT and names.get("timeout_handle") is None:
             return self._all(names.get("fs", ()))
@@ -172,9 +165,38 @@ class WaitView:
                     return self._future(inner)
         return None
 
+    # -- where they are ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def frames_of(frame: FrameType | None) -> list[FrameType]:
+        """Return a stack, the innermost frame first."""
+        found = []
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+        return found
+
+    @staticmethod
+    def frames_of_task(task: asyncio.Task[Any]) -> list[FrameType]:
+        """Return the frames of a task's coroutines, the innermost first."""
+        return [frame for coroutine in _chain(task.get_coro()) for frame in (coroutine.cr_frame,)][::-1]
+
     # -- what may yet let go -------------------------------------------------------------------------------------------
 
     @staticmethod
     def ends_in_time(task: asyncio.Task[Any]) -> bool:
         """Whether `asyncio.timeout`, or something like it, may end a task's waiting. Looks at every object there is."""
         return any(getattr(one, "_task", None) is task and hasattr(one, "reschedule") for one in gc.get_referrers(task))
+
+
+def _chain(coroutine: Any) -> list[Any]:
+    """Return a coroutine and those that it awaits, each the next."""
+    found = []
+    while getattr(coroutine, "cr_frame", None) is not None:
+        found.append(coroutine)
+        coroutine = coroutine.cr_await
+        if hasattr(coroutine, "gi_frame"):  # driven in a greenlet: it goes on there
+            driver = getattr(getattr(coroutine, "gi_frame", None), "f_locals", {}).get("driver")
+            inside = getattr(driver, "gr_frame", None)
+            coroutine = None if inside is None else inside.f_locals.get("coroutine")
+    return found

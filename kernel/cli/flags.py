@@ -200,6 +200,14 @@ def add_serve_flags(parser: Parser) -> None:
         metavar="SECONDS",
         help="how long a stop may wait for requests in flight (default: 30)",
     )
+    parser.add_argument(
+        "--execution-timeout",
+        type=seconds,
+        default=0,
+        metavar="SECONDS",
+        help="how long an execution may last before its requests are answered with the place in the model's code; a model's "
+        "parameter execution_timeout goes before it (default: 0, any time)",
+    )
     parser.add_switch("--allow-client-shm", True, "let clients register shared memory")
     parser.add_argument(
         "--memory-limit-receive",

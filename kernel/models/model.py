@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel.config import ModelConfig, TensorSpec
+from kernel.config.execution_limit import limit_of
 from kernel.errors import Code, ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
@@ -92,6 +93,7 @@ class Model:
 
         `initial`: the first values of a sequence's state.
         """
+        limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
         self._began = kernel.clock()
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
@@ -192,6 +194,7 @@ class Model:
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._began
         self.find_observers()
+        self.kernel.overtime.know(self)
 
     def find_observers(self) -> None:
         """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""

@@ -33,6 +33,13 @@ class ModelTracer(Protocol):
         """Return what a model's `tracing` is to be."""
 
 
+class Limited(Protocol):
+    """Who looks after executions that may only last for so long."""
+
+    def know(self, model: Any) -> None:
+        """Look after those of a model version from now on."""
+
+
 class Runtime(Host, Protocol):
     """The kernel, as its models and its registry use it; class Kernel says what each is."""
 
@@ -54,6 +61,9 @@ class Runtime(Host, Protocol):
 
     @property
     def plugins(self) -> Batchers: ...
+
+    @property
+    def overtime(self) -> Limited: ...
 
     @property
     def tracer(self) -> ModelTracer: ...

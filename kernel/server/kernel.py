@@ -55,6 +55,7 @@ from kernel.server.calls import (
     make_request,
     responses,
 )
+from kernel.server.overtime import Overtime
 
 __all__ = ["Kernel"]
 
@@ -81,12 +82,14 @@ class Kernel:
     `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
     whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
     answers front ends may hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and
-    strings one request may have (0: 2**20). `log_settings`: what clients see and change of the log, where it is not an app's
-    own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that this machine
-    has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are free, "off"
-    ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`.
-    `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a
-    plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of their backend, "" for
+    strings one request may have (0: 2**20). `execution_timeout`: for how many seconds an execution may last, where its model's
+    parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the log, where it is
+    not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that
+    this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are
+    free, "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or
+    `<name>:<count>:<device>`. `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name
+    and settings of which a plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of
+    their backend, "" for
     all, as `{"python": {"stub-timeout-seconds": "60"}}`.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
@@ -122,6 +125,7 @@ class Kernel:
         memory_limit_receive: int = 0,
         memory_limit_send: int = 0,
         max_request_values: int = 0,
+        execution_timeout: float = 0.0,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
         gpus: Sequence[int] | None = None,
@@ -136,7 +140,7 @@ class Kernel:
             config_name=config_name, load_threads=load_threads, load_retries=load_retries, namespacing=namespacing,
             drain_seconds=drain_seconds, allow_client_shm=allow_client_shm, gpus=None if gpus is None else tuple(gpus),
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
-            memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send,
+            memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send, execution_timeout=execution_timeout,
             max_request_values=max_request_values,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
@@ -151,6 +155,7 @@ class Kernel:
         self.epoch_offset = 0.0  # wall clock minus `clock`
         self.lookout: Lookout  # for circles among the calls of models
         self.mailbox: Mailbox
+        self.overtime: Overtime  # of executions
         self.turn: Turn
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
         self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
@@ -208,6 +213,7 @@ class Kernel:
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
         self.lookout = Lookout(loop)
+        self.overtime = Overtime(self.options.execution_timeout, self.clock, self._registry.follow)
         if self.limits is not None:
             self.limits.loop = loop
         self.turn = Turn(loop)
