@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Router
-from kernel_http.connection.server import Server
+from kernel_http.connection.server import MAX_MESSAGE_SIZE, Server
 from kernel_http.inference.generate import Generate
 from kernel_http.inference.infer import Inference
 from kernel_http.operations.admin import Admin
@@ -29,6 +29,7 @@ def make_server(
     *,
     server_name: str = "triton",
     max_input_size: int = MAX_INPUT_SIZE,
+    max_message_size: int = MAX_MESSAGE_SIZE,
     forward_pattern: str = "",
     restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> Server:
@@ -47,7 +48,9 @@ def make_server(
         },
         restrictions,
     )
-    return Server(kernel, router, max_input_size=max_input_size, forward_pattern=forward_pattern)
+    return Server(
+        kernel, router, max_input_size=max_input_size, max_message_size=max_message_size, forward_pattern=forward_pattern
+    )
 
 
 class HttpFrontend(ListeningFrontend):
@@ -60,6 +63,7 @@ class HttpFrontend(ListeningFrontend):
             kernel,
             server_name=getattr(options, "id", None) or "triton",
             max_input_size=options.http_max_input_size,
+            max_message_size=options.http_max_message_size,
             forward_pattern=options.http_header_forward_pattern or "",
             restrictions=options.http_restricted_api,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from kernel import frontend_options
+from kernel_http.connection.server import MAX_MESSAGE_SIZE
 
 __all__ = ["MAX_INPUT_SIZE", "add_options"]
 
@@ -38,6 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=MAX_INPUT_SIZE,
         metavar="BYTES",
         help="the largest JSON part, JSON tensor or raw binary body (default 64 MiB)",
+    )
+    group.add_argument(
+        "--http-max-message-size",
+        type=size,
+        default=MAX_MESSAGE_SIZE,
+        metavar="BYTES",
+        help="the largest body of a request, binary tensors counted; a larger one is refused before it comes (default 2 GiB)",
     )
     group.add_argument(
         "--http-restricted-api",

@@ -135,24 +135,28 @@ async def read_message(head: Head, server: Server, receive: Receive) -> tuple[by
     split = head.json_length
     if split is None or not 0 <= split <= length:
         split = length
-    if (split or length) > server.max_input_size:
-        raise Refusal(replies.error(400, too_large(head, length, server.max_input_size), json=True))
+    if (split or length) > server.limit_of(head):
+        raise Refusal(replies.error(400, too_large(head, length, server.limit_of(head)), json=True))
     if split == length:
         return bytes(data), bytearray()
     return bytes(data[:split]), bytearray(memoryview(data)[split:])
 
 
 async def _read_pieces(head: Head, server: Server, message: Message, receive: Receive) -> tuple[bytes, Bytes]:
+    if head.content_length > server.max_message_size:
+        raise Refusal(replies.error(413, server.too_long(head.content_length), json=False))
     body: Body | PiecedBody
     if head.content_length == CHUNKED:
-        body = PiecedBody(head, server.max_input_size)
+        body = PiecedBody(head, server.limit_of(head), server.max_message_size)
     else:
-        body = Body(head, server.max_input_size, server.buffer)
+        body = Body(head, server.limit_of(head), server.buffer)
     length = 0
     while True:
         data = message.get("body", b"")
         if data:
             length += len(data)
+            if length > server.max_message_size:
+                raise Refusal(replies.error(413, server.too_long(length), json=False))
             body.feed(memoryview(data), 0, len(data))  # type: ignore[arg-type]
         if not message.get("more_body", False):
             break
@@ -164,7 +168,7 @@ async def _read_pieces(head: Head, server: Server, message: Message, receive: Re
     if head.content_length not in (CHUNKED, length):
         raise _mismatch(head, length)
     if body.discard:
-        raise Refusal(replies.error(400, too_large(head, length, server.max_input_size), json=True))
+        raise Refusal(replies.error(400, too_large(head, length, server.limit_of(head)), json=True))
     return body.parts()
 
 

@@ -107,7 +107,7 @@ class Answers(asyncio.BufferedProtocol):
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
-        if exchange.connection is None or exchange not in self.exchanges:
+        if exchange.connection is None or exchange not in self.exchanges:  # of these there are not many
             self.server.kernel.memory.receive.give_back(size)
         else:
             self._lent[exchange] = self._lent.get(exchange, 0) + size

@@ -1,22 +1,30 @@
 """A request's body while it arrives: where its bytes go.
 
 Two parts, the JSON part and the binary tail, each in memory of its own, so that the tail's tensors are aligned and
-belong to the request alone. Memory is reserved without being written to, and at most RESERVE of it ahead of what has really come.
+belong to the request alone. Memory is reserved without being written to, and at most RESERVE of it on the strength of a length
+alone. What has come is counted in the server's budget, but for the little that every message has; where that is used up, the
+body is refused.
 """
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import numpy as np
 
+from kernel import Account, MemoryBudget
 from kernel_http.connection.heads import Head
 
-__all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "too_large"]
+__all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "Oversize", "too_large"]
 
-#: The most memory that is reserved on the strength of a Content-Length alone.
-RESERVE = 64 * 1024 * 1024
+#: The most memory that is reserved on the strength of a Content-Length alone. Once as much has come, all of it is.
+RESERVE = 16 * 1024 * 1024
+
+#: How much is taken from the budget at a time.
+STEP = 1024 * 1024
+
+#: The most lines between chunks that are looked at in one go: each takes about a microsecond.
+LINES = 512
 
 #: The longest chunk-size line, and the most bytes of trailers, of a chunked body.
 MAX_LINE = 4096
@@ -35,16 +43,51 @@ class Memory(np.ndarray[Any, Any]):
 Bytes = bytes | bytearray | Memory
 
 
-class Body:
+class Counted:
+    """What has come of a body, in the budget's `account`; None: nobody counts. `refused`: there is no memory for more of it.
+
+    `held`: bytes that were taken, and are to be given back.
+    """
+
+    __slots__ = ("_account", "_granted", "held", "refused")
+
+    def __init__(self, account: Account | None) -> None:
+        self._account = account
+        self._granted = MemoryBudget.SMALL
+        self.held = 0
+        self.refused = False
+
+    def _count(self, size: int) -> None:
+        """`size` bytes are more than was granted."""
+        account = self._account
+        if account is None:
+            self._granted = size
+            return
+        step = max(STEP, size - self._granted)
+        if account.take(step):
+            self.held += step
+            self._granted += step
+        else:
+            self.refused = True
+
+    def give_back(self) -> None:
+        """Nothing of the body is held any more."""
+        held, self.held = self.held, 0
+        if held and self._account is not None:
+            self._account.give_back(held)
+
+
+class Body(Counted):
     """A body of known length. Bytes are received straight into `space()`, then announced with `received(n)`."""
 
     __slots__ = ("_buffer", "_filled", "_finished", "_size", "_sizes", "began", "complete", "discard", "head", "length", "seen")
 
-    def __init__(self, head: Head, limit: int, scratch: bytearray) -> None:
+    def __init__(self, head: Head, limit: int, scratch: bytearray, account: Account | None = None) -> None:
         """`limit`: the largest JSON part, or body without one, that is kept; a larger one is thrown away.
 
-        So is a body that nobody will read.
+        So is a body that nobody will read. Raises MemoryError.
         """
+        super().__init__(account)
         length = head.content_length
         split = head.json_length if head.json_length is not None else length
         if not 0 <= split <= length:
@@ -73,18 +116,28 @@ class Body:
         """Return where the next bytes go; never more than what is missing."""
         if self.discard is not None:
             return memoryview(self.discard)[: self._size - self._filled]
-        if self._filled == len(self._buffer):
-            grown = Memory(min(self._size, 2 * self._filled), np.uint8)
-            grown[: self._filled] = self._buffer
-            self._buffer = grown
         return self._buffer.data[self._filled :]
 
     def received(self, count: int) -> None:
         self.seen += count
         self._filled += count
+        if self.seen > self._granted and self.discard is None:
+            self._count(self.seen)
         if self._filled == self._size:
             self._finished.append(self._buffer)
             self._begin()
+        elif self._filled == len(self._buffer) and self.discard is None:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Reserve all of it: so much has come that the rest may be believed in, and nothing is copied twice."""
+        try:
+            grown = Memory(self._size, np.uint8)
+        except MemoryError:
+            self.refused = True
+            return
+        grown[: self._filled] = self._buffer
+        self._buffer = grown
 
     def feed(self, data: bytearray, at: int, end: int) -> int:
         """Copy from `data[at:end]` what belongs to this body; return where it ended."""
@@ -117,15 +170,34 @@ class ChunkError(Exception):
     """A chunked body that breaks the rules of its framing."""
 
 
-class ChunkedBody:
-    """A chunked body. Feed it; it says how far it went."""
+class Oversize(Exception):
+    """A body of unknown length that is larger than any message may be."""
 
-    __slots__ = ("_line", "_missing", "_trailers", "began", "complete", "content", "discard", "head", "length", "limit", "seen")
 
-    def __init__(self, head: Head, limit: int) -> None:
+class ChunkedBody(Counted):
+    """A chunked body. Feed it; it says how far it went. `most`: how many bytes any message may have."""
+
+    __slots__ = (
+        "_line",
+        "_missing",
+        "_trailers",
+        "began",
+        "complete",
+        "content",
+        "discard",
+        "head",
+        "length",
+        "limit",
+        "most",
+        "seen",
+    )
+
+    def __init__(self, head: Head, limit: int, most: int, account: Account | None = None) -> None:
+        super().__init__(account)
         self.head = head
-        # A JSON part whose announced length is within the limit is followed by a tail, which has none.
-        self.limit: float = inf if 0 < (head.json_length or 0) <= limit else limit
+        # A JSON part whose announced length is within the limit is followed by a tail, which only the message's limit bounds.
+        self.limit = most if 0 < (head.json_length or 0) <= limit else limit
+        self.most = most
         self.content = bytearray()
         self.length = 0  # of the content, thrown away or not
         self.seen = 0  # how many bytes have come, framing included
@@ -137,12 +209,19 @@ class ChunkedBody:
         self._trailers = 0
 
     def feed(self, data: bytearray, at: int, end: int) -> int:
-        """Take from `data[at:end]` what belongs to this body; return where it ended. Raises ChunkError."""
-        start = at
-        while at < end and not self.complete:
+        """Take from `data[at:end]` what belongs to this body; return where it ended, or where there were enough lines for now.
+
+        Raises ChunkError and Oversize.
+        """
+        start, lines = at, 0
+        while at < end and not self.complete and lines < LINES:
             if self._missing > 0:
                 count = min(self._missing, end - at)
                 self.length += count
+                if self.length > self._granted and not self.discard:
+                    self._count(self.length)
+                if self.length > self.most:
+                    raise Oversize
                 if self.discard or self.length > self.limit:
                     self.discard = True
                     self.content.clear()
@@ -163,6 +242,7 @@ class ChunkedBody:
                 break
             self._line = b""
             at = stop + 1
+            lines += 1
             self._take(line)
         self.seen += at - start
         return at
@@ -181,6 +261,8 @@ class ChunkedBody:
                 raise ChunkError("the trailers are too long")
             self.complete = not line
         else:
+            if b"\r" in line:
+                raise ChunkError("there is a CR within a chunk's line")
             digits = bytes(line.partition(b";")[0]).strip(b" \t")
             if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
                 raise ChunkError("a chunk's size is no hexadecimal number")

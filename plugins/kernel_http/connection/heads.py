@@ -11,6 +11,7 @@ follows for another client's request.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 
 import httptools
@@ -47,8 +48,9 @@ class Head:
     response goes out as its handler made it. `forwarded`: headers that become request parameters.
     `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
     `headers`: all of them as they came. The router fills in the rest: `route`, the name of the route, or `refusal`, the whole
-    response to what isn't served; `json_errors`, whether the route tells errors as application/json from the start; and what the
-    path names, "" for nothing: `model`, `version`, `region`.
+    response to what isn't served; `limit`: how large a body may be at the route, where that is less than at others, in bytes;
+    `json_errors`, whether the route tells errors as application/json from the start; and what the path names, "" for nothing:
+    `model`, `version`, `region`.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Head:
         "json_errors",
         "json_length",
         "json_length_error",
+        "limit",
         "method",
         "model",
         "path",
@@ -84,6 +87,7 @@ class Head:
         self.content_length = 0
         self.json_length: int | None = None
         self.json_length_error = ""
+        self.limit = sys.maxsize
         self.encoding = ""
         self.accept = ""
         self.coded = False

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernel import MemoryBudget
 from kernel_http.connection import replies
 from kernel_http.connection.answers import Answers
-from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, too_large
+from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, Oversize, too_large
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable
 from kernel_http.connection.heads import CHUNKED, Head, HeadError
@@ -99,7 +100,8 @@ class Connection(Answers):
             request, exchange.request = exchange.request, None
             if request is not None:
                 self.server.kernel.cancel(request)
-        self._body = self.layout = None
+        self._drop_body()
+        self.layout = None
         self._rest = bytearray()
 
     def eof_received(self) -> bool:
@@ -112,7 +114,7 @@ class Connection(Answers):
             return False  # closes; connection_lost cancels what runs
         if type(self._transport) is not EndedTransport:
             self._closing = True
-            self._body = None
+            self._drop_body()
             self._rest.clear()
             self._since = 0.0
             self._transport = EndedTransport(
@@ -129,7 +131,9 @@ class Connection(Answers):
         body = self._body
         if type(body) is Body:
             body.received(count)
-            if body.complete:
+            if body.refused:
+                self._refuse_body()
+            elif body.complete:
                 self._body = None
                 self._since = 0.0
                 self._complete(body)
@@ -216,7 +220,7 @@ class Connection(Answers):
             self._since = 0.0
             self._dispatch(head, b"", bytearray())
             return at - start
-        limit = self.server.max_input_size
+        limit = head.limit
         split = head.json_length
         if split is None or not 0 <= split <= length:
             split = length  # all of it is JSON; where the announced length is a wrong one, the handler refuses it
@@ -237,10 +241,22 @@ class Connection(Answers):
 
     def _await_body(self, head: Head, nothing: bool) -> None:
         """Take the body as it comes in. `nothing`: nothing of it has come with the head."""
-        if head.content_length == CHUNKED:
-            self._body = ChunkedBody(head, self.server.max_input_size)
-        else:
-            self._body = Body(head, self.server.max_input_size, self.server.buffer)
+        server, length = self.server, head.content_length
+        account = server.kernel.memory.receive
+        if length > server.max_message_size:
+            self._refuse(413, server.too_long(length))
+            return
+        if account.full and (length > MemoryBudget.SMALL or length == CHUNKED):
+            self._refuse(503, account.refusal().message)
+            return
+        try:
+            if length == CHUNKED:
+                self._body = ChunkedBody(head, head.limit, server.max_message_size, account)
+            else:
+                self._body = Body(head, head.limit, server.buffer, account)
+        except MemoryError:
+            self._refuse(503, f"there is no memory for a request of {length} bytes")
+            return
         self._wait_since()
         self._body.began = self._since
         if head.expect and nothing:
@@ -255,8 +271,15 @@ class Connection(Answers):
         try:
             at = body.feed(data, at, end)
         except ChunkError as error:
-            self._body = None
+            self._drop_body()
             self._refuse(400, f"the request's chunked body can't be read: {error}")
+            return end
+        except Oversize:
+            self._drop_body()
+            self._refuse(413, self.server.too_long(body.length))
+            return end
+        if body.refused:
+            self._refuse_body()
             return end
         if body.complete:
             self._body = None
@@ -267,12 +290,33 @@ class Connection(Answers):
     def _complete(self, body: Body | ChunkedBody) -> None:
         head = body.head
         if body.discard:
-            message = too_large(head, body.length, self.server.max_input_size)
+            body.give_back()
+            message = too_large(head, body.length, head.limit)
             self._dispatch_error(head, head.refusal or replies.error(400, message, json=True))
-        else:
-            self.began = body.began
-            self._dispatch(head, *body.parts())
-            self.began = 0.0
+            return
+        exchanges = self.exchanges
+        before = exchanges[-1] if exchanges else None
+        self.began = body.began
+        self._dispatch(head, *body.parts())
+        self.began = 0.0
+        if body.held:
+            last = exchanges[-1] if exchanges else None
+            if last is None or last is before:
+                body.give_back()  # it has been answered
+            else:
+                self.lend(last, body.held)
+
+    def _drop_body(self) -> None:
+        """Hold nothing any more of a body that was arriving."""
+        body, self._body = self._body, None
+        if body is not None:
+            body.give_back()
+
+    def _refuse_body(self) -> None:
+        """There is no memory for the rest of the body that is arriving."""
+        message = self.server.kernel.memory.receive.refusal().message
+        self._drop_body()
+        self._refuse(503, message)
 
     def _dispatch(self, head: Head, json: bytes, tail: Any) -> None:
         """Hand a complete message to its handler."""
@@ -360,7 +404,7 @@ class Connection(Answers):
                 self._mark = body.seen
                 self._since = now
             else:
-                self._body = None
+                self._drop_body()
                 self._rest.clear()
                 self._refuse(408, "the request did not arrive in time")
         self.sweep_writing(now, limit)

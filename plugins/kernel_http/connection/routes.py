@@ -26,6 +26,10 @@ _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
 _CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
+#: The routes that take a body as large as `--http-max-input-size` allows, and how large one of the others may be; bytes.
+LARGE_BODIES = frozenset({"infer", "generate", "generate_stream", "load"})
+SMALL_BODY = 64 * 1024
+
 NOT_FOUND = replies.error(404, "Not Found", json=False)
 
 
@@ -101,6 +105,10 @@ class Router:
                 return
             groups = found.groupdict()
             head.route = route.name
+            if route.name not in LARGE_BODIES:
+                head.limit = SMALL_BODY
+            if route.name != "infer":  # nowhere else has a body two parts
+                head.json_length = None
             head.json_errors = route.json
             head.model = groups.get("model") or ""
             head.version = groups.get("version") or ""

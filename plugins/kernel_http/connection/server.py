@@ -15,7 +15,7 @@ from kernel_http.connection.routes import Router
 if TYPE_CHECKING:
     from kernel import Kernel
 
-__all__ = ["Server"]
+__all__ = ["MAX_MESSAGE_SIZE", "Server"]
 
 #: Bounds of the memory of heads: how many, and how long one may be.
 HEADS = 1024
@@ -24,6 +24,9 @@ HEAD_SIZE = 2048
 #: The most that one read takes, in bytes, where it is not known what comes. What comes of a large body is copied out of this
 #: buffer, the rest of it is received into memory of its own: a larger buffer would mean to copy more.
 READ_SIZE = 64 * 1024
+
+#: The largest body, all its parts counted; bytes. As large as a message of gRPC can be.
+MAX_MESSAGE_SIZE = 2**31 - 1
 
 #: A message that has begun must be complete within this many seconds; a large body must have grown by PROGRESS (protocol.py).
 SLOW_CLIENT_SECONDS = 30.0
@@ -54,6 +57,7 @@ class Server(Connections[OpenConnection]):
         router: Router,
         *,
         max_input_size: int,
+        max_message_size: int = MAX_MESSAGE_SIZE,
         forward_pattern: str = "",
         slow_client_seconds: float = SLOW_CLIENT_SECONDS,
     ) -> None:
@@ -61,6 +65,7 @@ class Server(Connections[OpenConnection]):
         self.kernel = kernel
         self.router = router
         self.max_input_size = max_input_size
+        self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
         self.outbox = Outbox(kernel.loop)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
@@ -72,10 +77,22 @@ class Server(Connections[OpenConnection]):
         self._forwarding = Forwarding(forward_pattern) if forward_pattern else None
         self._slow_client_seconds = slow_client_seconds
 
+    def limit_of(self, head: Head) -> int:
+        """Return the largest JSON part, or body without one, that is kept of such a request."""
+        return min(head.limit, self.max_input_size)
+
+    def too_long(self, length: int) -> str:
+        """Say that a message is longer than any may be. `length`: of its body, in bytes."""
+        return (
+            f"the request's body has {length} bytes, more than the {self.max_message_size} that --http-max-message-size and "
+            "--memory-limit-receive allow"
+        )
+
     def learn(self, block: bytes) -> Head:
         """Parse a head that isn't known yet, find its route and remember it. Raises HeadError."""
         head = parse_head(block, self._forwarding)
         self.router.resolve(head)
+        head.limit = self.limit_of(head)
         if len(block) <= HEAD_SIZE:
             if len(self.heads) >= HEADS:
                 self.heads.clear()

@@ -1,0 +1,169 @@
+"""What one message, one connection and all together may hold: refused before it comes, counted while it does, given back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from frontends.fakes import Client, FakeKernel, binary, infer, parse, request, tensor
+
+from kernel import MemoryBudget
+from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
+from kernel_http.connection.heads import Head
+from kernel_http.connection.routes import SMALL_BODY
+
+MB = 1024 * 1024
+LIVE = request("GET", "/v2/health/live")
+
+
+def head_of(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: a", *headers, "", ""]).encode()
+
+
+def big(count: int) -> bytes:
+    tail = np.arange(count, dtype=np.float32).tobytes()
+    return binary("types", [tensor("IN_FP32", "FP32", [count], binary_data_size=4 * count)], tail,
+                  parameters={"binary_data_output": True})  # fmt: skip
+
+
+def small(receive: int = 4 * MB, send: int = 4 * MB) -> FakeKernel:
+    kernel = FakeKernel()
+    kernel.memory = MemoryBudget(receive, send)
+    return kernel
+
+
+# --- one message
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/types/infer", "/v2/models/nobody/infer", "/v2/logging", "/v2/repository/models/x/load", "/nowhere"]
+)
+@pytest.mark.parametrize("announced", [(), ("Inference-Header-Content-Length: 1",)])
+def test_a_message_that_is_too_long_is_refused_before_it_comes(path: str, announced: tuple[str, ...]) -> None:
+    client = Client(max_message_size=10 * MB)
+    client.send(head_of(path, f"Content-Length: {2**40}", *announced))
+    (response,) = parse(client.take())
+    assert (response.status, response.headers["Connection"]) == (413, "close")
+    assert f"has {2**40} bytes, more than the {10 * MB} that --http-max-message-size" in response.error
+    client.send(bytes(MB))
+    assert client.kernel.memory.receive.used == 0
+
+
+def test_a_chunked_message_ends_there_too() -> None:
+    client = Client(max_message_size=MB)
+    client.send(head_of("/v2/models/types/infer", "Transfer-Encoding: chunked", "Inference-Header-Content-Length: 1"))
+    for _ in range(17):
+        client.send(b"10000\r\n" + bytes(65536) + b"\r\n")
+    (response,) = parse(client.take())
+    assert response.status == 413
+    assert client.kernel.memory.receive.used == 0
+
+
+def test_a_message_within_the_limit_is_served() -> None:
+    client = Client(max_message_size=10 * MB)
+    assert client.ask(big(2 * MB)).status == 200
+    assert client.kernel.memory.receive.used == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/logging", "/v2/trace/setting", "/v2/repository/index", "/v2/systemsharedmemory/region/x/register"]
+)
+@pytest.mark.parametrize("announced", [(), ("Inference-Header-Content-Length: 2",)])
+def test_small_operations_take_small_bodies(path: str, announced: tuple[str, ...]) -> None:
+    body = b"{}" + b" " * SMALL_BODY
+    response = Client().ask(head_of(path, f"Content-Length: {len(body)}", *announced) + body)
+    assert response.status == 400
+    assert f"exceeds the maximum allowed input size of {SMALL_BODY} bytes" in response.error
+
+
+# --- all together
+
+
+def test_what_has_come_of_a_body_is_counted_until_its_answer() -> None:
+    kernel = small()
+    client = Client(kernel)
+    message = big(MB // 2)
+    client.send(message[: len(message) // 2])
+    assert 0 < kernel.memory.receive.used <= 2 * STEP
+    kernel.hold = True
+    client.send(message[len(message) // 2 :])
+    assert kernel.memory.receive.used >= 2 * MB - MemoryBudget.SMALL
+    kernel.finish(kernel.held.pop())
+    assert parse(client.take())[0].status == 200
+    assert kernel.memory.receive.used == 0
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_it_is_given_back_when_the_client_goes(held: bool) -> None:
+    kernel = small()
+    client = Client(kernel)
+    kernel.hold = True
+    message = big(MB // 2)
+    client.send(message if held else message[:-1])
+    assert kernel.memory.receive.used
+    client.lose()
+    assert kernel.memory.receive.used == 0
+
+
+def test_new_bodies_are_refused_where_the_budget_is_used_up_and_accepted_ones_are_served() -> None:
+    kernel = small(3 * MB)
+    kernel.hold = True
+    first, second = Client(kernel), Client(kernel)
+    first.send(big(MB // 2))
+    second.send(big(MB // 2))
+    (response,) = parse(second.take())
+    assert response.status == 503
+    assert "bytes that --memory-limit-receive allows for its clients; try again later" in response.error
+    third = Client(kernel)
+    third.send(LIVE)
+    assert parse(third.take())[0].status == 200
+    kernel.finish(kernel.held.pop())
+    assert parse(first.take())[0].status == 200
+    kernel.hold = False
+    assert Client(kernel).ask(big(MB // 2)).status == 200
+
+
+def test_a_full_budget_refuses_at_the_head_and_small_requests_are_served() -> None:
+    kernel = small()
+    kernel.memory.receive.add(4 * MB)
+    client = Client(kernel)
+    client.send(head_of("/v2/models/types/infer", f"Content-Length: {MB}"))
+    assert parse(client.take())[0].status == 503
+    assert Client(kernel).ask(infer("types", {"inputs": [tensor("IN_INT32", "INT32", [1], [1])]})).status == 200
+
+
+def test_no_byte_is_copied_twice_while_a_body_grows() -> None:
+    length = 8 * RESERVE
+    head = Head(b"")
+    head.content_length = length
+    body = Body(head, length, bytearray(64))
+    buffers = set()
+    while not body.complete:
+        space = body.space()
+        buffers.add(id(body._buffer))
+        body.received(len(space))
+    assert len(buffers) <= 2
+
+
+# --- one connection, one turn
+
+
+def test_lines_of_chunks_are_looked_at_some_at_a_time() -> None:
+    head = Head(b"")
+    body = ChunkedBody(head, MB, MB)
+    data = bytearray(b"1\r\nx\r\n" * 10_000)
+    at = body.feed(data, 0, len(data))
+    assert at == LINES // 2 * 6
+    steps = 1
+    while at < len(data):
+        at = body.feed(data, at, len(data))
+        steps += 1
+    assert steps == -(-20_000 // LINES)
+    assert bytes(body.content) == b"x" * 10_000
+
+
+def test_a_request_in_chunks_of_a_byte_is_served() -> None:
+    text = json.dumps({"inputs": [tensor("IN_INT32", "INT32", [1], [1])]}).encode() + b" " * 5000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text)
+    assert Client().ask(head_of("/v2/models/types/infer", "Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n").status == 200
