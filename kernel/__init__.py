@@ -24,7 +24,7 @@ from kernel.frontends import options as frontend_options
 from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
-from kernel.frontends.contents import check_rank, check_strings, size_mismatch, stand_in, strings_of, unpacked
+from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
 from kernel.frontends.listening import Listener, Place
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.frontends.restriction import parse_restrictions
@@ -174,6 +174,7 @@ __all__ += [
     "check_rank",
     "check_strings",
     "classify",
+    "cut_off",
     "frontend_options",
     "model_metadata",
     "parse_restrictions",

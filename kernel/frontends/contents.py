@@ -17,7 +17,7 @@ from kernel.tensor import DATATYPES, unpack_bytes
 if TYPE_CHECKING:
     from kernel.models.model import Model
 
-__all__ = ["MAX_RANK", "check_rank", "check_strings", "size_mismatch", "stand_in", "strings_of", "unpacked"]
+__all__ = ["MAX_RANK", "check_rank", "check_strings", "cut_off", "size_mismatch", "stand_in", "strings_of", "unpacked"]
 
 #: The most dimensions that a tensor can have: numpy's.
 MAX_RANK = 64
@@ -54,22 +54,27 @@ def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int, 
     try:
         return unpack_bytes(memoryview(tail)[offset : offset + size], most)
     except ValueError as error:
-        if error.args[0] == "length":
-            raise ServingError(
-                Code.INVALID_ARG,
-                f"{_prefix(id)}incomplete string length indicator for inference input '{name}' "
-                f"for model '{model}', expecting 4 bytes but only {error.args[1]} bytes available. "
-                "Please make sure the string length indicator is in one buffer.",
-            ) from None
-        raise ServingError(
+        raise cut_off(error, name, model, id) from None
+
+
+def cut_off(error: ValueError, name: str, model: str, id: str) -> ServingError:
+    """Return the error for strings that end in the middle of an element: what `unpack_bytes` says, in the reference's words."""
+    if error.args[0] == "length":
+        return ServingError(
             Code.INVALID_ARG,
-            f"incomplete string data for inference input '{name}', expecting string of length {error.args[1]} "
-            f"but only {error.args[2]} bytes available",
-        ) from None
+            f"{_prefix(id)}incomplete string length indicator for inference input '{name}' "
+            f"for model '{model}', expecting 4 bytes but only {error.args[1]} bytes available. "
+            "Please make sure the string length indicator is in one buffer.",
+        )
+    return ServingError(
+        Code.INVALID_ARG,
+        f"incomplete string data for inference input '{name}', expecting string of length {error.args[1]} "
+        f"but only {error.args[2]} bytes available",
+    )
 
 
-def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ...], id: str) -> Any:
-    """Return the object array of a BYTES input whose elements these are, of the full `shape`.
+def strings_of(items: Any, name: str, model: Model, shape: tuple[int, ...], id: str) -> Any:
+    """Return the object array of a BYTES input whose elements these are, a list or an array of objects, of the full `shape`.
 
     Raises ServingError(INVALID_ARG) where their number is another.
     """
@@ -81,6 +86,8 @@ def strings_of(items: list[bytes], name: str, model: Model, shape: tuple[int, ..
         else:
             text = f"{_prefix(id)}unexpected number of string elements {count + 1} {subject}, expecting {count}"
         raise ServingError(Code.INVALID_ARG, text)
+    if isinstance(items, np.ndarray):
+        return items.reshape(shape)
     array = np.empty(count, np.object_)
     array[:] = items
     return array.reshape(shape)

@@ -9,11 +9,19 @@ from typing import Any
 from kernel import frontend_options
 from kernel_grpc.rpc.compression import LEVELS
 from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.limits import Limits
 
-__all__ = ["add_options", "keepalive"]
+__all__ = ["add_options", "keepalive", "limits"]
 
 #: The largest number of milliseconds that counts; from there on it means never.
 NEVER = 2**31 - 1
+
+
+#: What `--grpc-max-NAME` limits.
+LIMITS = {
+    "tensors": "the most inputs of a request, and outputs, and pieces of raw data",
+    "parameters": "the most parameters of a request and its tensors",
+}
 
 
 def count(text: str) -> int:
@@ -57,6 +65,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     frontend_options.add_tls_options(group, "grpc", "use TLS", "use TLS with client certificates")
     _add_keepalive(group)
+    _add_limits(group)
+
+
+def _add_limits(group: Any) -> None:
+    for name, what in LIMITS.items():
+        default = getattr(Limits(), name)
+        group.add_argument(
+            f"--grpc-max-{name}", default=default, type=count, metavar="N", help=f"{what} (default {default})"
+        )
+
+
+def limits(options: argparse.Namespace) -> Limits:
+    """Return what the options say of the size of requests."""
+    return Limits(**{name: getattr(options, f"grpc_max_{name}") for name in LIMITS})
 
 
 def _add_keepalive(group: Any) -> None:

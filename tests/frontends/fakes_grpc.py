@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from frontends.fakes import FakeKernel, Spec, config
+from frontends.fakes import FakeKernel, FakeLoop, Spec, config
 
 from kernel import Code, InferenceRequest, InferenceResponse, Model, ServingError, SharedMemory
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -161,6 +161,7 @@ class Service:
         """Make a unary call. `request`: a message, or its bytes."""
         made = FakeCall(**call)
         self._infer(made, data_of(request))
+        run_jobs(self.kernel)
         return made
 
     def ask(self, request: Any, **call: Any) -> pb.ModelInferResponse:
@@ -168,19 +169,21 @@ class Service:
 
     def stream(self, **call: Any) -> Streaming:
         made = FakeCall(**call)
-        return Streaming(made, self._stream(made))
+        return Streaming(made, self._stream(made), self.kernel)
 
 
 class Streaming:
     """An open stream."""
 
-    def __init__(self, call: FakeCall, stream: Any) -> None:
+    def __init__(self, call: FakeCall, stream: Any, kernel: GrpcKernel) -> None:
         self.call = call
         self.stream = stream
+        self.kernel = kernel
 
     def send(self, *requests: Any) -> None:
         for request in requests:
             self.stream.message(data_of(request))
+            run_jobs(self.kernel)
 
     def close(self) -> None:
         self.call.ended = True
@@ -188,6 +191,12 @@ class Streaming:
 
     def take(self) -> list[pb.ModelStreamInferResponse]:
         return [pb.ModelStreamInferResponse.FromString(data) for data in self.call.take()]
+
+
+def run_jobs(kernel: Any) -> None:
+    """Do what was left to threads, where the loop has not done it in place."""
+    if isinstance(kernel.loop, FakeLoop):
+        kernel.loop.run_jobs()
 
 
 def data_of(request: Any) -> Any:

@@ -860,7 +860,7 @@ messages = st.builds(
 @given(messages, st.booleans())
 def test_splitting_agrees_with_the_parser(made: pb.ModelInferRequest, as_view: bool) -> None:
     data = made.SerializeToString(deterministic=True)
-    parts = split(memoryview(data) if as_view else data)
+    parts = split(memoryview(data) if as_view else data, 1000)
     assert parts is not None
     names, middle, head, raws = parts
     assert [bytes(raw) for raw in raws] == list(made.raw_input_contents)
@@ -1256,6 +1256,6 @@ def test_what_is_remembered_is_bounded(service: Service, monkeypatch: pytest.Mon
 
 def test_a_mistake_of_ours_is_left_to_the_transport(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which logs it and answers INTERNAL."""
-    monkeypatch.setattr(infer, "split", lambda data: 1 / 0)
+    monkeypatch.setattr(infer, "split", lambda data, most: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         service.start(add_sub())

@@ -51,6 +51,7 @@ from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.rpc.incoming import MESSAGES
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
 from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
+from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.meanings import read_timeout
 from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.patience import MAX_WAITING, MOST_WAITING, PATIENCE
@@ -1413,7 +1414,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_defaults_of_the_flags() -> None:
     defaults = parsed()
     assert (defaults.allow_grpc, defaults.grpc_address, defaults.grpc_port) == (True, "0.0.0.0", 8001)
-    assert options.keepalive(defaults) == Keepalive()
+    assert options.keepalive(defaults) == Keepalive() and options.limits(defaults) == Limits()
     assert defaults.grpc_restricted_protocol == {} and frontend_options.tls_context(defaults, "grpc", ("h2",)) is None
 
 

@@ -34,7 +34,7 @@ def typed_contents(contents: Any, name: str, datatype: str, model: str) -> Any:
     found: Any = None
     for field, (kind, datatypes) in FIELDS.items():
         elements = getattr(contents, field)
-        if not elements:
+        if not len(elements):
             continue
         if found is not None:
             raise invalid(f"{subject}, binary data was already supplied.")
@@ -43,7 +43,7 @@ def typed_contents(contents: Any, name: str, datatype: str, model: str) -> Any:
         if kind == "BYTES":
             found = list(elements)
             continue
-        array = np.fromiter(elements, DATATYPES[kind], len(elements))
+        array = elements if isinstance(elements, np.ndarray) else np.fromiter(elements, DATATYPES[kind], len(elements))
         if datatype != kind:
             array = _narrowed(array, datatype, field, subject)
         found = array.view(np.uint8)

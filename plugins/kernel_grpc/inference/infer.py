@@ -7,7 +7,10 @@ the same request of a message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -15,11 +18,13 @@ import numpy as np
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
 from kernel_grpc.inference.encode import encode
+from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
 from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
 from kernel_grpc.inference.wire import ID, Buffer, split
+from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.status import Status
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -35,6 +40,9 @@ RECIPES = 256
 HEAD_SIZE = 4096
 ALL_RECIPES = 4096
 
+#: So many tensors more than the model has are looked at one by one, for the words of what is wrong with the first of them.
+SLACK = {"inputs": 64, "outputs": 2048}
+
 _ndarray = np.ndarray
 
 Forwarded = Sequence[tuple[str, str]]
@@ -43,19 +51,29 @@ Forwarded = Sequence[tuple[str, str]]
 class Inference:
     """Reads messages for both RPCs, and is the handler of ModelInfer."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, limits: Limits | None = None) -> None:
         self.kernel = kernel
+        self.limits = limits or Limits()
+        self._most = most_fields(self.limits)
+        # One thread: several at once would keep the loop waiting for the interpreter.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernel-grpc-large")
         # Weak: a recipe belongs to its model, and goes with it.
         self._by_head: dict[bytes, ref[Recipe]] = {}
         self._by_size: dict[int, Layout] = {}
 
-    def infer(self, call: Call, message: Any) -> None:
-        """Handle a call of ModelInfer."""
+    def infer(self, call: Call, message: Any, ready: Prepared | None = None) -> None:
+        """Handle a call of ModelInfer. `ready`: its message, where that was read on a thread."""
         try:
-            request, recipe, _ = self.read(message, call.forwarded, False)
+            if ready is None:
+                request, recipe, _ = self.read(message, call.forwarded, False)
+            else:
+                request, recipe, _ = self.read_prepared(ready, call.forwarded, False)
             request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
         except ServingError as error:
             call.fail(error)
+            return
+        except Large:
+            self.prepare(message, partial(self._infer_prepared, call))
             return
         request.deadline = call.deadline
         call.request = request
@@ -63,11 +81,37 @@ class Inference:
             recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         recipe.model.enqueue(request)
 
+    def _infer_prepared(self, call: Call, done: asyncio.Future[Prepared]) -> None:
+        """Go on with a call whose message was read on a thread."""
+        if done.cancelled() or call.done:  # the loop is closing; or nobody waits any more
+            return
+        error = done.exception()
+        try:
+            if error is None:
+                self.infer(call, b"", done.result())
+            elif isinstance(error, ServingError):
+                call.fail(error)
+            else:
+                call.crashed(error)
+        except Exception as problem:
+            call.crashed(problem)
+
+    def prepare(self, message: Any, then: Callable[[asyncio.Future[Prepared]], None]) -> None:
+        """Have a large message read on a thread; `then` gets what `prepared` has returned or raised, on the loop."""
+        job = self.kernel.loop.run_in_executor(self._thread, prepared, message, self.limits, self.kernel.memory.values)
+        job.add_done_callback(then)
+
+    def read_prepared(
+        self, ready: Prepared, forwarded: Forwarded, streaming: bool
+    ) -> tuple[InferenceRequest, Recipe, Parameters]:
+        """Do as `read` with a message that was read on a thread."""
+        return self._first(ready.record, ready.raws, forwarded, streaming, None, ready.contents)
+
     def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Make a request that has passed the model's check; who answers it is still to be said. Raises ServingError.
 
         `message` belongs to the request from here on. `forwarded`: metadata that go to the model. `streaming`: whether
-        decoupled models are welcome.
+        decoupled models are welcome. Raises Large where it is to be prepared first.
         """
         kernel = self.kernel
         if type(message) is bytes:
@@ -97,8 +141,10 @@ class Inference:
     ) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Read a request whose size says nothing; by its head, where that is known."""
         kernel = self.kernel
-        parts = split(data)
+        parts = split(data, self._most)
         if parts is None:
+            if len(data) > ON_LOOP:
+                raise Large
             record = parsed(pb.ModelInferRequest, data)
             return self._first(record, record.raw_input_contents, forwarded, streaming, None)
         names, middle, head, raws = parts
@@ -114,10 +160,18 @@ class Inference:
                     if type(data) is bytes and parameters is NONE and len(raws) == len(recipe.fixed) > 0:
                         self._learn_layout(recipe, data, *parts)
                     return recipe.request(made, id, parameters, custom_of(parameters, forwarded)), recipe, parameters
+        if head > ON_LOOP:
+            raise Large
         return self._first(parsed(pb.ModelInferRequest, data[:head]), raws, forwarded, streaming, key)
 
     def _first(
-        self, record: Any, raws: Raws, forwarded: Forwarded, streaming: bool, key: bytes | None
+        self,
+        record: Any,
+        raws: Raws,
+        forwarded: Forwarded,
+        streaming: bool,
+        key: bytes | None,
+        ready: Mapping[int, Any] | None = None,
     ) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Read a request whose head isn't known, have it checked, and perhaps remember it."""
         model = self.model(record.model_name, record.model_version)
@@ -125,8 +179,9 @@ class Inference:
             raise ServingError(
                 Code.UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
+        self._check_counts(record, model)
         parameters = read_parameters(record.parameters)
-        reader = Reader(self.kernel, model, record, raws)
+        reader = Reader(self.kernel, model, record, raws, ready)
         reader.read()
         request = InferenceRequest(
             record.model_name,
@@ -155,6 +210,14 @@ class Inference:
             remembered.recipes[key] = recipe
             self._remember(key, recipe)
         return request, recipe, parameters
+
+    def _check_counts(self, record: Any, model: Model) -> None:
+        """Refuse what is far too much for the model before it is looked at one by one. Raises ServingError(INVALID_ARG)."""
+        if len(record.parameters) > self.limits.parameters:
+            raise too_many("parameters", self.limits.parameters, PARAMETERS)
+        for what, got, specs in (("inputs", record.inputs, model.input_specs), ("outputs", record.outputs, model.output_specs)):
+            if len(got) > len(specs) + SLACK[what]:
+                raise invalid(f"expected {len(specs)} {what} but got {len(got)} {what} for model '{model.name}'")
 
     def model(self, name: str, version: str) -> Model:
         """Return the model of that name. Raises ServingError, also for -1, which the kernel takes for the newest version."""

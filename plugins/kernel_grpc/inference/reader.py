@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernel import DATATYPES, ServingError, Span, Tensor, check_rank, size_mismatch, strings_of, unpacked
+from kernel import (
+    DATATYPES,
+    ServingError,
+    Span,
+    Tensor,
+    check_rank,
+    check_strings,
+    cut_off,
+    size_mismatch,
+    strings_of,
+    unpacked,
+)
 from kernel_grpc.inference.contents import typed_contents
+from kernel_grpc.inference.large import ON_LOOP, Large, is_work
 from kernel_grpc.inference.parameters import invalid, kind_of
 
 if TYPE_CHECKING:
@@ -60,14 +72,23 @@ class Reader:
     """Reads one request. `deferred`: a fault that the reference only finds after the model's check.
 
     `steps`: of the inputs whose next data can be had in the same way. `classes`: output -> how many. `sinks`: output -> where
-    in shared memory its data goes.
+    in shared memory its data goes. `ready`: the elements of typed contents by the index of their input, where a
+    thread has read them (`large.Prepared`); then large strings are taken apart, too.
     """
 
-    def __init__(self, kernel: Kernel, model: Model, record: Any, raws: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        model: Model,
+        record: Any,
+        raws: Sequence[Any],
+        ready: Mapping[int, Any] | None = None,
+    ) -> None:
         self.kernel = kernel
         self.model = model
         self.record = record
         self.raws = raws
+        self.ready = ready
         self.inputs: dict[str, Tensor] = {}
         self.steps: list[Step] = []
         self.requested: tuple[str, ...] | None = None
@@ -88,8 +109,8 @@ class Reader:
             if item.name in seen:
                 raise invalid(f"{self._prefix}input '{item.name}' already exists in request")
             seen.add(item.name)
-        for item in self.record.inputs:
-            self.inputs[item.name] = self._input(item)
+        for index, item in enumerate(self.record.inputs):
+            self.inputs[item.name] = self._input(item, index)
         outputs = self.record.outputs
         for item in outputs:
             self._read_output(item.name, item.parameters)
@@ -103,7 +124,7 @@ class Reader:
     def _defer(self, error: ServingError) -> None:
         self.deferred = self.deferred or error
 
-    def _input(self, item: Any) -> Tensor:
+    def _input(self, item: Any, index: int) -> Tensor:
         name = item.name
         check_rank(name, self.model.name, self.record.id, len(item.shape))
         shape = tuple(item.shape)
@@ -122,7 +143,12 @@ class Reader:
                     f"contents field must not be specified when using raw_input_contents for '{name}' "
                     f"for model '{self.model.name}'"
                 )
-            data = typed_contents(item.contents, name, datatype, self.model.name)
+            if self.ready is None:
+                data = typed_contents(item.contents, name, datatype, self.model.name)
+            else:
+                data = self.ready[index]
+                if isinstance(data, ServingError):
+                    raise data
         elif self._used < len(self.raws):
             data = self.raws[self._used]
             self._used += 1
@@ -151,13 +177,19 @@ class Reader:
         dtype = DATATYPES[datatype]
         if datatype != "BYTES" and (expected := prod(shape) * dtype.itemsize) != (size := size_of(data)):
             raise size_mismatch(name, self.model.name, self.record.id, expected, size)
+        if datatype == "BYTES" and size_of(data) > ON_LOOP:
+            check_strings(name, shape, self.kernel.memory.values)
         if isinstance(data, Span):
             data = data.read()
         try:
             if datatype != "BYTES":
                 return array_of(shape, dtype, data)
             items = data
-            if not isinstance(data, list):
+            if isinstance(data, ValueError):
+                raise cut_off(data, name, self.model.name, self.record.id)
+            if not (isinstance(data, list) or getattr(data, "dtype", None) == np.object_):
+                if self.ready is None and is_work(shape, len(data)):
+                    raise Large
                 items = unpacked(name, self.model.name, self.record.id, data, 0, len(data), prod(shape))
             return strings_of(items, name, self.model, shape, self.record.id)
         except ValueError as error:  # the size is right, 0 bytes, but numpy has no array of that shape
@@ -195,6 +227,8 @@ class Reader:
 
 def size_of(data: Any) -> int:
     """Return how many bytes an input has that aren't typed contents."""
+    if isinstance(data, ValueError):
+        return 0
     return data.byte_size if isinstance(data, Span) else len(data)
 
 

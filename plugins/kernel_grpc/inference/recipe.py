@@ -13,6 +13,7 @@ from weakref import ref
 
 from kernel import Form, InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
 from kernel_grpc.inference.encode import Replies
+from kernel_grpc.inference.large import Large, is_work
 from kernel_grpc.inference.parameters import Parameters
 from kernel_grpc.inference.reader import Reader, Region, array_of
 
@@ -97,6 +98,8 @@ class Recipe:
             else:
                 return None
             if dtype is None:
+                if is_work(shape, len(raw)):
+                    raise Large
                 items = unpacked(name, self.model.name, id, raw, 0, len(raw), prod(shape))
                 array = strings_of(items, name, self.model, shape, id)
             elif len(raw) != size:

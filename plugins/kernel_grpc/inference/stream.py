@@ -7,15 +7,19 @@ answered; cancelled, everything that is in flight is. What is bounded is how man
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError
 from kernel_grpc.inference.encode import Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
+from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
 from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
+from kernel_grpc.inference.wire import leading
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -37,7 +41,7 @@ STRICT = "triton_grpc_error"
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
 
-    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "strict")
+    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "preparing", "strict")
 
     def __init__(self, inference: Inference, call: Call) -> None:
         self.inference = inference
@@ -47,13 +51,14 @@ class InferStream:
         self.strict = call.metadata.get(STRICT) == "true"
         self.closing = False  # the client has said all, or the server stops
         self.held = False  # nothing more is read
+        self.preparing = False  # a message is being read on a thread; the next ones wait for it
         call.on_cancel = self.cancel
         call.on_writable = self.balance
 
     # --- what comes in
 
-    def message(self, data: Any) -> None:
-        """Receive a request."""
+    def message(self, data: Any, ready: Prepared | None = None) -> None:
+        """Receive a request. `ready`: the message, where it was read on a thread."""
         call = self.call
         if call.done:
             return
@@ -61,10 +66,19 @@ class InferStream:
         try:
             if call.server.draining:
                 raise ServingError(Code.UNAVAILABLE, SHUTTING_DOWN)
-            request, recipe, parameters = inference.read(data, call.forwarded, True)
+            if ready is None:
+                request, recipe, parameters = inference.read(data, call.forwarded, True)
+            else:
+                request, recipe, parameters = inference.read_prepared(ready, call.forwarded, True)
             answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
         except ServingError as error:
             self._refuse(data, error)
+            return
+        except Large:
+            self.preparing = True
+            if not self.held:
+                call.hold()
+            inference.prepare(data, partial(self._prepared, data))
             return
         except Exception as error:  # a mistake of ours must not cost the stream's other requests their answers
             log.exception("a request on a stream can't be read")
@@ -78,6 +92,21 @@ class InferStream:
         recipe.model.enqueue(request)
         if len(self.answers) >= IN_FLIGHT or not call.writable:
             self.balance()
+
+    def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
+        """Go on with a message that was read on a thread, then with those behind it."""
+        if done.cancelled() or self.call.done:  # the loop is closing; or nobody waits any more
+            return
+        error = done.exception()
+        if error is None:
+            self.message(data, done.result())
+        elif isinstance(error, ServingError):
+            self._refuse(data, error)
+        else:
+            self.call.crashed(error)
+        self.preparing = False
+        if not (self.held or self.call.done):
+            self.call.unhold()
 
     def half_closed(self) -> None:
         """Receive the end of the client's messages, or of our taking them."""
@@ -101,18 +130,19 @@ class InferStream:
         if self.held:
             if call.writable and len(self.answers) <= IN_FLIGHT // 2:
                 self.held = False
-                call.unhold()
+                if not self.preparing:
+                    call.unhold()
         elif len(self.answers) >= IN_FLIGHT or not call.writable:
             self.held = True
-            call.hold()
+            if not self.preparing:
+                call.hold()
 
     def _refuse(self, data: Any, error: ServingError) -> None:
         """Answer a message that has become no request; in turn, unless it was for a decoupled model."""
         id, decoupled = "", False
         try:
-            record = parsed(pb.ModelInferRequest, data)
-            id = record.id
-            decoupled = self.inference.model(record.model_name, record.model_version).decoupled
+            name, version, id = names_of(data)
+            decoupled = self.inference.model(name, version).decoupled
         except ServingError:
             pass
         if self.strict:
@@ -157,6 +187,14 @@ class InferStream:
             call.finish()
         else:
             call.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
+
+
+def names_of(data: Any) -> tuple[str, str, str]:
+    """Return the model, the version and the id of a request. Raises ServingError where it is no message."""
+    if len(data) > ON_LOOP:  # they stand in front
+        data = data[: leading(data)]
+    record = parsed(pb.ModelInferRequest, data)
+    return record.model_name, record.model_version, record.id
 
 
 class StreamAnswer:

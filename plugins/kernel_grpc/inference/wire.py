@@ -7,7 +7,7 @@ has the whole message parsed then.
 
 from __future__ import annotations
 
-__all__ = ["BYTES", "ID", "Buffer", "field", "split", "varint"]
+__all__ = ["BYTES", "ID", "Buffer", "field", "leading", "split", "varint"]
 
 Buffer = bytes | memoryview
 
@@ -43,26 +43,36 @@ def field(number: int, data: bytes | str) -> bytes:
     return varint(number << 3 | BYTES) + varint(len(data)) + data
 
 
-def split(data: Buffer) -> tuple[int, int, int, list[Buffer]] | None:
-    """Split a ModelInferRequest whose fields come in the order of their numbers; None for any other.
+def split(data: Buffer, most: int) -> tuple[int, int, int, list[Buffer]] | None:
+    """Split a ModelInferRequest whose fields come in the order of their numbers, `most` of them at most; None for any other.
 
     Return where model_name and model_version end, where id and parameters end, where inputs and outputs end, and the
     raw_input_contents behind them, each a slice of `data`.
     """
     end = len(data)
     at = 0
+    left = most
     try:
         while at < end and data[at] in (0x0A, 0x12):  # 1 model_name, 2 model_version
             size = data[at + 1]
             at = at + 2 + size if size < 128 else _past(data, at + 1)
+            left -= 1
+            if left < 0:
+                return None
         names = at
         while at < end and data[at] in (0x1A, 0x22):  # 3 id, 4 parameters
             size = data[at + 1]
             at = at + 2 + size if size < 128 else _past(data, at + 1)
+            left -= 1
+            if left < 0:
+                return None
         middle = at
         while at < end and data[at] in (0x2A, 0x32):  # 5 inputs, 6 outputs
             size = data[at + 1]
             at = at + 2 + size if size < 128 else _past(data, at + 1)
+            left -= 1
+            if left < 0:
+                return None
         head = at
         raws: list[Buffer] = []
         while at < end and data[at] == 0x3A:  # 7 raw_input_contents
@@ -73,9 +83,25 @@ def split(data: Buffer) -> tuple[int, int, int, list[Buffer]] | None:
             else:
                 start, at = _span(data, at + 1)
             raws.append(data[start:at])
+            left -= 1
+            if left < 0:
+                return None
     except IndexError:
         return None
     return (names, middle, head, raws) if at == end else None
+
+
+def leading(data: Buffer) -> int:
+    """Return where names and id end that stand in front of a ModelInferRequest, 16 of them at most."""
+    at = 0
+    try:
+        for _ in range(16):
+            if data[at] not in (0x0A, 0x12, 0x1A):
+                break
+            at = _past(data, at + 1)
+    except IndexError:
+        pass
+    return at
 
 
 def _past(data: Buffer, at: int) -> int:

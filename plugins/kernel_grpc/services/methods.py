@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.stream import InferStream
+from kernel_grpc.options import limits
 from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.services import admin, health, reflection
 from kernel_grpc.services.paths import triton
@@ -21,16 +23,16 @@ __all__ = ["inference_methods", "methods"]
 def methods(kernel: Kernel, options: argparse.Namespace) -> list[Method]:
     """Return every method that there is, one a path."""
     return [
-        *inference_methods(kernel),
+        *inference_methods(kernel, limits(options)),
         *admin.methods(kernel, options),
         *health.methods(kernel),
         *reflection.methods(),
     ]
 
 
-def inference_methods(kernel: Kernel) -> list[Method]:
-    """Return ModelInfer and ModelStreamInfer."""
-    inference = Inference(kernel)
+def inference_methods(kernel: Kernel, limits: Limits | None = None) -> list[Method]:
+    """Return ModelInfer and ModelStreamInfer. `limits`: of their requests."""
+    inference = Inference(kernel, limits)
 
     def open_stream(call: Call) -> InferStream:
         return InferStream(inference, call)
