@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, Protocol
 
 from kernel.config import ModelConfig
@@ -38,8 +37,6 @@ log = logging.getLogger("kernel")
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
 _NOTHING: dict[str, Tensor] = {}
-_RESPONSES: set[object] = {InferenceResponse}  # the types in an ordinary result
-_error_of = attrgetter("error")
 
 
 class Waiting(Protocol):
@@ -114,20 +111,18 @@ class Lifecycle:
     def _answer_each(self, batch: Batch, result: Any) -> None:
         """Answer the requests of an execution with its result, and count both: nobody else wants to see it before."""
         requests = batch.requests
-        if (
-            type(result) is list
-            and len(result) == len(requests)
-            and set(map(type, result)) == _RESPONSES
-            and not any(map(_error_of, result))
-            and batch not in self._touched
-        ):
-            # An ensemble's batch holds sums of times, not moments.
-            self.statistics.answered(batch, self._clock() if self._is_ensemble else batch.ended)
-            for request, response in zip(requests, result):
-                request.counted = True
-                self.release(request, response)
-        else:
-            self._sort_out(batch, result)
+        if type(result) is list and len(result) == len(requests) and not (self._touched and batch in self._touched):
+            for response in result:
+                if type(response) is not InferenceResponse or response.error is not None:
+                    break
+            else:
+                # An ensemble's batch holds sums of times, not moments.
+                self.statistics.answered(batch, self._clock() if self._is_ensemble else batch.ended)
+                for request, response in zip(requests, result):
+                    request.counted = True
+                    self.release(request, response)
+                return
+        self._sort_out(batch, result)
 
     def _sort_out(self, batch: Batch, result: Any) -> None:
         """Do with the result of an execution whatever it may be: let the stages see it, count, answer."""
