@@ -28,6 +28,7 @@ from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
 from kernel.cli.signals import Signals
+from kernel.cli.streams import Streams
 from kernel.cli.table import table
 from kernel.cli.trace import trace_options
 from kernel.cli.watch import Console
@@ -67,6 +68,9 @@ OPEN_FILES = 65_536
 
 #: How long after an unload what the model has left behind is cleared away; others that go meanwhile are cleared away with it.
 TIDY_SECONDS = 1.0
+
+#: How often it is looked whether the standard descriptors are still open.
+STREAMS_SECONDS = 0.1
 
 #: How long the ports stay open after the signal: who sends requests learns only by and by that the server is not ready.
 MOMENT_SECONDS = 0.5
@@ -126,8 +130,9 @@ def serve(arguments: Sequence[str]) -> int:
     if options.load_model and options.model_control_mode != "explicit":
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     chosen = log_options(options)
+    streams = Streams()
     try:
-        process_log = set_up(chosen)
+        process_log = set_up(chosen, streams.log)
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1
@@ -138,7 +143,7 @@ def serve(arguments: Sequence[str]) -> int:
     _allow_files()
     process_log.protect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = _until_done(runner.get_loop(), _run(paths, options, process_log))
+        status = _until_done(runner.get_loop(), _run(paths, options, process_log, streams))
         # Tasks of models are cancelled, and may answer that with a SystemExit; threads of the loop's executor are waited for.
         with Ending(status), contextlib.suppress(SystemExit, KeyboardInterrupt):
             runner.close()
@@ -210,7 +215,14 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: ProcessLog) -> int:
+def _keep_open(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
+    """Open again what code of models has closed, now and from time to time."""
+    for number in streams.restore(loop.time()):
+        log.error("code of a model has closed descriptor %d, which is the server's; it has been opened again", number)
+    loop.call_later(STREAMS_SECONDS, _keep_open, loop, streams)
+
+
+async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: ProcessLog, streams: Streams) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -223,6 +235,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
             log.info("%s: stopping", number.name)
             stop.set()
 
+    _keep_open(loop, streams)
     limit = options.exit_timeout_secs + HELD_SECONDS
     Signals(loop, signalled, functools.partial(leave, 1), limit).start(signal.SIGTERM, signal.SIGINT)
     if options.log_file:

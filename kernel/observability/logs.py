@@ -7,12 +7,13 @@ own (`kernel serve`); an app that embeds the kernel configures `logging` as it l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 from dataclasses import dataclass
 from time import gmtime, strftime
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 __all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up"]
 
@@ -168,10 +169,29 @@ class _Shared(logging.Handler):
             self._home.handle(record)
 
 
-def set_up(options: LogOptions) -> ProcessLog:
-    """Send everything that is logged in this process to the console (stderr) or the file. Raises OSError for the file."""
+class _Unfailing(logging.Handler):
+    """A handler whose failures are nobody else's, also where there is no stderr to tell of them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):
+            super().handleError(record)
+
+
+class _ToStream(_Unfailing, logging.StreamHandler[TextIO]):
+    """Writes to a stream."""
+
+
+class _ToFile(_Unfailing, logging.FileHandler):
+    """Writes to a file."""
+
+
+def set_up(options: LogOptions, console: TextIO | None = None) -> ProcessLog:
+    """Send everything that is logged in this process to the console or the file. Raises OSError for the file.
+
+    `console`: None for stderr.
+    """
     handler: logging.Handler
-    handler = logging.FileHandler(options.file, encoding="utf-8") if options.file else logging.StreamHandler(sys.stderr)
+    handler = _ToFile(options.file, encoding="utf-8") if options.file else _ToStream(console or sys.stderr)
     process_log = ProcessLog(handler, options)
     root = logging.getLogger()
     for old in list(root.handlers):

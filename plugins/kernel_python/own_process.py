@@ -1,9 +1,9 @@
 """What only a model with a process of its own may do: refused to the code of those that share the server's, with the way out.
 
-Signals, the working directory, the set-up of logging, the end of the process and its command line are there once. A model whose
-code shows that it needs one of them is given a process (evidence.py); here is what becomes of those that their config has placed
-in the server, and of what no source shows. The functions themselves are wrapped, since libraries call them as well; calls that do
-not come from a model's code pass.
+Signals, the standard descriptors, the working directory, the set-up of logging, the end of the process and its command line are
+there once. A model whose code shows that it needs one of them is given a process (evidence.py); here is what becomes of those
+that their config has placed in the server, and of what no source shows. The functions themselves are wrapped, since libraries
+call them as well; calls that do not come from a model's code pass.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ def _kills_our_group(number: Any = 0, *args: Any, **named: Any) -> bool:
     return number in (0, os.getpgrp())
 
 
+def _is_standard(descriptor: Any = -1, *args: Any, **named: Any) -> bool:
+    return descriptor in (0, 1, 2)
+
+
 def _reads_command_line(parser: Any, args: Any = None, *more: Any, **named: Any) -> bool:
     return args is None
 
@@ -59,6 +63,8 @@ _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (signal, "set_wakeup_fd", _always),
     (signal, "siginterrupt", _always),
     (signal, "raise_signal", _always),
+    (os, "close", _is_standard),
+    (os, "closerange", _always),
     (os, "chdir", _always),
     (os, "fchdir", _always),
     (os, "_exit", _always),

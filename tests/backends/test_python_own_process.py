@@ -30,6 +30,8 @@ REFUSED = {
     "signal.signal": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
     "signal.alarm": "signal.alarm(1)",
     "signal.setitimer": "signal.setitimer(signal.ITIMER_REAL, 1)",
+    "os.close": "os.close(2)",
+    "os.closerange": "os.closerange(3, 1000)",
     "os.chdir": "os.chdir('/')",
     "os._exit": "os._exit(3)",
     "os.abort": "os.abort()",
