@@ -90,6 +90,12 @@ class FakeLoop:
             timer[1]()
         self.now = end
 
+    def turn(self) -> bool:
+        """Call what is due; return whether there was anything."""
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.advance(0)
+        return bool(due)
+
     def create_task(self, coroutine: Any) -> Any:
         self.tasks.append(coroutine)
         return FakeTask()
@@ -304,13 +310,20 @@ class Client:
 
     def send(self, data: bytes) -> None:
         self.waiting += data
-        while self.waiting and not self.transport.paused and not self.transport.closing:
+        loop = self.kernel.loop
+        while self.waiting and not self.transport.closing:
+            if self.transport.paused:
+                if not (isinstance(loop, FakeLoop) and loop.turn()):
+                    break
+                continue
             buffer = memoryview(self.connection.get_buffer(-1)).cast("B")
             assert len(buffer), "an empty buffer would mean the end of the stream"
             count = min(len(buffer), len(self.waiting))
             buffer[:count] = self.waiting[:count]
             self.waiting = self.waiting[count:]
             self.connection.buffer_updated(count)
+        while isinstance(loop, FakeLoop) and loop.turn():
+            pass
 
     def lose(self) -> None:
         self.connection.connection_lost(None)

@@ -746,7 +746,7 @@ def test_limits() -> None:
 
 
 def chunked(model: str, body: bytes, size: int = 7) -> bytes:
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     return head + b"".join(b"%x;e=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nT: 1\r\n\r\n"
 

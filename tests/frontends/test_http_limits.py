@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from frontends.fakes import Client, FakeKernel, binary, infer, parse, request, tensor
+from frontends.fakes import Client, FakeKernel, FakeLoop, binary, infer, parse, request, tensor
 
 from kernel import MemoryBudget
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
@@ -167,3 +169,106 @@ def test_a_request_in_chunks_of_a_byte_is_served() -> None:
     text = json.dumps({"inputs": [tensor("IN_INT32", "INT32", [1], [1])]}).encode() + b" " * 5000
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text)
     assert Client().ask(head_of("/v2/models/types/infer", "Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n").status == 200
+
+
+class Turning(FakeLoop):
+    """A loop whose turns a test takes itself."""
+
+    def turn(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.call_later(0, callback, *args)
+
+    def next_turn(self) -> bool:
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        for timer in due:
+            self.timers.remove(timer)
+            timer[1]()
+        return bool(due)
+
+
+def flooded(data: bytes) -> tuple[int, int]:
+    """Have 16 connections send `data`, then somebody ask for health. Return the turns until he is answered, and all of them."""
+    kernel = FakeKernel()
+    kernel.loop = Turning()
+    floods = [Client(kernel)]
+    floods += [Client(kernel, server=floods[0].server) for _ in range(15)]
+    for flood in floods:
+        flood.send(data)
+    probe = Client(kernel, server=floods[0].server)
+    probe.send(LIVE)
+    turns = answered = 0
+    while True:
+        if not answered and probe.transport.out:
+            answered = turns
+        if not kernel.loop.next_turn():
+            return answered, turns
+        turns += 1
+        for flood in floods:
+            flood.send(b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"".join(b"GET /v2/health/live HTTP/1.1\r\nHost: %d\r\n\r\n" % number for number in range(1000)),
+        head_of("/v2/models/types/infer", "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n",
+    ],
+)
+def test_a_flood_on_16_connections_lets_others_in_between(data: bytes) -> None:
+    data *= -(-60_000 // len(data))
+    answered, turns = flooded(data)
+    assert answered <= 8 < turns
+
+
+def test_a_flood_of_known_requests_lets_others_in_between() -> None:
+    answered, turns = flooded(LIVE * 1000)
+    assert answered <= 8 < turns
+
+
+@pytest.mark.parametrize("count", [256, 12_000])
+def test_fields_of_a_head_have_a_limit(count: int) -> None:
+    client = Client()
+    client.send(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * count + b"\r\n")
+    (response,) = parse(client.take())
+    assert (response.status, response.error) == (431, "the request's head has more than 256 fields")
+
+
+def test_endless_empty_lines_end_the_connection() -> None:
+    client = Client()
+    client.send(b"\r\n" * 30 + LIVE)
+    assert parse(client.take())[0].status == 200
+    client.send(b"\r\n" * 33 + LIVE)
+    assert client.take() == b"" and client.transport.closing
+
+
+# --- as nginx
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"GET /v2 HTTP/1.1\r\n\r\n", "the request has no Host, wanted is one"),
+        (b"GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "the request has 2 fields Host, wanted is one"),
+        (b"GET /v2 HTTP/1.0\r\nHost: a\r\nhost: a\r\n\r\n", "the request has 2 fields Host, wanted is one"),
+        (b"GET /v2 HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.0 knows no Transfer-Encoding"),
+    ],
+)
+def test_heads_that_are_refused_as_nginx_does(head: bytes, words: str) -> None:
+    client = Client()
+    client.send(head + LIVE)
+    (response,) = parse(client.take())
+    assert (response.status, response.error, response.headers["Connection"]) == (400, words, "close")
+
+
+def test_http_10_needs_no_host() -> None:
+    assert Client().ask(b"GET /v2/health/live HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_a_cr_within_a_chunks_extension_is_refused() -> None:
+    client = Client()
+    client.send(head_of("/v2/models/types/infer", "Transfer-Encoding: chunked") + b"1;a\rb\r\nx\r\n0\r\n\r\n")
+    (response,) = parse(client.take())
+    assert (response.status, response.headers["Connection"]) == (400, "close")
+    assert "there is a CR within a chunk's line" in response.error

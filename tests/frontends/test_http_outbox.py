@@ -23,7 +23,7 @@ class Loop:
 
 def test_the_first_of_a_turn_is_written_at_once_the_rest_at_its_end() -> None:
     loop, written = Loop(), []
-    outbox = Outbox(loop)  # type: ignore[arg-type]
+    outbox = Outbox(loop, lambda count: None)  # type: ignore[arg-type]
     for number in range(4):
         outbox.write(written.append, number)
     assert written == [0]
@@ -38,7 +38,7 @@ def test_the_first_of_a_turn_is_written_at_once_the_rest_at_its_end() -> None:
 
 def test_no_more_than_the_limit_waits() -> None:
     loop, written = Loop(), []
-    outbox = Outbox(loop)  # type: ignore[arg-type]
+    outbox = Outbox(loop, lambda count: None)  # type: ignore[arg-type]
     for number in range(LIMIT + 1):
         outbox.write(written.append, number)
     assert written == list(range(LIMIT + 1))
@@ -46,7 +46,7 @@ def test_no_more_than_the_limit_waits() -> None:
 
 def test_flush_keeps_the_order() -> None:
     loop, written = Loop(), []
-    outbox = Outbox(loop)  # type: ignore[arg-type]
+    outbox = Outbox(loop, lambda count: None)  # type: ignore[arg-type]
     for number in range(3):
         outbox.write(written.append, number)
     outbox.flush()
@@ -60,7 +60,7 @@ def test_a_client_that_has_gone_costs_the_others_nothing() -> None:
         raise RuntimeError("the handle is closed")
 
     loop, written = Loop(), []
-    outbox = Outbox(loop)  # type: ignore[arg-type]
+    outbox = Outbox(loop, lambda count: None)  # type: ignore[arg-type]
     for number, write in enumerate((written.append, gone, written.append)):
         outbox.write(write, number)
     loop.turn()

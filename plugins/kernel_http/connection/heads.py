@@ -166,23 +166,30 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     head.http10 = version == "1.0"
     head.head_only = head.method == "HEAD"
     head.path = _path(sink.url)
-    read_headers(head, sink.headers, forwarding)
+    hosts = read_headers(head, sink.headers, forwarding)
+    if hosts != 1 and (hosts or not head.http10):
+        raise HeadError(400, f"the request has {f'{hosts} fields Host' if hosts else 'no Host'}, wanted is one")
     return head
 
 
-def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding: Forwarding | None = None) -> None:
-    """Note in `head` what its header fields say. Raises HeadError."""
+def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding: Forwarding | None = None) -> int:
+    """Note in `head` what its header fields say; return how many of them are Host. Raises HeadError."""
     head.headers = headers
     connection = accept = b""
     chunked = announced = False
+    hosts = 0
     for name, value in headers:
         match name.lower():
+            case b"host":
+                hosts += 1
             case b"content-length":
                 head.content_length = int(value)
                 announced = True
             case b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
                     raise HeadError(501, "Transfer-Encoding is not supported, except for 'chunked'")
+                if head.http10:
+                    raise HeadError(400, "HTTP/1.0 knows no Transfer-Encoding")
                 chunked = True
             case b"connection":
                 connection += b"," + value.lower()
@@ -201,6 +208,7 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
     if forwarding is not None:
         names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]
         forwarding(names, head)
+    return hosts
 
 
 def _note_framing(head: Head, options: set[bytes], chunked: bool, announced: bool) -> None:
@@ -211,7 +219,7 @@ def _note_framing(head: Head, options: set[bytes], chunked: bool, announced: boo
     head.close = b"close" in options or (head.http10 and b"keep-alive" not in options)
     if chunked:
         head.content_length = CHUNKED
-        head.close = head.close or announced or head.http10
+        head.close = head.close or announced
 
 
 def _set_json_length(head: Head, value: bytes) -> None:

@@ -21,12 +21,13 @@ LIMIT = 64
 
 
 class Outbox:
-    """The writes of all connections of one front end. On the loop."""
+    """The writes of all connections of one front end. On the loop. `full`: called with their number where they are many."""
 
-    __slots__ = ("_in_turn", "_loop", "_waiting")
+    __slots__ = ("_full", "_in_turn", "_loop", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, full: Callable[[int], None]) -> None:
         self._loop = loop
+        self._full = full
         self._in_turn = False
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []
 
@@ -40,6 +41,7 @@ class Outbox:
         self._waiting.append((write, payload))
         if len(self._waiting) >= LIMIT:
             self.flush()
+            self._full(LIMIT)
 
     def flush(self) -> None:
         """Make the writes that wait."""

@@ -6,6 +6,7 @@ models or JSON. The answers, in order, are answers.py's.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kernel import MemoryBudget
@@ -15,14 +16,12 @@ from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, Oversiz
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable
 from kernel_http.connection.heads import CHUNKED, Head, HeadError
+from kernel_http.connection.turns import QUANTUM
 
 if TYPE_CHECKING:
     from kernel_http.connection.server import Server
 
 __all__ = ["Connection"]
-
-#: The most requests of one connection that may be in flight; further ones wait in the socket.
-MAX_PIPELINED = 64
 
 #: Request heads above this are refused with 431.
 MAX_HEAD = 64 * 1024
@@ -32,6 +31,10 @@ PROGRESS = 64 * 1024
 
 #: The longest request that is recognised by its bytes alone: head and body.
 MAX_LAYOUT = 64 * 1024
+
+#: The most bytes of empty lines in front of a request that are read at a time.
+MAX_EMPTY = 64
+_EMPTY_LINES = re.compile(rb"[\r\n]*+")
 
 #: How long a refused client may go on sending before its connection is torn down.
 LINGER = 5.0
@@ -91,6 +94,7 @@ class Connection(Answers):
         """The client has gone: nobody waits for the answers any more."""
         self._closing = True
         self._blocked = False
+        self.server.forget(self)
         self.server.closed(self)
         exchanges = list(self.exchanges)
         self.exchanges.clear()
@@ -167,8 +171,7 @@ class Connection(Answers):
         while at < end and not self._closing:
             if self._body is None:
                 if not self._may_begin():
-                    self._blocked = True
-                    self._transport.pause_reading()
+                    self._block()
                     break
                 layout = self.layout
                 if layout is not None:
@@ -185,21 +188,34 @@ class Connection(Answers):
                 if not taken:
                     break
                 at += taken
-            if self._body is not None and at < end:
+            body = self._body
+            if body is not None and at < end:
                 at = self._continue_body(data, at, end)
+                if self._body is body and at < end:  # there were more lines than may be read in one go
+                    self._block(always=True)
+                    break
         return at
+
+    def _block(self, *, always: bool = False) -> None:
+        """Keep what is unused, and read nothing more, until this connection may go on. `always`: only its turn is waited for."""
+        self._blocked = True
+        self._transport.pause_reading()
+        self.server.wait(self, always=always)
 
     def _may_begin(self) -> bool:
         """False while enough is in flight, or the client has not taken what it was sent."""
-        return not (self._write_since or self.barrier or len(self.exchanges) >= MAX_PIPELINED)
+        return not (self._write_since or self.barrier or len(self.exchanges) >= self.server.pipelined)
 
     def _begin(self, data: bytearray, at: int, end: int) -> int:
         """Take a head from `data[at:end]`, and its body when that is all there. Return how many bytes were used."""
         start = at
-        while at < end and data[at] in b"\r\n":
-            at += 1  # empty lines before a request line are to be ignored (RFC 9112, 2.2)
-        if at == end:
-            return end - start
+        if data[at] in b"\r\n":
+            at = _EMPTY_LINES.match(data, at, end).end()  # type: ignore[union-attr]  # it may be nothing
+            if at == end:
+                return end - start
+            if at - start > MAX_EMPTY:
+                self._refuse(0, "not HTTP")
+                return 0
         stop = data.find(b"\r\n\r\n", max(at, start + self._scanned - 3), end)
         if stop < 0 or stop - at > MAX_HEAD:
             self._scanned = end - start
@@ -285,6 +301,8 @@ class Connection(Answers):
             self._body = None
             self._since = 0.0
             self._complete(body)
+        elif at < end:
+            self.server.spend(QUANTUM)
         return at
 
     def _complete(self, body: Body | ChunkedBody) -> None:
@@ -359,7 +377,15 @@ class Connection(Answers):
         self._unblock()
 
     def _unblock(self) -> None:
-        if not self._blocked or self._consuming or not self._may_begin():
+        if self._blocked and not self._consuming:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Use what was kept, if this connection may."""
+        if not self._blocked:
+            return
+        if not self._may_begin():
+            self.server.wait(self)
             return
         self._blocked = False
         rest, self._rest = self._rest, bytearray()

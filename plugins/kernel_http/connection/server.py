@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kernel import Connections
-from kernel_http.connection.heads import Forwarding, Head, parse_head
+from kernel_http.connection.heads import Forwarding, Head, HeadError, parse_head
 from kernel_http.connection.outbox import Outbox
 from kernel_http.connection.routes import Router
+from kernel_http.connection.turns import QUANTUM, Turns
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -20,6 +21,10 @@ __all__ = ["MAX_MESSAGE_SIZE", "Server"]
 #: Bounds of the memory of heads: how many, and how long one may be.
 HEADS = 1024
 HEAD_SIZE = 2048
+
+#: The most fields that a head may have, and what it costs to learn one (turns.py).
+MAX_FIELDS = 256
+LEARNING = 3
 
 #: The most that one read takes, in bytes, where it is not known what comes. What comes of a large body is copied out of this
 #: buffer, the rest of it is received into memory of its own: a larger buffer would mean to copy more.
@@ -48,7 +53,7 @@ class OpenConnection(Protocol):
     def sweep(self, now: float, limit: float, /) -> None: ...
 
 
-class Server(Connections[OpenConnection]):
+class Server(Connections[OpenConnection], Turns):
     """The state shared by the connections of one front end."""
 
     def __init__(
@@ -61,12 +66,13 @@ class Server(Connections[OpenConnection]):
         forward_pattern: str = "",
         slow_client_seconds: float = SLOW_CLIENT_SECONDS,
     ) -> None:
-        super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS)
+        Connections.__init__(self, kernel.loop, kernel.loop.time, SWEEP_SECONDS)
+        Turns.__init__(self, kernel.loop)
         self.kernel = kernel
         self.router = router
         self.max_input_size = max_input_size
         self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
-        self.outbox = Outbox(kernel.loop)
+        self.outbox = Outbox(kernel.loop, self.spend)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
         self.view = memoryview(self.buffer)  # what transports are given: TLS slices it, and a bytearray's slice would be a copy
@@ -90,9 +96,16 @@ class Server(Connections[OpenConnection]):
 
     def learn(self, block: bytes) -> Head:
         """Parse a head that isn't known yet, find its route and remember it. Raises HeadError."""
+        fields = block.count(b"\n")
+        self.units += LEARNING + fields // 4
+        if self.units >= QUANTUM:
+            self.spend(0)
+        if fields > MAX_FIELDS:
+            raise HeadError(431, f"the request's head has more than {MAX_FIELDS} fields")
         head = parse_head(block, self._forwarding)
         self.router.resolve(head)
-        head.limit = self.limit_of(head)
+        if head.limit > self.max_input_size:
+            head.limit = self.max_input_size
         if len(block) <= HEAD_SIZE:
             if len(self.heads) >= HEADS:
                 self.heads.clear()
