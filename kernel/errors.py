@@ -8,7 +8,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-__all__ = ["Code", "ModelError", "Reason", "ServingError"]
+__all__ = ["Code", "ModelError", "Reason", "ServingError", "clipped"]
+
+#: How much is told of a text that a client has sent; characters.
+SHOWN = 256
+
+
+def clipped(text: str, limit: int = SHOWN) -> str:
+    """Return a text from outside as it may stand in a message or in the log: on one line, and not without end.
+
+    What can't be printed, such as control characters and what ends a line for some readers (U+0085, U+2028), is escaped.
+    """
+    short = text[:limit]
+    if not short.isprintable():
+        short = "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in short)
+    return short if len(text) <= limit else f"{short}… ({len(text)} characters)"
 
 
 class Code(enum.Enum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, clipped
 
 __all__ = ["ConfigError", "ConfigErrors", "did_you_mean", "listed", "shown", "words_first"]
 
@@ -115,5 +115,5 @@ def shown(value: object, limit: int = 60) -> str:
     """Return a value that came from a file, short and on one line."""
     listed = isinstance(value, Sequence) and not isinstance(value, (str, list))
     text = str(list(value)) if listed else str(value)  # type: ignore[call-overload]
-    text = text.encode("unicode_escape", "backslashreplace").decode("ascii") if not text.isprintable() else text
+    text = clipped(text, len(text))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

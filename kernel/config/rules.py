@@ -13,6 +13,7 @@ from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.graph import check_ensemble
 from kernel.config.instances import check_instance_groups, check_rate_limiter
+from kernel.config.paths import check_paths
 from kernel.config.positions import Key
 from kernel.config.report import Report
 from kernel.config.scheduling import check_dynamic_batching
@@ -42,6 +43,7 @@ def check_all(report: Report) -> None:
     check_instance_groups(report)
     check_rate_limiter(report)
     check_warmup(report)
+    check_paths(report)
     check_initial_states(report)
     _check_backend(report)
     _check_runtime(report)

@@ -12,6 +12,7 @@ from typing import Any
 from kernel.config.datatypes import datatype
 from kernel.config.errors import listed
 from kernel.config.model_config_pb2 import DataType, ModelSequenceBatching
+from kernel.config.paths import data_file
 from kernel.config.positions import Path
 from kernel.config.report import Report
 from kernel.config.scheduling import check_preferred_sizes
@@ -162,9 +163,9 @@ def _check_initial_dims(report: Report, who: str, dims: Sequence[int], wanted: S
 
 def _check_data_file(report: Report, initial: Any, at: Path) -> None:
     dtype = DATATYPES.get(datatype(initial.data_type))
-    if report.model_folder is None or dtype is None:
+    path = data_file(report, "initial_state", initial.data_file, (*at, "data_file"))
+    if path is None or dtype is None:
         return
-    path = report.model_folder / "initial_state" / initial.data_file
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from kernel.config.paths import data_file
 from kernel.config.positions import Key
 from kernel.config.report import Report
 from kernel.errors import Code
@@ -22,7 +23,9 @@ def check_warmup(report: Report) -> None:
                 words = f"[request id: <id_unknown>] warmup setting expects input '{name}' to have input_data_type set"
                 report.fail("B", at, words, "set one of 'zero_data', 'random_data', 'input_data_file'")
             elif kind == "input_data_file" and report.model_folder is not None:
-                path = report.model_folder / "warmup" / data.input_data_file
+                path = data_file(report, "warmup", data.input_data_file, (*at, "input_data_file"))
+                if path is None:
+                    continue
                 try:
                     with path.open("rb"):
                         pass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernel.config.paths import is_inside
 from kernel.errors import Code, ServingError
 from kernel.requests.request import InferenceResponse
 from kernel.tensor import Tensor
@@ -46,6 +47,10 @@ class Labels:
         if spec is None or not spec.label_filename:
             return []
         path = self._model.model_folder / spec.label_filename
+        if not is_inside(self._model.model_folder, path):  # it was when the model was loaded
+            words = "the labels of output '%s' of model '%s' are not read: they lead out of its folder"
+            log.warning(words, output, self._model.name)
+            return []
         try:
             lines = path.read_bytes().split(b"\n")
         except OSError as error:

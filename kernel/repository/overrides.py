@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, clipped
 from kernel.repository.repository import ModelFolder
 
 __all__ = ["OverrideFolder", "check_model_name", "remove_left_behind"]
@@ -25,14 +25,15 @@ __all__ = ["OverrideFolder", "check_model_name", "remove_left_behind"]
 _PREFIX = "kernel-model-"
 _LOCK = "lock"
 
+#: How deep the files of a request may lie: what walks through folders, or removes them, calls itself for each.
+DEEPEST = 32
+
 
 def check_model_name(name: str) -> None:
     """Refuse a name that could lead out of a repository; `...` and `model..1` don't. Raises ServingError(INVALID_ARG)."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        shown = name.replace("\0", "\\0")
-        raise ServingError(
-            Code.INVALID_ARG, f"invalid model name '{shown}', model name must not contain path traversal characters"
-        )
+        words = f"invalid model name '{clipped(name)}', model name must not contain path traversal characters"
+        raise ServingError(Code.INVALID_ARG, words)
 
 
 class OverrideFolder:
@@ -57,11 +58,12 @@ class OverrideFolder:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
             self.folder = ModelFolder.look(self.path)
-        except (OSError, ValueError) as error:
+        except BaseException as error:  # whatever it is, nothing stays
             self.remove()
-            raise ServingError(
-                Code.INVALID_ARG, f"failed to write the files given for model '{name}': {error}"
-            ) from None
+            if isinstance(error, (OSError, ValueError)):
+                words = f"failed to write the files given for model '{clipped(name)}': {error}"
+                raise ServingError(Code.INVALID_ARG, words) from None
+            raise
 
     def remove(self) -> None:
         """Delete the folder; again is no error."""
@@ -99,10 +101,9 @@ def _inside(given: str) -> str:
     """Return a path within the model folder; slashes in front mean that folder, as in the reference."""
     path = given.removeprefix("file:").lstrip("/")
     normal = posixpath.normpath(path)
+    words = f"Invalid file parameter '{clipped(given)}' with normalized path '{clipped(normal)}' must"
     if path == "" or path.endswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
-        shown, normal = given.replace("\0", "\\0"), normal.replace("\0", "\\0")
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"Invalid file parameter '{shown}' with normalized path '{normal}' must stay within model directory.",
-        )
+        raise ServingError(Code.INVALID_ARG, f"{words} stay within model directory.")
+    if normal.count("/") >= DEEPEST:
+        raise ServingError(Code.INVALID_ARG, f"{words} not be more than {DEEPEST} folders deep.")
     return normal

@@ -14,6 +14,7 @@ from live import ENSEMBLE, Answering, Slowly, X, model, said, states, write
 from virtual import BASE, Client, TestBackend, TestExecutor, run, sleeping
 
 from kernel import Code, InstanceContext, Kernel, ServingError
+from kernel.repository.overrides import OverrideFolder
 
 CONFIG: dict[str, Any] = {
     "backend": "test",
@@ -172,6 +173,33 @@ def test_files_that_are_refused(tmp_path: Path, files: dict[str, bytes], words: 
             assert await said(kernel, "m") == 1 and temporary() == before
 
     run(main())
+
+
+@pytest.mark.parametrize("deep", ["a/" * 33 + "x", "a/" * 1000 + "x", "/".join("ab" * 700)], ids=["33", "1000", "1400"])
+def test_files_that_lie_too_deep_leave_nothing(tmp_path: Path, deep: str) -> None:
+    """To make, look through or remove such folders would call itself too often."""
+
+    async def main() -> None:
+        before = temporary()
+        async with explicit(tmp_path) as kernel:
+            with pytest.raises(ServingError, match="must not be more than 32 folders deep") as caught:
+                await kernel.load("m", config=config(), files={deep: b"", "1/answer": b"1"})
+            assert len(caught.value.message) < 1000
+            assert temporary() == before
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [RecursionError, MemoryError, KeyboardInterrupt])
+def test_nothing_stays_whatever_goes_wrong(tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    before = temporary()
+    monkeypatch.setattr("kernel.repository.overrides.ModelFolder.look", fail)
+    with pytest.raises(error):
+        OverrideFolder("m", {"1/answer": b"1"})
+    assert temporary() == before
 
 
 @pytest.mark.parametrize("name", ["../m", "a/b", "..", ""])
