@@ -157,15 +157,11 @@ class Scheduler:
             self.start(instance, Batch([request], request.batch_size))
         finally:
             turn.depth -= 1  # only now: whoever hears of the answer may make the next request
-        if request.state is not RELEASED:
-            self._leave_begun(request, parent)
-
-    def _leave_begun(self, request: InferenceRequest, parent: Batch | None) -> None:
-        """A request is executed that began at once: do what was not worth while before."""
-        if request.deadline is not None:
-            self._watch_over(request)
-        if parent is not None:
-            self.life.adopt(request, parent)
+        if request.state is not RELEASED:  # else none of this would have been worth while
+            if request.deadline is not None:
+                self._watch_over(request)
+            if parent is not None:
+                self.life.adopt(request, parent)
 
     def _let_wait(self, request: InferenceRequest, parent: Batch | None, now: float) -> None:
         """Let a request wait in the queue, or refuse it."""
