@@ -143,7 +143,7 @@ class Watchdog:
     def _held(self, model: Model, notice: Held) -> None:
         """A model that nobody has placed on the loop leaves it when it has held it twice."""
         sight = notice.sight
-        reason = self._kernel.conduct.held(model.name, notice.seconds, sight.place, sight.file)
+        reason = self._kernel.supervision.conduct.held(model.name, notice.seconds, sight.place, sight.file)
         if reason is None:
             return
         if model.config.sequence_batching is not None:
@@ -162,7 +162,7 @@ class Watchdog:
     def _blocked(self, notice: Blocked, free: bool) -> None:
         """A model keeps the interpreter: only another process is out of its reach."""
         sight = notice.sight
-        reason = self._kernel.conduct.blocked(sight.model, notice.seconds, sight.place, sight.file)
+        reason = self._kernel.supervision.conduct.blocked(sight.model, notice.seconds, sight.place, sight.file)
         if reason is not None:
             then = (
                 "it gets a process of its own when it is loaded next"

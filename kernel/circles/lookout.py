@@ -29,7 +29,7 @@ def circular_wait(request: InferenceRequest, target: Target) -> list[str] | None
     """As deadlock.circular_wait; what is not refused is looked at again."""
     found = deadlock.circular_wait(request, target)
     if found is None:
-        request.model.kernel.lookout.watch(request)
+        request.model.kernel.supervision.lookout.watch(request)
     return found
 
 

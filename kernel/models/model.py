@@ -172,7 +172,7 @@ class Model:
         if not config.warmup:
             return []
         kernel = self.kernel
-        samples: list[Sample] = await kernel.loop.run_in_executor(kernel.load_pool, read_samples, config, self.model_folder)
+        samples: list[Sample] = await kernel.loop.run_in_executor(kernel.pools.load, read_samples, config, self.model_folder)
         for sample in samples:
             self._prepare(sample.request(self.name, nobody), sample)
         return samples
@@ -194,7 +194,7 @@ class Model:
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._began
         self.find_observers()
-        self.kernel.overtime.know(self)
+        self.kernel.supervision.overtime.know(self)
 
     def find_observers(self) -> None:
         """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""

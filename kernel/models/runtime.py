@@ -40,14 +40,27 @@ class Limited(Protocol):
         """Look after those of a model version from now on."""
 
 
+class LoadPool(Protocol):
+    """Who has threads for loads."""
+
+    load: ThreadPoolExecutor
+
+
+class Supervising(Protocol):
+    """Who looks after what models do."""
+
+    lookout: Lookout
+
+    @property
+    def overtime(self) -> Limited: ...
+
+
 class Runtime(Host, Protocol):
     """The kernel, as its models and its registry use it; class Kernel says what each is."""
 
     cache: ResponseCache | None
     epoch_offset: float
     limits: Limits | None
-    load_pool: ThreadPoolExecutor
-    lookout: Lookout
     mailbox: Mailbox
     on_unload: Callable[[], None]
     options: Options
@@ -63,7 +76,10 @@ class Runtime(Host, Protocol):
     def plugins(self) -> Batchers: ...
 
     @property
-    def overtime(self) -> Limited: ...
+    def pools(self) -> LoadPool: ...
+
+    @property
+    def supervision(self) -> Supervising: ...
 
     @property
     def tracer(self) -> ModelTracer: ...

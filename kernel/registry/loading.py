@@ -63,7 +63,7 @@ class Loader:
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on a load thread."""
-        return await self._kernel.loop.run_in_executor(self._kernel.load_pool, function, *args)
+        return await self._kernel.loop.run_in_executor(self._kernel.pools.load, function, *args)
 
     # -- look ----------------------------------------------------------------------------------------------------------
 

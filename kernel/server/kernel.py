@@ -13,12 +13,10 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn
 
-from kernel.circles.lookout import Lookout
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.frontends.budget import MemoryBudget
@@ -29,7 +27,6 @@ from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.interfaces import Cache, Observer
 from kernel.models.cache_stage import ResponseCache
-from kernel.models.conduct import Conduct
 from kernel.models.model import Model
 from kernel.observability.custom_metrics import CustomMetrics
 from kernel.observability.settings import LogSettings, TraceOptions, TraceSettings
@@ -55,7 +52,8 @@ from kernel.server.calls import (
     make_request,
     responses,
 )
-from kernel.server.overtime import Overtime
+from kernel.server.pools import Pools
+from kernel.server.supervision import Supervision
 
 __all__ = ["Kernel"]
 
@@ -95,12 +93,12 @@ class Kernel:
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process. Arguments that can't be are refused with ServingError.
 
-    Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes
-    wall-clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes
-    whenever another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
-    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget), `aside` (an
-    executor of one thread, for what front ends can't do on the loop as it is too large), `trace_settings`, `log_settings`,
-    `custom_metrics` (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
+    Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes wall-
+    clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes whenever
+    another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
+    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget),
+    `pools.aside` (an executor of one thread, for what front ends can't do on the loop as it is too large), `trace_settings`,
+    `log_settings`, `custom_metrics` (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
 
     The core's own: `forked`, `changed`.
     """
@@ -153,20 +151,17 @@ class Kernel:
         self.loop: asyncio.AbstractEventLoop  # this, `mailbox` and `turn` are there from `start` on
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
-        self.lookout: Lookout  # for circles among the calls of models
         self.mailbox: Mailbox
-        self.overtime: Overtime  # of executions
         self.turn: Turn
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
-        self.conduct = Conduct(lambda: self.clock())  # what the watchdog has seen of models
+        self.supervision = Supervision(lambda: self.clock())
         self.custom_metrics = CustomMetrics()  # those that models make
         self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.live = False
         self.exiting = False  # requests are refused; there is no way back
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
-        self.load_pool = ThreadPoolExecutor(load_threads, thread_name_prefix="kernel-load")
+        self.pools = Pools(load_threads)
         self.memory = MemoryBudget(memory_limit_receive, memory_limit_send, max_request_values)  # what front ends may hold
-        self.aside = ThreadPoolExecutor(1, thread_name_prefix="kernel-aside")  # for what of a request is too large for the loop
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.log_settings = log_settings or LogSettings()
@@ -178,7 +173,7 @@ class Kernel:
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not there: before `start` that is what belongs to the loop."""
-        if name in ("lookout", "loop", "mailbox", "turn"):
+        if name in ("loop", "mailbox", "turn"):
             raise NotStarted()
         raise AttributeError(f"'Kernel' object has no attribute '{name}'", name=name, obj=self)
 
@@ -212,8 +207,7 @@ class Kernel:
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
-        self.lookout = Lookout(loop)
-        self.overtime = Overtime(self.options.execution_timeout, self.clock, self._registry.follow)
+        self.supervision.begin(loop, self.clock, self.options.execution_timeout, self._registry.follow)
         if self.limits is not None:
             self.limits.loop = loop
         self.turn = Turn(loop)
@@ -233,15 +227,13 @@ class Kernel:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""
         self.exiting = True
         if not hasattr(self, "mailbox"):  # never started
-            self.load_pool.shutdown(wait=False)
-            self.aside.shutdown(wait=False)
+            self.pools.shutdown()
             return
         await self._registry.stop(self.options.drain_seconds if timeout is None else timeout)
         self.live = False
         self.mailbox.close()
         await self.tracer.close()
-        self.load_pool.shutdown(wait=False, cancel_futures=True)
-        self.aside.shutdown(wait=False, cancel_futures=True)
+        self.pools.shutdown()
 
     def forked(self) -> None:
         """In a child that model code has forked: whatever it asks of the kernel is refused at once, for nobody would answer."""
@@ -412,19 +404,10 @@ class Kernel:
         return answered(self, request, collected)
 
     def infer_threadsafe(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int | str = "",
-        outputs: Sequence[str] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        id: str = "",
-        timeout: float | None = None,
-        priority: int = 0,
-        correlation_id: int | str = 0,
-        flags: int = 0,
-    ) -> concurrent.futures.Future[InferenceResponse]:
+        self, model: str, inputs: Mapping[str, Any], *, version: int | str = "", outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None, id: str = "", timeout: float | None = None, priority: int = 0,
+        correlation_id: int | str = 0, flags: int = 0,
+    ) -> concurrent.futures.Future[InferenceResponse]:  # fmt: skip
         """As `infer`, from any thread but the loop's: `kernel.infer_threadsafe(...).result()` waits for the response.
 
         Cancelling the future cancels the request. On the loop's own thread `result()` would wait for ever; use `infer` there.
@@ -437,19 +420,10 @@ class Kernel:
         return answered_elsewhere(self, request, collected)
 
     def stream(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int | str = "",
-        outputs: Sequence[str] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        id: str = "",
-        timeout: float | None = None,
-        priority: int = 0,
-        correlation_id: int | str = 0,
-        flags: int = 0,
-    ) -> AsyncIterator[InferenceResponse]:
+        self, model: str, inputs: Mapping[str, Any], *, version: int | str = "", outputs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None, id: str = "", timeout: float | None = None, priority: int = 0,
+        correlation_id: int | str = 0, flags: int = 0,
+    ) -> AsyncIterator[InferenceResponse]:  # fmt: skip
         """Run one inference and yield its responses as they come; arguments as for `infer`.
 
         Raises ServingError at the place of an error response. Leaving the iteration cancels the request. May be iterated where

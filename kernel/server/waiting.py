@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent
 
-from kernel.circles.lookout import Lookout
 from kernel.circles.wait_view import WaitView
 from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import Leavable
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, Respond, nobody
+from kernel.server.supervision import Supervision
 
 __all__ = ["Waited", "place", "wait", "wait_for"]
 
@@ -30,8 +30,8 @@ class Waited(Protocol):
     """The kernel, as those who wait need it."""
 
     loop_thread: int
-    lookout: Lookout
     mailbox: Mailbox
+    supervision: Supervision
     turn: Turn
 
     def cancel(self, request: InferenceRequest) -> None: ...
@@ -78,7 +78,8 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
         try:
             kernel.mailbox.post(kernel.submit, request)
             if batch is None or batch.instance.own_loop is not None:
-                kernel.mailbox.post(kernel.lookout.watch, request)  # what else it holds up is not seen when it is enqueued
+                # What else it holds up is not seen when it is enqueued.
+                kernel.mailbox.post(kernel.supervision.lookout.watch, request)
             call.wait()
             return call.response
         finally:

@@ -96,7 +96,7 @@ class PythonBackend:
     def choose_placement(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> PlacementChoice:
         """Return where the model's instances run: as its config says, else by what its code is known to do."""
         file = _model_file(config, version_folder)
-        seen = self._kernel.conduct.must_isolate(config.name)
+        seen = self._kernel.supervision.conduct.must_isolate(config.name)
         choice = choose_placement(config, file, version_folder, model_folder, self._settings, seen)
         self._kept.keep_choice(version_folder, choice)  # for complete_config, with which the load goes on
         return choice
@@ -203,7 +203,7 @@ def _loading(instance: Instance) -> Iterator[Modules]:
 def _executor(instance: Instance, model: Any, config: ModelConfig) -> ModelExecutor:
     """Decide where `execute` runs and how often at a time (design, section 4)."""
     asked = asked_placement(config)
-    if asked is None and instance.kernel.conduct.must_leave_loop(config.name) is not None:
+    if asked is None and instance.kernel.supervision.conduct.must_leave_loop(config.name) is not None:
         asked = "thread"
     if not inspect.iscoroutinefunction(model.execute):
         return SyncExecutor(instance, model, Placement.LOOP if asked == "loop" else Placement.THREAD, 1)

@@ -42,7 +42,7 @@ def _tell(instance: Instance) -> None:
     if not left:
         return
     file, line = left[0].f_code.co_filename, left[0].f_lineno
-    reason = instance.kernel.conduct.stayed(instance.model_name, len(left), f"{Path(file).name}:{line}", file)
+    reason = instance.kernel.supervision.conduct.stayed(instance.model_name, len(left), f"{Path(file).name}:{line}", file)
     if reason is not None:
         log.warning(
             "model '%s' %s; `finalize` has to end them, or a process of its own, which it gets when it is loaded next unless its "

@@ -53,8 +53,8 @@ def test_a_model_leaves_the_loop_between_executions(repo: Any, helpers: Any, cap
         model = kernel.model("m")
         before = asyncio.ensure_future(helpers.ask(kernel, "m", [0.2]))
         assert await helpers.ask(kernel, "m", [0.0]) == of(kernel)
-        kernel.conduct.held("m", 0.1, "model.py:9", __file__)
-        kernel.conduct.held("m", 0.1, "model.py:9", __file__)
+        kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
+        kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
         await model.leave_loop("held the event loop")
         after = [await helpers.ask(kernel, "m", [0.0]) for _ in range(3)]
         assert of(kernel) not in after
@@ -72,8 +72,8 @@ def test_where_new_instances_fail_the_old_ones_go_on(repo: Any, helpers: Any, ca
 
     async def main(kernel: Kernel) -> None:
         model, was = kernel.model("m"), kernel.model("m").placement
-        kernel.conduct.held("m", 0.1, "model.py:9", __file__)
-        kernel.conduct.held("m", 0.1, "model.py:9", __file__)
+        kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
+        kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
         await model.leave_loop("held the event loop")
         assert await helpers.ask(kernel, "m", [0.0]) == of(kernel)
         assert model.placement is was
@@ -100,7 +100,8 @@ def test_who_is_moved_and_who_is_told(repo: Any, helpers: Any, caplog: pytest.Lo
             assert await helpers.ask(kernel, "asked", [0.0]) == of(kernel)
             for name in ("free", "asked"):
                 watchdog._note(Blocked(0.3, Sight(name, name, f"{name}_0_0", "model.py:9", __file__)))
-            assert kernel.conduct.must_isolate("free") == "kept the interpreter from everybody else for 300 ms at model.py:9"
+            words = "kept the interpreter from everybody else for 300 ms at model.py:9"
+            assert kernel.supervision.conduct.must_isolate("free") == words
         finally:
             watchdog.stop()
         assert [kernel.model(name).scheduler.statistics.held for name in ("free", "asked", "sequences")] == [1, 1, 1]
@@ -128,7 +129,7 @@ def test_a_model_that_keeps_the_interpreter_is_loaded_into_a_process(repo: Any) 
 
     async def main(kernel: Kernel) -> None:
         assert kernel.model("m").placement.where == "loop"  # type: ignore[union-attr]
-        kernel.conduct.blocked("m", 0.3, "model.py:9", __file__)
+        kernel.supervision.conduct.blocked("m", 0.3, "model.py:9", __file__)
         kernel.unload("m")
         await kernel.load("m")
         choice = kernel.model("m").placement
@@ -174,7 +175,7 @@ def test_a_model_that_leaves_threads_behind_gets_a_process(
             assert kernel.model(name).placement.where == "thread"
             await kernel.unload(name)
         async with asyncio.timeout(30):
-            while kernel.conduct.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
+            while kernel.supervision.conduct.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
         for name, where in (("clean", "thread"), ("m", "process")):
             await kernel.load(name)

@@ -130,7 +130,7 @@ class FakeKernel:
     def __init__(self, *, allow_client_shm: bool = True) -> None:
         self.loop = FakeLoop()
         self.memory = MemoryBudget(2**30, 2**30)
-        self.aside = None
+        self.pools = SimpleNamespace(aside=None)
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.trace_settings = TraceSettings(self.is_model_ready)
