@@ -8,10 +8,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-__all__ = ["Code", "ModelError", "Reason", "ServingError", "clipped"]
+__all__ = ["Code", "ModelError", "Reason", "ServingError", "clipped", "shortened"]
 
-#: How much is told of a text that a client has sent; characters.
+#: How much is told of a text that a client has sent, such as an id; characters.
 SHOWN = 256
+#: How long a message may be that has such a text in it; characters.
+LONGEST = 32768
 
 
 def clipped(text: str, limit: int = SHOWN) -> str:
@@ -23,6 +25,14 @@ def clipped(text: str, limit: int = SHOWN) -> str:
     if not short.isprintable():
         short = "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in short)
     return short if len(text) <= limit else f"{short}… ({len(text)} characters)"
+
+
+def shortened(text: str, limit: int = LONGEST) -> str:
+    """Return a text without its middle where it is longer than `limit`: what it is about comes first, the place last."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} … ({len(text) - 2 * half} characters) … {text[-half:]}"
 
 
 class Code(enum.Enum):
@@ -50,15 +60,16 @@ class Reason(enum.Enum):
 class ServingError(Exception):
     """A request or an operation that can't be served.
 
-    `code` says of which kind, `message` says it in a sentence that names the model, what came and what was wanted.
+    `code` says of which kind, `message` says it in a sentence that names the model, what came and what was wanted; one without
+    end loses its middle.
     `reason` is how the statistics count it where a request had been accepted.
     """
 
     def __init__(self, code: Code, message: str, reason: Reason = Reason.OTHER) -> None:
-        super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = message if len(message) <= LONGEST else shortened(message)
         self.reason = reason
+        super().__init__(self.message)
 
     def __repr__(self) -> str:
         return f"ServingError({self.code.name}, {self.message!r})"

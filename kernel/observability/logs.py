@@ -10,14 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 from dataclasses import dataclass
 from time import gmtime, strftime
 from typing import ClassVar, TextIO
 
+from kernel.errors import shortened
+
 __all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up"]
 
 FORMATS = ("default", "ISO8601")
+
+#: What no line of the log may have in it, though JSON would: what ends lines for some readers, moves a terminal's cursor, turns
+#: the direction of what follows, or can't be written at all.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,18 @@ class Formatter(logging.Formatter):
         else:
             micros = int(record.created % 1 * 1_000_000)
             head = f"{letter}{strftime('%m%d %H:%M:%S', when)}.{micros:06}"
-        line = f"{head} {record.process} {record.filename}:{record.lineno}] {json.dumps(record.getMessage(), ensure_ascii=False)}"
+        message = json.dumps(shortened(record.getMessage()), ensure_ascii=False)
+        line = f"{head} {record.process} {record.filename}:{record.lineno}] {message}"
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         for part in (trace, record.stack_info):
             # Indented, so that nothing an exception says can pass for a line of the log.
-            line += "".join(f"\n    {text}" for text in (part or "").splitlines())
+            line += "".join(f"\n    {text}" for text in shortened(part or "").splitlines())
         table = getattr(record, "table", None)
-        return f"{line}\n{table}" if table else line
+        return _UNSEEN.sub(_escaped, f"{line}\n{table}" if table else line)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 class _LevelFilter(logging.Filter):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernel.errors import Code, Reason, ServingError
+from kernel.errors import Code, Reason, ServingError, clipped
 from kernel.tensor import Array, Tensor
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class InferenceRequest:
     @property
     def log_id(self) -> str:
         """The prefix that the reference puts in front of its messages about one request."""
-        return f"[request id: {self.id or '<id_unknown>'}] "
+        return f"[request id: {clipped(self.id) or '<id_unknown>'}] "
 
     @property
     def is_cancelled(self) -> bool:
@@ -192,14 +192,14 @@ class InferenceRequest:
         return error is not None and error.reason is not Reason.BACKEND
 
     def __repr__(self) -> str:
-        return f"<InferenceRequest {self.id or '-'} for {self.model_name} {self.state.name}>"
+        return f"<InferenceRequest {clipped(self.id) or '-'} for {self.model_name} {self.state.name}>"
 
 
 def log_ids(requests: Sequence[InferenceRequest]) -> str:
     """Return the prefix for a message about several requests, that of one where there is one; "" for none."""
     if len(requests) < 2:
         return requests[0].log_id if requests else ""
-    named = ", ".join(request.id or "<id_unknown>" for request in requests[:LISTED])
+    named = ", ".join(clipped(request.id) or "<id_unknown>" for request in requests[:LISTED])
     return f"[request ids: {named}{', …' if len(requests) > LISTED else ''}] "
 
 
