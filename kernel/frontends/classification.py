@@ -1,11 +1,13 @@
 """The classification extension: an output as the names of its highest values (contract: http_protocol, section 5).
 
-The labels of a model's outputs are read once, when they are first wanted, and kept as long as the model is loaded.
+The labels of a model's outputs are read once, when they are first wanted, and kept as long as the model is loaded. Of a large
+output no more than a block is looked at in one go, and no more values are sorted than are wanted.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["classify"]
 
 log = logging.getLogger(__name__)
+
+#: How many values are looked at in one go.
+BLOCK = 64 * 1024
 
 FLOATS = frozenset({"FP32", "FP64"})
 TYPES = FLOATS | {"UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
@@ -59,23 +64,24 @@ class Labels:
         return [line.removesuffix(b"\r") for line in lines]
 
 
-def classify(response: InferenceResponse, counts: Mapping[str, int], model: Model) -> None:
+def classify(response: InferenceResponse, counts: Mapping[str, int], model: Model, limit: int = sys.maxsize) -> None:
     """Put classes in the place of the outputs in `counts`: name -> how many, by an output's highest values.
 
-    Such an output becomes BYTES of shape (rows, count), each `value:index` or `value:index:label`. Raises
-    ServingError(INVALID_ARG) for datatypes that have no order.
+    Such an output becomes BYTES of shape (rows, count), each `value:index` or `value:index:label`. `limit`: of the strings that
+    one output may become. Raises ServingError(INVALID_ARG) for datatypes that have no order, and above the limit. What takes long
+    of it lets other threads go on.
     """
     known = model.attachments.get(Labels)
     labels = known if isinstance(known, Labels) else Labels(model)
     model.attachments[Labels] = labels
     batches = model.config.max_batch_size > 0
     response.outputs = [
-        classes_of(tensor, counts[tensor.name], batches, labels.of(tensor.name)) if counts.get(tensor.name) else tensor
+        classes_of(tensor, counts[tensor.name], batches, labels.of(tensor.name), limit) if counts.get(tensor.name) else tensor
         for tensor in response.outputs
     ]
 
 
-def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes]) -> Tensor:
+def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes], limit: int = sys.maxsize) -> Tensor:
     """Return the `count` highest values of each row as BYTES: value, index and label; of equal ones the first."""
     if tensor.datatype not in TYPES:
         raise ServingError(
@@ -85,6 +91,12 @@ def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes]) -
     rows = array.shape[:1] if batches else ()
     values = array.reshape(prod(rows), prod(array.shape[len(rows) :]))
     count = min(count, values.shape[1])
+    if count * values.shape[0] > limit:
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"the classes of output '{tensor.name}' are {count * values.shape[0]} strings, more than the {limit} that "
+            "--max-request-values allows",
+        )
     chosen = _highest(values, count)
     form = b"%f:%d" if tensor.datatype in FLOATS else b"%d:%d"
     result = np.empty(chosen.size, np.object_)
@@ -101,8 +113,40 @@ def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes]) -
 
 def _highest(values: Any, count: int) -> Any:
     """Return the places of the `count` highest values of each row, in order; what is no number comes last."""
+    if values.shape[1] > BLOCK:
+        return np.stack([_highest_of_long(row, count) for row in values])
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -np.inf, values)
     last = values.shape[1] - 1
     # Backwards, so that a stable sort, turned round, has the first of equal values in front.
     return (last - np.argsort(values[:, ::-1], axis=1, kind="stable"))[:, ::-1][:, :count]
+
+
+def _highest_of_long(row: Any, count: int) -> Any:
+    """As `_highest`, of one long row, block by block: of what was best so far and the next block the best go on."""
+    step = max(BLOCK, 2 * count)
+    best = np.empty(0, np.intp)
+    for at in range(0, len(row), step):
+        places = np.concatenate((best, _candidates(row[at : at + step], count) + at))  # in their order
+        best = np.sort(places[_sorted(row, places, count)])
+    return best[_sorted(row, best, count)]
+
+
+def _candidates(block: Any, count: int) -> Any:
+    """Return the places, ascending, of the `count` highest values of a block; of equal ones the first."""
+    if count >= len(block):
+        return np.arange(len(block))
+    if block.dtype.kind == "f":
+        block = np.where(np.isnan(block), -np.inf, block)
+    least = np.partition(block, len(block) - count)[len(block) - count]
+    above = np.flatnonzero(block > least)
+    equal = np.flatnonzero(block == least)[: count - len(above)]
+    return np.sort(np.concatenate((above, equal)))
+
+
+def _sorted(row: Any, places: Any, count: int) -> Any:
+    """Return the order of the values at `places`, which are ascending: the `count` highest, the first of equal ones in front."""
+    values = row[places]
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), -np.inf, values)
+    return (len(values) - 1 - np.argsort(values[::-1], kind="stable"))[::-1][:count]

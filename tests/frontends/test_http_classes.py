@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frontends.fakes import Client, Spec, config, infer, tensor
+from frontends.fakes import Client, Spec, config, infer, parse, tensor
 
 from kernel import EXTENSIONS
 
@@ -43,6 +43,42 @@ def test_highest_first_with_labels(tmp_path: Path, count: int, shown: list[str])
     labelled(client, folder=tmp_path)
     (output,) = ask(client, [1, 4, 4, 2, -1, 3.5], count).json["outputs"]
     assert output == {"name": "Y", "datatype": "BYTES", "shape": [len(shown)], "data": shown}
+
+
+def large(client: Client, count: int, array: Any, values: int = 2**20) -> Any:
+    client.kernel.memory.values = values
+    inputs = [tensor("X", "FP32", list(array.shape), binary_data_size=array.nbytes)]
+    outputs = [{"name": "Y", "parameters": {"classification": count}}]
+    text = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+    client.send(infer("m", text + array.tobytes(), f"Inference-Header-Content-Length: {len(text)}"))
+    assert client.take() == b""  # it is done on another thread
+    client.kernel.loop.run_jobs()
+    (response,) = parse(client.take())
+    return response
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 70_000, 150_000])
+@pytest.mark.parametrize("batch", [0, 8])
+def test_the_highest_of_many_are_those_that_a_sort_finds(count: int, batch: int) -> None:
+    client = Client()
+    labelled(client, batch=batch)
+    array = np.random.default_rng(count).integers(-500, 500, (2, 150_000) if batch else 150_000).astype(np.float32)
+    array.flat[::1000] = np.nan
+    rows = np.nan_to_num(np.atleast_2d(array), nan=-np.inf)
+    wanted = [[f"{row[place]:f}:{place}" for place in np.argsort(-row, kind="stable")[:count]] for row in rows]
+    response = large(client, count, array)
+    shown = np.reshape(response.json["outputs"][0]["data"], (len(rows), count)).tolist()
+    assert [[text.split(":")[1] for text in row] for row in shown] == [[text.split(":")[1] for text in row] for row in wanted]
+
+
+def test_classes_have_a_limit() -> None:
+    client = Client()
+    labelled(client)
+    response = large(client, 2**63, np.arange(150_000, dtype=np.float32), 100_000)
+    assert response.status == 400
+    assert response.error == (
+        "the classes of output 'Y' are 150000 strings, more than the 100000 that --max-request-values allows"
+    )
 
 
 def test_none_is_off() -> None:

@@ -70,6 +70,8 @@ def test_many_strings_are_unpacked_there(client: Client) -> None:
         client.send(message)
         assert client.take() == b""
         client.kernel.loop.run_jobs()
+        assert client.take() == b""
+        client.kernel.loop.run_jobs()  # and packed again
         (response,) = parse(client.take())
         assert response.body.endswith(tail)
 
@@ -206,3 +208,28 @@ def test_a_comma_that_lacks_behind_something_long(inner: bytes) -> None:
 def test_a_number_too_large_is_found_behind_long_ones() -> None:
     with pytest.raises(ServingError, match=r"Number too big to be stored in double\. at 3006"):
         read_again(b'{"a":[' + b"1" * 2999 + b",1e400]}")
+
+
+# --- large answers
+
+
+def test_a_large_answer_is_made_into_text_on_another_thread_and_keeps_its_place(client: Client) -> None:
+    tail = np.arange(COUNT, dtype=np.float32)
+    tail[7] = np.nan
+    text = json.dumps({"inputs": [tensor("IN_FP32", "FP32", [COUNT], binary_data_size=4 * COUNT)]}).encode()
+    client.send(infer("types", text + tail.tobytes(), f"Inference-Header-Content-Length: {len(text)}"))
+    client.send(request("GET", "/v2/health/live"))
+    assert client.take() == b""
+    client.kernel.loop.run_jobs()
+    first, second = parse(client.take())
+    assert np.array_equal(first.json["outputs"][0]["data"], tail, equal_nan=True)
+    assert second.body == b""
+
+
+def test_an_answer_that_fails_there_is_an_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps({"inputs": [tensor("IN_FP32", "FP32", [COUNT], binary_data_size=4 * COUNT)]}).encode()
+    client.send(infer("types", text + bytes(4 * COUNT), f"Inference-Header-Content-Length: {len(text)}"))
+    monkeypatch.setattr("kernel_http.inference.encode.json_of", lambda *args: 1 / 0)
+    client.kernel.loop.run_jobs()
+    (response,) = parse(client.take())
+    assert (response.status, response.error) == (500, "the response can't be encoded: ZeroDivisionError: division by zero")

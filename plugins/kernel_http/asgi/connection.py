@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kernel_http.connection import replies
@@ -101,6 +101,10 @@ class AsgiConnection:
 
     def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
         """The next request may be like this one, but it will not come as bytes."""
+
+    def aside(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Have `work` done on another thread, as it is too large for the loop."""
+        return self._loop.run_in_executor(self.server.kernel.pools.aside, work)
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to the request until it is answered."""

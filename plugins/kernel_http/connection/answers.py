@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernel import peer_name
@@ -104,6 +105,11 @@ class Answers(asyncio.BufferedProtocol):
             else:
                 self._write_size = size
                 self._write_since = now
+
+    def aside(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Have `work` done on another thread, as it is too large for the loop."""
+        kernel = self.server.kernel
+        return kernel.loop.run_in_executor(kernel.pools.aside, work)
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""

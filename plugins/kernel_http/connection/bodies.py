@@ -18,7 +18,7 @@ from kernel_http.connection.heads import Head
 __all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "Oversize", "too_large"]
 
 #: The most memory that is reserved on the strength of a Content-Length alone. Once as much has come, all of it is.
-RESERVE = 16 * 1024 * 1024
+RESERVE = 64 * 1024 * 1024
 
 #: How much is taken from the budget at a time.
 STEP = 1024 * 1024

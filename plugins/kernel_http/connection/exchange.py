@@ -12,6 +12,9 @@ from kernel_http.connection import replies
 from kernel_http.connection.heads import Head
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from kernel import InferenceRequest
 
 __all__ = ["ClientConnection", "Exchange", "Exchanges", "Repeatable"]
@@ -75,6 +78,9 @@ class ClientConnection(Protocol):
 
     def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable, /) -> None:
         """The next request may be like this one; where its bytes say so, have `recipe` repeat it."""
+
+    def aside(self, work: Callable[[], Any], /) -> asyncio.Future[Any]:
+        """Have `work` done on another thread, as it is too large for the loop."""
 
     def lend(self, exchange: Exchange, size: int, /) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""

@@ -14,10 +14,10 @@ from kernel_http.connection import replies
 from kernel_http.connection.compression import compressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.inference.encode import Replies, encode, encode_placed
+from kernel_http.inference.encode import VALUES_ON_LOOP, LargeAnswer, Replies, encode, encode_placed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kernel import Span
     from kernel_http.inference.reader import Reader
@@ -55,17 +55,40 @@ class InferExchange(Exchange):
             refused = self.request is not None and not self.request.counted
             self.answer(replies.error_of(response.error, json=refused))
         else:
-            self.answer(encoded(response, self.binary, self.replies))
+            try:
+                payload = encoded(response, self.binary, self.replies)
+            except LargeAnswer:
+                self._work_aside(lambda: encoded(response, self.binary, self.replies, on_loop=False))
+            else:
+                self.answer(payload)
+
+    def _work_aside(self, work: Callable[[], replies.Payload]) -> None:
+        """Have the answer made on another thread."""
+        connection = self.connection
+        assert connection is not None
+
+        def done(made: asyncio.Future[replies.Payload]) -> None:
+            if made.cancelled():  # the loop is closing, and with it the connection
+                return
+            error = made.exception()
+            if error is None:
+                self.answer(made.result())
+            else:
+                text = f"the response can't be encoded: {type(error).__name__}: {error}"
+                self.answer(replies.error(500, text, json=False))
+
+        connection.aside(work).add_done_callback(done)
 
 
 class WorkedExchange(InferExchange):
     """The exchange of a request whose answer takes more work: classes of outputs, shared memory, compression."""
 
-    __slots__ = ("classes", "model", "spans")
+    __slots__ = ("classes", "model", "spans", "values")
 
     def __init__(self, connection: ClientConnection, head: Head, reader: Reader, replies: Replies) -> None:
         super().__init__(connection, head, reader.binary, replies)
         self.model = reader.model
+        self.values = reader.kernel.memory.values
         self.note(reader)
 
     def note(self, reader: Reader) -> None:
@@ -78,17 +101,14 @@ class WorkedExchange(InferExchange):
         if self.connection is None or not final or response is None or response.error is not None:
             super().respond(response, final)
             return
-        payload: replies.Payload
+        if any(tensor.array.size > VALUES_ON_LOOP for tensor in response.outputs if self.classes.get(tensor.name)):
+            self._work_aside(lambda: self._compressed_on(self._encoded(response, on_loop=False)))
+            return
         try:
-            if self.classes:
-                classify(response, self.classes, self.model)
-        except ServingError as error:
-            payload = replies.error_of(error, json=False)
-        except Exception as error:
-            log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, response.id)
-            payload = replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
-        else:
-            payload = encoded(response, self.binary, self.replies, self.spans)
+            payload = self._encoded(response, on_loop=True)
+        except LargeAnswer:
+            self._work_aside(lambda: self._compressed_on(self._encoded(response, on_loop=False)))
+            return
         coding = self.head.accept
         if not coding:
             self.answer(payload)
@@ -97,6 +117,23 @@ class WorkedExchange(InferExchange):
         else:
             loop = self.model.kernel.loop
             loop.run_in_executor(None, compressed, payload, coding).add_done_callback(self._compressed)
+
+    def _encoded(self, response: InferenceResponse, *, on_loop: bool) -> replies.Payload:
+        """Return the answer before it is compressed. Raises LargeAnswer on the loop."""
+        try:
+            if self.classes:
+                classify(response, self.classes, self.model, self.values)
+        except ServingError as error:
+            return replies.error_of(error, json=False)
+        except Exception as error:
+            log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, response.id)
+            return replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
+        return encoded(response, self.binary, self.replies, self.spans, on_loop=on_loop)
+
+    def _compressed_on(self, payload: replies.Payload) -> replies.Payload:
+        """As it goes out, on the thread that has made it."""
+        coding = self.head.accept
+        return compressed(payload, coding) if coding else payload
 
     def _compressed(self, done: asyncio.Future[bytes]) -> None:
         if done.cancelled():  # the loop is closing, and with it the connection
@@ -110,13 +147,21 @@ class WorkedExchange(InferExchange):
 
 
 def encoded(
-    response: InferenceResponse, binary: bool | frozenset[str], known: Replies, spans: Mapping[str, Span] | None = None
+    response: InferenceResponse,
+    binary: bool | frozenset[str],
+    known: Replies,
+    spans: Mapping[str, Span] | None = None,
+    on_loop: bool = True,
 ) -> replies.Payload:
-    """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory."""
+    """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory. Raises LargeAnswer
+    where that would take long, unless it is called on another thread.
+    """
     try:
-        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
+        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known, on_loop)
     except ServingError as error:
         return replies.error_of(error, json=False)
+    except LargeAnswer:
+        raise
     except Exception as error:
         log.exception("the response of model '%s' to request '%s' can't be encoded", response.model_name, response.id)
         return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)

@@ -16,12 +16,15 @@ from kernel import InferenceResponse, Span, Tensor, pack_bytes
 from kernel_http.connection import replies
 from kernel_http.json.arrays import json_of
 
-__all__ = ["Replies", "encode", "encode_placed"]
+__all__ = ["LargeAnswer", "Replies", "encode", "encode_placed"]
 
 _encode = msgspec.json.Encoder().encode
 
 #: How many signatures are kept for a model.
 SIGNATURES = 256
+
+#: An output of more values than this is not made into text on the loop, nor strings into bytes.
+VALUES_ON_LOOP = 16 * 1024
 
 #: Responses above this size are written as several buffers without joining them.
 LARGE = 64 * 1024
@@ -99,10 +102,16 @@ class Reply:
         return b"".join(parts)
 
 
-def encode(response: InferenceResponse, binary: bool | frozenset[str], kept: Replies) -> replies.Payload:
+class LargeAnswer(Exception):
+    """There are too many values in the outputs to be made into text on the loop."""
+
+
+def encode(
+    response: InferenceResponse, binary: bool | frozenset[str], kept: Replies, on_loop: bool = True
+) -> replies.Payload:
     """Return the whole response. `binary`: True for all outputs, or the names of those that are sent in binary.
 
-    Raises ServingError(INVALID_ARG) where JSON can't carry an output.
+    Raises ServingError(INVALID_ARG) where JSON can't carry an output, and LargeAnswer, unless it is called on another thread.
     """
     outputs = response.outputs
     parameters = response.parameters
@@ -119,6 +128,8 @@ def encode(response: InferenceResponse, binary: bool | frozenset[str], kept: Rep
         reply = known if known is not None else _learn(key, response, binary, kept)
     fixed = reply.fixed
     if fixed is None:
+        if on_loop and _is_large(reply, outputs):
+            raise LargeAnswer
         return _variable(reply, outputs)
     if reply.size <= LARGE:
         payload = b"".join([fixed, *[tensor.array.tobytes() for tensor in outputs]])
@@ -142,6 +153,14 @@ def encode_placed(
             continue
         span.write_output(tensor.name, pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
     return _variable(Reply(_start(response, kept), response.outputs, binary, spans), response.outputs)
+
+
+def _is_large(reply: Reply, outputs: list[Tensor]) -> bool:
+    """Whether making the outputs into text, or strings into bytes, would take long."""
+    for tensor, is_binary in zip(outputs, reply.binary):
+        if tensor.array.size > VALUES_ON_LOOP and (is_binary is False or (is_binary and tensor.datatype == "BYTES")):
+            return True
+    return False
 
 
 def _repeats(parameters: Mapping[str, Any]) -> bool:

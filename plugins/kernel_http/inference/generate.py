@@ -65,7 +65,7 @@ class Generate:
             exchange.answer(replies.error_of(error, json=True))
             return
         if len(body) > LARGE:
-            reading = self.kernel.loop.run_in_executor(self.kernel.pools.aside, reader.read, body, b"")
+            reading = connection.aside(lambda: reader.read(body, b""))
             reading.add_done_callback(lambda done: self._begin(exchange, reader, done.result))
         else:
             self._begin(exchange, reader, lambda: reader.read(body, b""))

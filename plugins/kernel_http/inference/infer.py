@@ -203,7 +203,7 @@ class Inference:
                 arrived(exchange.connection, reader.head, request)
             reader.model.enqueue(request)
 
-        self.kernel.loop.run_in_executor(self.kernel.pools.aside, read).add_done_callback(done)
+        connection.aside(read).add_done_callback(done)
         return exchange
 
 

@@ -31,7 +31,7 @@ from kernel_http.inference.outputs import read_outputs, read_region
 from kernel_http.inference.raw import raw_inputs
 from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
-from kernel_http.json.large import LARGE
+from kernel_http.json.large import LARGE, FlatNumbers
 from kernel_http.json.members import text_of, unsigned_of
 
 if TYPE_CHECKING:
@@ -145,16 +145,22 @@ class Reader:
         return f"[request id: {self.id or '<id_unknown>'}] "
 
     def _from_json(self, name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Any:
-        array = array_of(name, datatype, shape, prod(shape) if shape else 0, data)
+        count = prod(shape) if shape else 0
+        if type(data) is FlatNumbers and data.count() == count:  # before there is an array
+            self._check_size(name, count * DATATYPES[datatype].itemsize)
+        array = array_of(name, datatype, shape, count, data)
         if isinstance(array, list):
             return self._strings(array, name, shape)
-        if array.nbytes > self.max_input_size:
+        self._check_size(name, array.nbytes)
+        return array
+
+    def _check_size(self, name: str, size: int) -> None:
+        if size > self.max_input_size:
             raise ServingError(
                 Code.INVALID_ARG,
-                f"JSON input '{name}' has a byte_size ({array.nbytes} bytes) that exceeds the maximum allowed value of "
+                f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
                 f"{self.max_input_size} bytes. Use --http-max-input-size to increase the limit.",
             )
-        return array
 
     def _from_tail(self, name: str, datatype: str, shape: tuple[int, ...], tail: Any, offset: int, size: int) -> Any:
         if datatype == "BYTES":

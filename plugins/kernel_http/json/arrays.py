@@ -22,6 +22,9 @@ __all__ = ["array_of", "json_of"]
 #: How deeply the lists of `data` may be nested.
 MAX_DEPTH = 100
 
+#: How many values of an output are made into text at a time.
+PIECE = 64 * 1024
+
 MISMATCH = "Shape does not match true shape of 'data' field"
 
 _NUMBERS = {int, float}
@@ -166,6 +169,10 @@ def _shown(item: Any) -> str:
 
 def json_of(name: str, datatype: str, array: NDArray[Any]) -> bytes:
     """Return the flat JSON array of an output. Raises ServingError(INVALID_ARG) where JSON can't carry a value."""
+    if array.size > PIECE:  # so that no more of it than a piece is objects at a time
+        flat = array.reshape(-1)
+        pieces = (json_of(name, datatype, flat[at : at + PIECE])[1:-1] for at in range(0, len(flat), PIECE))
+        return b"[%b]" % b",".join(pieces)
     items = array.ravel().tolist()
     if datatype == "BYTES":
         return _encode(_texts(name, items))

@@ -43,38 +43,40 @@ _decode = msgspec.json.Decoder().decode
 
 
 class FlatNumbers:
-    """The values of a long array that has no lists, objects or strings in it. `place`: where in the body it begins, in bytes."""
+    """The values of a long array that has no lists, objects or strings in it: of `body[start:end]`."""
 
-    __slots__ = ("_text", "place")
+    __slots__ = ("_body", "_end", "_start")
 
-    def __init__(self, text: bytes, place: int) -> None:
-        self._text = text
-        self.place = place
+    def __init__(self, body: bytes, start: int, end: int) -> None:
+        self._body = body
+        self._start = start
+        self._end = end
 
     def count(self) -> int:
         """Return how many values there are, by the commas between them."""
-        text = self._text
-        return 1 + sum(text.count(b",", at, at + STEP) for at in range(0, len(text), STEP))
+        body, end = self._body, self._end
+        return 1 + sum(body.count(b",", at, min(at + STEP, end)) for at in range(self._start, end, STEP))
 
     def pieces(self) -> Iterator[list[Any]]:
         """Yield the values in order, some thousands at a time. Raises ServingError where they are no JSON."""
-        text, at, end = self._text, 0, len(self._text)
+        body, at, end = self._body, self._start, self._end
         while at <= end:
-            stop = text.find(b",", at + PIECE) if at + PIECE < end else end
+            stop = body.find(b",", at + PIECE, end) if at + PIECE < end else end
             stop = end if stop < 0 else stop
-            piece = text[at:stop]
+            piece = body[at:stop]
             try:
                 items = _decode(b"[%b]" % piece)
             except ValueError:
-                items = read_again(b"[%b]" % piece, self._shift(at))
+                items = read_again(b"[%b]" % piece, _shift(at))
             if not items:  # nothing stands between two commas
-                read_again(b"[,]", self._shift(at))
+                read_again(b"[,]", _shift(at))
             yield items
             at = stop + 1
 
-    def _shift(self, at: int) -> Callable[[int], int]:
-        """Return what finds a place of a piece in the body; a bracket has been put in front of the piece."""
-        return lambda found: self.place + at + found - 1
+
+def _shift(at: int) -> Callable[[int], int]:
+    """Return what finds a place of a piece, in front of which a bracket was put, in the body. `at`: where it begins there."""
+    return lambda found: at + found - 1
 
 
 def decode_large(
@@ -128,7 +130,7 @@ def _shortened(data: bytes) -> tuple[bytes, list[FlatNumbers], Any]:
             mark = b'{"%b":%d}' % (_MARK.encode(), len(flats))
             parts += (data[done : start - 1], mark)
             size += start - 1 - done + len(mark)
-            flats.append(FlatNumbers(data[start:end], start))
+            flats.append(FlatNumbers(data, start, end))
             done = end + 1
             removed.append((size, done - size))
         at = max(start, done)
