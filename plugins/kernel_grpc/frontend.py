@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, frontend_options
-from kernel_grpc.options import keepalive
+from kernel_grpc.options import keepalive, limits
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.protocol import Peer
 from kernel_grpc.rpc.server import Server
@@ -32,6 +32,7 @@ class GrpcFrontend(ListeningFrontend):
             restrictions=options.grpc_restricted_protocol,
             forward_pattern=options.grpc_header_forward_pattern or "",
             compression=options.grpc_infer_response_compression_level,
+            limits=limits(options),
         )
         listener = Listener(place, "GRPC", reuse_port=options.reuse_grpc_port, tls=tls)
         scheme = "grpc" if tls is None else "grpcs"

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from kernel import frontend_options
+from kernel_grpc.rpc.assembly import MAX_MESSAGE
 from kernel_grpc.rpc.compression import LEVELS
 from kernel_grpc.rpc.keepalive import Keepalive
 from kernel_grpc.rpc.limits import Limits
@@ -69,6 +70,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(group: Any) -> None:
+    group.add_argument(
+        "--grpc-max-message-size",
+        default=MAX_MESSAGE,
+        type=message_size,
+        metavar="BYTES",
+        help=f"the largest message that is taken, also unpacked (default {MAX_MESSAGE})",
+    )
     for name, what in LIMITS.items():
         default = getattr(Limits(), name)
         group.add_argument(
@@ -76,9 +84,18 @@ def _add_limits(group: Any) -> None:
         )
 
 
+def message_size(text: str) -> int:
+    """Read the size of the largest message: a gRPC message can have no more than 2 GiB."""
+    size = count(text)
+    if not 0 < size <= MAX_MESSAGE:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size of a message, 1 to {MAX_MESSAGE}")
+    return size
+
+
 def limits(options: argparse.Namespace) -> Limits:
     """Return what the options say of the size of requests."""
-    return Limits(**{name: getattr(options, f"grpc_max_{name}") for name in LIMITS})
+    counts = {name: getattr(options, f"grpc_max_{name}") for name in LIMITS}
+    return Limits(**counts, message_size=options.grpc_max_message_size)
 
 
 def _add_keepalive(group: Any) -> None:

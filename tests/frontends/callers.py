@@ -27,6 +27,7 @@ from frontends.wires import (
 )
 from virtual import VirtualLoop
 
+from kernel import MemoryBudget
 from kernel_grpc.rpc.calls import Call, open_call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.protocol import Peer
@@ -155,6 +156,7 @@ class FakeKernel:
         self.loop = VirtualLoop()
         LOOPS.append(self.loop)
         self.clock = self.loop.time
+        self.memory = MemoryBudget(2**31, 2**31)
         self.cancelled: list[Any] = []
         self.on_cancel: Callable[[Any], None] = lambda request: None
 

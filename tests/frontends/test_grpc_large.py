@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from work import instructions, is_linear
 
 from kernel import Code, ServingError
-from kernel_grpc.inference import infer
+from kernel_grpc.inference import infer, stream
 from kernel_grpc.inference.infer import SLACK, Inference
 from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, prepared
 from kernel_grpc.inference.wire import leading, split, varint
@@ -183,25 +183,25 @@ def test_a_call_that_ends_while_its_message_is_read(service: Service, all_large:
 
 
 def test_a_stream_waits_for_a_message_that_is_read_on_a_thread(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = service.stream()
+    one = service.stream()
     monkeypatch.setattr(infer, "ON_LOOP", -1)
-    stream.stream.message(add_sub(id="a").SerializeToString())
-    assert stream.call.held and not service.kernel.requests
+    one.stream.message(add_sub(id="a").SerializeToString())
+    assert one.call.held and not service.kernel.requests
     service.kernel.loop.run_jobs()
-    assert not stream.call.held
-    stream.stream.message(add_sub(id="b", model_version="9").SerializeToString())
-    stream.stream.message(b"\xff") if not stream.call.held else None
+    assert not one.call.held
+    one.stream.message(add_sub(id="b", model_version="9").SerializeToString())
+    one.stream.message(b"\xff") if not one.call.held else None
     service.kernel.loop.run_jobs()
-    stream.close()
-    answers = stream.take()
+    one.close()
+    answers = one.take()
     assert [one.infer_response.id for one in answers] == ["a", "b"]
-    assert answers[1].error_message and stream.call.done
+    assert answers[1].error_message and one.call.done
 
 
 def test_a_stream_that_is_cancelled_while_a_message_is_read(service: Service, all_large: None) -> None:
-    stream = service.stream()
-    stream.stream.message(add_sub().SerializeToString())
-    stream.call.cancel()
+    one = service.stream()
+    one.stream.message(add_sub().SerializeToString())
+    one.call.cancel()
     service.kernel.loop.run_jobs()
     assert not service.kernel.requests
 
@@ -209,9 +209,9 @@ def test_a_stream_that_is_cancelled_while_a_message_is_read(service: Service, al
 def test_a_large_wrong_message_on_a_stream_is_answered_with_its_id(service: Service) -> None:
     made = add_sub(id="large")
     data = made.SerializeToString() + b"\x3a\x00" * 50_000
-    stream = service.stream()
-    stream.send(data)
-    (answer,) = stream.take()
+    one = service.stream()
+    one.send(data)
+    (answer,) = one.take()
     assert answer.infer_response.id == "large" and "more than 8192 pieces of raw data" in answer.error_message
     assert leading(b"\x1a\x00" * 100) == 32 and leading(b"\x0a") == 0
 
@@ -309,3 +309,25 @@ def test_twice_the_bytes_are_twice_the_work(what: str) -> None:
         leading(data)
 
     assert is_linear(read_all, make(2000), make(4000))
+
+
+# --- what is in flight on a stream
+
+
+def test_large_messages_on_a_stream_are_counted_until_their_answers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BYTES_IN_FLIGHT", 300_000)
+    kernel = service.kernel
+    kernel.hold = True
+    large = memory(request("any", ("X", "FP32", [50_000]), raw=[np.zeros(50_000, np.float32)]).SerializeToString())
+    one = service.stream()
+    one.send(large)
+    assert kernel.memory.receive.used == len(large) and not one.call.held
+    one.send(large)
+    assert kernel.memory.receive.used == 2 * len(large) and one.call.held
+    kernel.finish(kernel.held[1])  # answers go out in order, and count when they are known
+    assert kernel.memory.receive.used == len(large) and one.call.held
+    kernel.finish(kernel.held[0])
+    assert kernel.memory.receive.used == 0 and not one.call.held and len(one.take()) == 2
+    one.send(large)
+    one.call.cancel()
+    assert kernel.memory.receive.used == 0

@@ -38,7 +38,7 @@ from frontends.wires import (
     window_update,
 )
 
-from kernel import Code, ServingError, frontend_options
+from kernel import Account, Code, ServingError, frontend_options
 from kernel_grpc import options
 from kernel_grpc.http2.connection import A_TURNS_FRAMES
 from kernel_grpc.http2.floods import USELESS_BURST
@@ -46,7 +46,7 @@ from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call
-from kernel_grpc.rpc.compression import ON_LOOP, unpacked
+from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.rpc.incoming import MESSAGES
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
@@ -219,7 +219,7 @@ def test_all_ways_to_receive_a_long_message_mean_the_same(monkeypatch: pytest.Mo
         assert type(caller.service.messages[0]) is Memory
         told.append((bytes(caller.service.messages[0].data), call.recv_window, bodies.recv_window))
     assert told[0] == told[1] == told[2] and told[0][0] == body[5:]
-    assert counted == {"sink": 2, "deliver": 6, "straight": 2}
+    assert counted == {"sink": 3, "deliver": 6, "straight": 2}  # what comes with SMALL is counted
 
 
 def test_one_write_for_what_one_read_has_brought_about(caller: Caller) -> None:
@@ -304,7 +304,7 @@ def test_middle_of_a_long_message_goes_straight_to_its_memory(caller: Caller, mo
     id = caller.begin()
     for at in range(0, len(payload), 10_000):
         caller.send(data(id, payload[at : at + 10_000], end=at + 10_000 >= len(payload)))
-    assert told == [10_000, 5]  # the frame with the prefix, and the end
+    assert told == [10_000, 10_000, 5]  # the frame with the prefix, what comes with SMALL, and the end
     caller.send(window_update(0, 100_000) + window_update(id, 100_000))
     assert outcome(caller.answers[id]) == (0, "", [payload[5:]])
 
@@ -746,8 +746,12 @@ def test_answer_that_is_too_large(caller: Caller) -> None:
 # --- messages out of bytes
 
 
+def account(limit: int = 2**40) -> Account:
+    return Account(limit, "--memory-limit-receive")
+
+
 def assembled(pieces: list[bytes]) -> list[bytes]:
-    assembling, result = Assembly(), []
+    assembling, result = Assembly(account()), []
     for piece in pieces:
         at = 0
         while at < len(piece):
@@ -771,7 +775,7 @@ def test_assembly_of_any_split() -> None:
 
 def test_large_message_ends_on_a_boundary_and_belongs_to_nobody_else() -> None:
     for size in (LARGE, LARGE + 3, 1_000_003):
-        assembling = Assembly()
+        assembling = Assembly(account())
         buffer = bytearray(message(bytes(size)))
         assert assembling.feed(memoryview(buffer), 0, len(buffer)) == len(buffer)
         memory = assembling.fetch()
@@ -783,7 +787,7 @@ def test_large_message_ends_on_a_boundary_and_belongs_to_nobody_else() -> None:
 
 
 def test_memory_is_reserved_within_bounds_only() -> None:
-    assembling = Assembly()
+    assembling = Assembly(account())
     size = 5 * RESERVE // 2
     head = struct.pack(">BI", 0, size)
     assembling.feed(head, 0, 5)
@@ -794,9 +798,74 @@ def test_memory_is_reserved_within_bounds_only() -> None:
         assert assembling.feed(part, 0, len(part)) == len(part)
         at += len(part)
         sizes.add(len(assembling.view))
-    assert sizes - {0} == {RESERVE, 2 * RESERVE, size}
+    assert sizes - {0} == {assembly.SMALL, RESERVE, 2 * RESERVE, size}
+    assert assembling.lent == size
     memory = assembling.fetch()
     assert isinstance(memory, Memory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
+
+
+def receive(caller: Caller) -> Account:
+    return caller.kernel.memory.receive
+
+
+@pytest.mark.parametrize("end", ["answered", "cancelled", "lost", "cut off", "too many"])
+def test_what_is_received_is_counted_until_its_answer(caller: Caller, end: str) -> None:
+    id = caller.begin("Keep")
+    payload = message(bytes(300_000))
+    caller.send(data(id, payload[:60_000]))
+    assert receive(caller).used == 0  # as most are
+    caller.send(data(id, payload[60_000:200_000]))
+    assert receive(caller).used == 300_000
+    if end == "answered":
+        caller.send(data(id, payload[200_000:], end=True))
+        assert receive(caller).used == 300_000
+        caller.service.calls[0].reply(b"x")
+    elif end == "cancelled":
+        caller.cancel(id)
+    elif end == "lost":
+        caller.transport.abort()
+    elif end == "cut off":
+        caller.send(data(id, end=True))
+    else:
+        caller.send(data(id, payload[200_000:] + message(b"x")))
+    assert receive(caller).used == 0
+
+
+def test_more_than_the_account_has_is_refused_when_it_comes(caller: Caller) -> None:
+    """By what has come, not by what was announced: an announcement costs nothing."""
+    receive(caller).limit = 10_000_000
+    caller.server.most = 2**31 - 1
+    first, second, third = (caller.begin("Keep") for _ in range(3))
+    for id in (first, second, third):
+        caller.send(data(id, message(bytes(8_000_000))[:1000]))
+    assert receive(caller).used == 0
+
+    def send(id: int, size: int) -> None:
+        for _ in range(size // 100_000):
+            caller.send(data(id, bytes(100_000)))
+
+    send(first, 3_900_000)
+    send(second, 3_900_000)
+    send(third, 3_900_000)
+    answer = caller.answers[third]
+    assert answer.status == 8 and "that --memory-limit-receive allows for its clients; try again later" in answer.text
+    assert receive(caller).refused == 1 and receive(caller).used < 10_000_000
+    caller.cancel(first)
+    assert caller.answers[second].status is None
+    assert outcome(caller.call(payload=b"x")) == (0, "", [b"x"])
+
+
+def test_messages_have_limits() -> None:
+    caller = Caller(limits=Limits(message_size=100_000))
+    caller.call("Keep", payload=bytes(100_000))
+    assert len(caller.service.messages[0]) == 100_000
+    answer = caller.call(raw=struct.pack(">BI", 0, 100_001))
+    assert (answer.status, answer.text) == (8, "a message of 100001 bytes; the largest that is taken has 100000")
+    answer = caller.call(raw=message(gzip.compress(bytes(100_001)), compressed=True), **{"grpc-encoding": "gzip"})
+    assert (answer.status, answer.text) == (8, "a message of more than 100000 bytes, unpacked; larger ones are not taken")
+    caller.server.meanings.methods[b"/pkg.Svc/Keep"].most = 1000
+    answer = caller.call("Keep", raw=struct.pack(">BI", 0, 1001))
+    assert (answer.status, answer.text) == (8, "a message of 1001 bytes; the largest that is taken has 1000")
 
 
 def test_no_memory_for_a_message(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -816,7 +885,7 @@ def test_no_memory_for_a_message(caller: Caller, monkeypatch: pytest.MonkeyPatch
 
 
 def test_assembly_that_is_filled_directly() -> None:
-    assembling = Assembly()
+    assembling = Assembly(account())
     assert assembling.space() is None
     assembling.feed(message(b"x" * 50_000)[:1000], 0, 1000)
     space = assembling.space()
@@ -834,8 +903,10 @@ def test_large_message_is_received_into_its_memory(caller: Caller) -> None:
     frames = data(id, message(payload), end=True)
     caller.send(frames[:100])
     space = caller.peer.get_buffer(-1)
-    assert len(space) == len(payload) - (100 - 9 - 5)
-    caller.send(frames[100:])
+    assert len(space) == assembly.SMALL - (100 - 9 - 5)  # until there is more to put there
+    caller.send(frames[100:100_000])
+    assert len(caller.peer.get_buffer(-1)) == len(payload) - (100_000 - 9 - 5)
+    caller.send(frames[100_000:])
     assert bytes(caller.service.messages[0]) == payload
 
 
@@ -891,6 +962,30 @@ def test_cancelled_while_a_message_is_being_unpacked(caller: Caller) -> None:
     caller.cancel(id)
     caller.wait(0.01)
     assert not caller.service.calls and caller.peer.http.bodies.kept == 0
+
+
+def test_unpacking_takes_what_the_account_has(caller: Caller) -> None:
+    """Six times 100 KB that become 100 MB: as many as there is memory for, a portion at a time, and it is given back."""
+    bomb = message(gzip.compress(bytes(100_000_000)), compressed=True)
+    receive(caller).limit = 7 * PORTION
+    caller.server.most = 2**31 - 1
+    answers = [caller.call("Keep", raw=bomb, **{"grpc-encoding": "gzip"}) for _ in range(2)]
+    caller.wait(0.1)
+    assert sorted(answer.status or 0 for answer in answers) == [0, 8]
+    assert [len(one) for one in caller.service.messages] == [100_000_000]
+    assert 0 <= receive(caller).used - 6 * PORTION < 1_000_000  # besides the message as it came
+    caller.service.calls[0].reply(b"")
+    assert receive(caller).used == 0
+
+
+def test_little_is_unpacked_on_the_loop(caller: Caller) -> None:
+    """A message of 8 KiB may become eight million bytes."""
+    answer = caller.call(raw=message(gzip.compress(bytes(PORTION_ON_LOOP)), compressed=True), **{"grpc-encoding": "gzip"})
+    assert caller.service.messages and answer.status is None
+    caller.call(raw=message(gzip.compress(bytes(2 * PORTION_ON_LOOP + 2 * PART)), compressed=True), **{"grpc-encoding": "gzip"})
+    assert len(caller.service.messages) == 1
+    caller.wait(0.1)
+    assert len(caller.service.messages) == 2
 
 
 @pytest.mark.parametrize("size", [10, ON_LOOP + 1])

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 #: With so many requests of a stream in flight, no more are read until half of them are answered.
 IN_FLIGHT = 1024
 
+#: And with so many bytes of large messages, however few they are.
+BYTES_IN_FLIGHT = 64 * 1024 * 1024
+
 #: The metadata by which a client asks for errors as the stream's status.
 STRICT = "triton_grpc_error"
 
@@ -41,7 +44,7 @@ STRICT = "triton_grpc_error"
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
 
-    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "preparing", "strict")
+    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict")
 
     def __init__(self, inference: Inference, call: Call) -> None:
         self.inference = inference
@@ -51,6 +54,7 @@ class InferStream:
         self.strict = call.metadata.get(STRICT) == "true"
         self.closing = False  # the client has said all, or the server stops
         self.held = False  # nothing more is read
+        self.size = 0  # bytes of large messages that are in flight
         self.preparing = False  # a message is being read on a thread; the next ones wait for it
         call.on_cancel = self.cancel
         call.on_writable = self.balance
@@ -84,13 +88,17 @@ class InferStream:
             log.exception("a request on a stream can't be read")
             self._refuse(data, ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}"))
             return
+        if type(data) is not bytes:
+            answer.size = size = len(data)
+            self.size += size
+            inference.kernel.memory.receive.add(size)
         self.answers[answer] = None
         if not recipe.decoupled:
             self.order.append(answer)
         if recipe.model.tracing is not None:
             recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         recipe.model.enqueue(request)
-        if len(self.answers) >= IN_FLIGHT or not call.writable:
+        if len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.balance()
 
     def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
@@ -117,6 +125,7 @@ class InferStream:
     def cancel(self) -> None:
         """Nobody waits for anything here any more."""
         answers, self.answers = self.answers, {}
+        self.let_go(self.size)
         self.order.clear()
         kernel = self.inference.kernel
         for answer in answers:
@@ -124,15 +133,21 @@ class InferStream:
             if answer.request is not None:
                 kernel.cancel(answer.request)
 
+    def let_go(self, size: int) -> None:
+        """Large messages of so many bytes have their answers, or nobody waits for one."""
+        if size:
+            self.size -= size
+            self.inference.kernel.memory.receive.give_back(size)
+
     def balance(self) -> None:
         """Read on, or don't: a client that is slow to take its answers has to be slow with its requests, too."""
         call = self.call
         if self.held:
-            if call.writable and len(self.answers) <= IN_FLIGHT // 2:
+            if call.writable and len(self.answers) <= IN_FLIGHT // 2 and self.size <= BYTES_IN_FLIGHT:
                 self.held = False
                 if not self.preparing:
                     call.unhold()
-        elif len(self.answers) >= IN_FLIGHT or not call.writable:
+        elif len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.held = True
             if not self.preparing:
                 call.hold()
@@ -201,10 +216,10 @@ class StreamAnswer:
     """The continuation of one request on a stream. `stream`: None once nobody waits for it any more.
 
     `payload`: the whole answer where it has to wait for its turn. `prefixes`: what its responses have in common. `sinks`: where
-    in shared memory its outputs go.
+    in shared memory its outputs go. `size`: of its request's message where that is large.
     """
 
-    __slots__ = ("empty_final", "in_order", "payload", "prefixes", "recipe", "request", "sinks", "stream")
+    __slots__ = ("empty_final", "in_order", "payload", "prefixes", "recipe", "request", "sinks", "size", "stream")
 
     def __init__(
         self, stream: InferStream, request: InferenceRequest | None, recipe: Recipe | None, empty_final: bool
@@ -217,6 +232,7 @@ class StreamAnswer:
         self.empty_final = empty_final
         self.in_order = recipe is None or not recipe.decoupled
         self.payload: Any = None
+        self.size = 0
         self.prefixes: dict[Reply, bytes] | None = None if self.in_order else {}
 
     @property
@@ -248,9 +264,11 @@ class StreamAnswer:
                 stream.call.send(payload)
             if final:
                 self.request = None
+                stream.let_go(self.size)
                 stream.answered(self)
         elif final:
             self.request = None
+            stream.let_go(self.size)
             self.payload = payload
             if stream.order[0] is self:
                 stream.answered(self)

@@ -2,16 +2,19 @@
 
 A message's memory is its call's own. Small ones are `bytes`; large ones are a `Memory`, writable, and placed so that its end lies
 on a multiple of 64: the last tensor of a request, often the only one, is then aligned for whatever its elements are.
-Memory is reserved untouched, and at most RESERVE of it ahead of what really came.
+Nothing is taken on the strength of a length alone: what has come is counted in the account of the process, a step ahead; memory
+is reserved untouched once there is something to put there, and a huge message that outgrows it moves without being copied.
 """
 
 from __future__ import annotations
 
+import mmap
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
+from kernel import Account, MemoryBudget
 from kernel_grpc.http2 import Data, Sink
 
 __all__ = ["LARGE", "MAX_MESSAGE", "PREFIX", "RESERVE", "Assembly", "Memory", "Message", "MessageError", "aligned"]
@@ -25,10 +28,17 @@ MAX_MESSAGE = 2**31 - 1
 #: From this size on, a message is a Memory.
 LARGE = 16 * 1024
 
-#: The most memory that is reserved on the strength of a length alone.
+#: What a message may have without being counted; more is taken from the account so much at a time.
+SMALL = MemoryBudget.SMALL
+STEP = 1024 * 1024
+
+#: The most memory that is reserved, untouched, for a message of which SMALL has come; a larger one has a mapping that grows.
 RESERVE = 64 * 1024 * 1024
 
 ALIGNMENT = 64
+
+#: A mapping of this process alone, which can grow.
+PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
 class Memory(np.ndarray[Any, Any]):
@@ -55,13 +65,19 @@ class MessageError(Exception):
 class Assembly(Sink):
     """What has come of one call's messages. Feed it; take `message` whenever there is one.
 
-    It is its stream's sink: of a message that is arriving, `at` bytes are in `view`.
+    It is its stream's sink: of a message that is arriving, `at` bytes are in `view`. `lent`: what has been taken from the
+    account, for who has the message to give back. `limit`: the largest message that is taken.
     """
 
-    __slots__ = ("_buffer", "_prefix", "_size", "compressed", "message")
+    __slots__ = ("_account", "_buffer", "_map", "_prefix", "_size", "_taken", "compressed", "lent", "limit", "message")
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account, limit: int = MAX_MESSAGE) -> None:
         super().__init__()
+        self.limit = limit
+        self.lent = 0
+        self._account = account
+        self._taken = 0  # of what was lent, for the message that is arriving
+        self._map: mmap.mmap | None = None
         self.message: Message | None = None  # complete, and not fetched yet
         self.compressed = False
         self._prefix = b""
@@ -100,21 +116,21 @@ class Assembly(Sink):
                 self._prefix = b""
             if compressed > 1:
                 raise MessageError(13, f"a message with the compression flag {compressed}; it is 0 or 1")
-            if size > MAX_MESSAGE:
-                raise MessageError(8, f"a message of {size} bytes; the largest that is taken has {MAX_MESSAGE}")
+            if size > self.limit:
+                raise MessageError(8, f"a message of {size} bytes; the largest that is taken has {self.limit}")
             self.compressed = compressed == 1
             if size < LARGE and stop - start >= size:
                 self.message = bytes(data[start : start + size])
                 return start + size
-            self._begin(size)
+            self._begin(size, stop - start)
         count = min(stop - start, self._size - self.at)
         if count:
             if len(self.view) - self.at < count:
                 self._grow(count)
             self.view[self.at : self.at + count] = memoryview(data)[start : start + count]
             self.at += count
-        if self.at == self._size:
-            self._complete()
+        if self.at >= self.end:
+            self._go_on()
         return start + count
 
     def space(self) -> memoryview | None:
@@ -126,35 +142,81 @@ class Assembly(Sink):
         return self.view[self.at :]
 
     def filled(self, count: int) -> None:
-        """`count` bytes have been put into `space()`."""
+        """`count` bytes have been put into `space()`. Raises MessageError."""
         self.at += count
-        if self.at == self._size:
-            self._complete()
+        if self.at >= self.end:
+            self._go_on()
 
-    def _begin(self, size: int) -> None:
+    def give_back(self) -> None:
+        """Give back what was lent."""
+        self._account.give_back(self.lent)
+        self.lent = self._taken = 0
+
+    def _begin(self, size: int, here: int) -> None:
+        """Begin a message of which `here` bytes have come, or fewer."""
         self._size = size
-        self.at = 0
+        self.at = self._taken = 0
         if size < LARGE:
             self._buffer = bytearray(size)
             self.view = memoryview(self._buffer)
         else:
-            self._buffer = aligned(min(size, RESERVE), size)
+            self._buffer = aligned(min(size, SMALL if here <= SMALL or size > RESERVE else RESERVE), size)
             self.view = self._buffer.data
-        self.end = len(self.view)
+        self.end = min(len(self.view), SMALL)
+
+    def _go_on(self) -> None:
+        """What may come without being counted has come: end the message, or count more of it. Raises MessageError."""
+        if self.at == self._size:
+            if SMALL < self.at > self._taken:  # it came in pieces that are larger than the steps
+                self._account.add(self.at - self._taken)
+                self.lent += self.at - self._taken
+            self._complete()
+            return
+        if self.at >= max(SMALL, self._taken):
+            more = min(self._size, self.at + STEP) - self._taken
+            if not self._account.take(more):
+                raise MessageError(8, self._account.refusal().message)
+            self.lent += more
+            self._taken += more
+        self.end = min(len(self.view), max(SMALL, self._taken))
 
     def _grow(self, count: int) -> None:
-        capacity = min(self._size, max(2 * len(self.view), self.at + count))
-        buffer = aligned(capacity, self._size)
-        buffer.data[: self.at] = self.view[: self.at]
+        """Make room for `count` bytes more."""
+        size, at = self._size, self.at
+        capacity = min(size, max(RESERVE, 2 * len(self.view), at + count))
+        if size <= RESERVE or not PRIVATE:
+            buffer = aligned(capacity, size)
+            buffer.data[:at] = self.view[:at]
+        else:
+            buffer = self._grown(capacity)
         self._buffer = buffer
         self.view = buffer.data
-        self.end = len(self.view)
+        self.end = min(capacity, max(SMALL, self._taken))
+
+    def _grown(self, capacity: int) -> Memory:
+        """Return the message's mapping with room for so many bytes; it may lie elsewhere then, with what was in it."""
+        offset, old = -self._size % ALIGNMENT, self.view
+        try:
+            if self._map is not None:
+                self.view = old = memoryview(b"")
+                self._buffer = bytearray()  # nothing may refer to a mapping that is moved
+                self._map.resize(offset + capacity)
+            else:
+                self._map = mmap.mmap(-1, offset + capacity, flags=PRIVATE)
+                if hasattr(mmap, "MADV_HUGEPAGE"):
+                    self._map.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as error:
+            raise MemoryError(str(error)) from None
+        memory = Memory((capacity,), np.uint8, self._map, offset)
+        memory.data[: len(old)] = old
+        return memory
 
     def _complete(self) -> None:
         buffer = self._buffer
         self.message = buffer if isinstance(buffer, Memory) else bytes(buffer)
         self._size = -1
         self._buffer = bytearray()
+        self._map = None
         self.view = memoryview(b"")
         self.at = self.end = 0
 

@@ -162,7 +162,11 @@ class Call(Stream):
 
     def _gathered(self) -> Incoming:
         """Have messages gathered from the pieces that they come in."""
-        incoming = self._incoming = Incoming()
+        server, method = self.server, self.meaning.method
+        limit = server.most
+        if method is not None and method.most is not None:
+            limit = min(limit, method.most)
+        incoming = self._incoming = Incoming(server.memory.receive, limit)
         self.sink = incoming.assembly
         return incoming
 
@@ -219,6 +223,7 @@ class Call(Stream):
                 and size <= SMALL
                 and self.ended
                 and not (self.done or self.begun or outgoing.long_way or self.meaning.compression is not None)
+                and self._incoming is None
             ):
                 # The very bytes that `send` and `finish` below would put there, as one piece: by far the most frequent answer.
                 outgoing.send_window -= size + 5
@@ -363,6 +368,9 @@ class Call(Stream):
 
     def leave(self) -> None:
         """Let go of what must not outlive the call."""
+        if self._incoming is not None:
+            self._incoming.let_go()
+            self.sink = None
         self.request = self.on_cancel = self.on_writable = self._incoming = None
         if self.deadline is not None:
             self.server.deadlines.discard(self, self.moment)

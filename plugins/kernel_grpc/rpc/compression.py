@@ -12,7 +12,8 @@ from typing import Any
 from kernel_grpc.http2 import Data
 from kernel_grpc.rpc.assembly import LARGE, Message, MessageError, aligned
 
-__all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "unpacked"]
+__all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "PORTION", "PORTION_ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "Unpacker",
+           "unpacked"]  # fmt: skip
 
 #: Coding -> zlib's window bits.
 CODINGS = {"gzip": 31, "deflate": 15}
@@ -32,6 +33,14 @@ LEVELS = {
 #: times as long, so less of it may take the loop's time.
 ON_LOOP = 64 * 1024
 UNPACKED_ON_LOOP = 8 * 1024
+
+#: How much of a message is unpacked before the account is asked again; and how much on the loop.
+PORTION = 16 * 1024 * 1024
+PORTION_ON_LOOP = 256 * 1024
+
+#: What zlib is given at a time, and what it gives: it copies what it has not looked at, and what it gives is copied once more.
+FEED = 64 * 1024
+PART = 1024 * 1024
 
 
 class Compression:
@@ -56,33 +65,69 @@ class Compression:
         return b"".join([*map(packer.compress, pieces), packer.flush()])
 
 
+class Unpacker:
+    """One message that is being unpacked, a portion at a time: as much as there is memory for. Any thread, one at a time."""
+
+    __slots__ = ("_at", "_coding", "_data", "_limit", "_parts", "_tail", "_total", "_unpacker")
+
+    def __init__(self, data: Message, coding: str, limit: int) -> None:
+        self._data = memoryview(data)  # type: ignore[arg-type]
+        self._at = 0
+        self._coding = coding
+        self._limit = limit
+        self._tail: Any = b""  # of what was given to zlib, what it has not looked at
+        self._unpacker = zlib.decompressobj(CODINGS[coding])
+        self._parts: list[bytes] = []
+        self._total = 0
+
+    def go_on(self, most: int) -> Message | None:
+        """Unpack about `most` bytes more. Return the message once it is complete. Raises MessageError."""
+        unpacker, data = self._unpacker, self._data
+        end = self._total + most
+        while not unpacker.eof:
+            if self._total >= end:
+                return None
+            piece: Any = self._tail
+            if not len(piece):
+                piece = data[self._at : self._at + FEED]
+                self._at += len(piece)
+            try:
+                part = unpacker.decompress(piece, PART)
+            except zlib.error as error:
+                raise self._wrong(str(error)) from None
+            self._tail = unpacker.unconsumed_tail
+            self._total += len(part)
+            if self._total > self._limit:
+                text = f"a message of more than {self._limit} bytes, unpacked; larger ones are not taken"
+                raise MessageError(8, text)
+            if part:
+                self._parts.append(part)
+            elif not self._tail and self._at == len(data) and not unpacker.eof:
+                raise self._wrong("it is cut off")
+        if unpacker.unused_data or self._at < len(data):
+            raise self._wrong("there are bytes behind its end")
+        return self._joined()
+
+    def _wrong(self, what: str) -> MessageError:
+        return MessageError(13, f"a message that is no {self._coding}: {what}")
+
+    def _joined(self) -> Message:
+        parts, total = self._parts, self._total
+        if total < LARGE:
+            return b"".join(parts)
+        memory = aligned(total, total)
+        view, at = memory.data, 0
+        parts.reverse()
+        while parts:  # each part is let go of once it is copied, so that the message is not in memory twice for long
+            part = parts.pop()
+            view[at : at + len(part)] = part
+            at += len(part)
+        return memory
+
+
 def unpacked(data: Message, coding: str, limit: int) -> Message:
     """Return a message unpacked, `limit` bytes at most. Raises MessageError. Any thread."""
-    unpacker = zlib.decompressobj(CODINGS[coding])
-    parts, total = [], 0
-    rest: Any = data
-    try:
-        while not unpacker.eof:
-            # In pieces that grow with what there is: a small message that would become a huge one costs no more than the limit.
-            part = unpacker.decompress(rest, min(limit + 1 - total, max(1024 * 1024, total)))
-            parts.append(part)
-            total += len(part)
-            if total > limit:
-                raise MessageError(8, f"a message of more than {limit} bytes, unpacked; larger ones are not taken")
-            rest = unpacker.unconsumed_tail
-            if not part and not rest and not unpacker.eof:
-                raise MessageError(13, f"a message that is no {coding}: it is cut off")
-    except zlib.error as error:
-        raise MessageError(13, f"a message that is no {coding}: {error}") from None
-    if unpacker.unused_data:
-        raise MessageError(13, f"a message that is no {coding}: there are bytes behind its end")
-    if total < LARGE:
-        return b"".join(parts)
-    memory = aligned(total, total)
-    view, at = memory.data, 0
-    parts.reverse()
-    while parts:  # each part is let go of once it is copied, so that the message is not in memory twice for long
-        part = parts.pop()
-        view[at : at + len(part)] = part
-        at += len(part)
-    return memory
+    unpacker, message = Unpacker(data, coding, limit), None
+    while message is None:
+        message = unpacker.go_on(PORTION)
+    return message

@@ -1,6 +1,6 @@
 """The messages of a call that don't come whole in one piece of data: assembled, unpacked, and given to the call's method.
 
-Compressed messages that are long are unpacked on another thread; the call takes no further data meanwhile.
+Compressed messages that are long are unpacked on another thread, a portion at a time; the call takes no further data meanwhile.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
+from kernel import Account
 from kernel_grpc.http2 import Data
-from kernel_grpc.rpc.assembly import MAX_MESSAGE, Assembly, Message, MessageError
-from kernel_grpc.rpc.compression import UNPACKED_ON_LOOP, unpacked
+from kernel_grpc.rpc.assembly import Assembly, Message, MessageError
+from kernel_grpc.rpc.compression import PORTION, PORTION_ON_LOOP, UNPACKED_ON_LOOP, Unpacker
 from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.methods import Receiver
 from kernel_grpc.rpc.server import Server
@@ -53,10 +54,13 @@ class Taker(Protocol):
 class Incoming:
     """`receiver`: who takes a streaming call's messages. `holding`: the method wants none for the time being."""
 
-    __slots__ = ("_first", "assembly", "holding", "receiver", "resting", "unpacking")
+    __slots__ = ("_account", "_first", "_lent", "assembly", "holding", "receiver", "resting", "unpacking")
 
-    def __init__(self) -> None:
-        self.assembly = Assembly()
+    def __init__(self, account: Account, limit: int) -> None:
+        """`account`: where what comes and is unpacked is counted until `let_go`. `limit`: the largest message that is taken."""
+        self.assembly = Assembly(account, limit)
+        self._account = account
+        self._lent = 0  # for what was unpacked
         self.receiver: Receiver | None = None
         self.holding = False
         self.unpacking = False  # a message is being unpacked on another thread
@@ -99,14 +103,21 @@ class Incoming:
 
     def filled(self, call: Taker, count: int) -> None:
         """`count` bytes were put into `space()`."""
-        self.assembly.filled(count)
-        if self.assembly.message is not None:
-            try:
+        try:
+            self.assembly.filled(count)
+            if self.assembly.message is not None:
                 self._take(call)
-            except MessageError as error:
-                call.give_up(error.status, error.text)
-            except MemoryError:
-                self._no_memory(call)
+        except MessageError as error:
+            call.give_up(error.status, error.text)
+        except MemoryError:
+            self._no_memory(call)
+
+    def let_go(self) -> None:
+        """Give back what was lent for the messages: they have their answer, or nobody waits for one."""
+        self.assembly.give_back()
+        if self._lent:
+            self._account.give_back(self._lent)
+            self._lent = 0
 
     def half_close(self, call: Taker) -> None:
         """Tell a streaming call's method that nothing more comes."""
@@ -126,17 +137,33 @@ class Incoming:
         coding = call.meaning.coding
         if not coding:
             raise MessageError(Status.INTERNAL, "a compressed message, but no grpc-encoding that says how")
+        unpacker = Unpacker(message, coding, assembly.limit)
         if len(message) <= UNPACKED_ON_LOOP:
-            self._give(call, unpacked(message, coding, MAX_MESSAGE))
-            return
+            whole = unpacker.go_on(PORTION_ON_LOOP)
+            if whole is not None:
+                self._give(call, whole)
+                return
         self.unpacking = call.held = True
-        job = call.server.kernel.loop.run_in_executor(None, unpacked, message, coding, MAX_MESSAGE)
-        job.add_done_callback(partial(self._unpacked, call))
+        self._unpack(call, unpacker)
 
-    def _unpacked(self, call: Taker, done: asyncio.Future[Message]) -> None:
-        self.unpacking = False
+    def _unpack(self, call: Taker, unpacker: Unpacker) -> None:
+        """Unpack more of a message on another thread, as much as the account allows. Raises MessageError."""
+        if not self._account.take(PORTION):
+            raise MessageError(Status.RESOURCE_EXHAUSTED, self._account.refusal().message)
+        self._lent += PORTION
+        job = call.server.kernel.loop.run_in_executor(None, unpacker.go_on, PORTION)
+        job.add_done_callback(partial(self._unpacked, call, unpacker))
+
+    def _unpacked(self, call: Taker, unpacker: Unpacker, done: asyncio.Future[Message | None]) -> None:
         if done.cancelled() or call.done:  # the loop is closing; or nobody waits any more
             return
+        if done.exception() is None and done.result() is None:
+            try:
+                self._unpack(call, unpacker)
+            except MessageError as problem:
+                call.give_up(problem.status, problem.text)
+            return
+        self.unpacking = False
         error = done.exception()
         if isinstance(error, MessageError):
             call.give_up(error.status, error.text)
@@ -145,8 +172,10 @@ class Incoming:
         elif error is not None:
             call.crashed(error)
         else:
+            message = done.result()
+            assert message is not None
             try:
-                self._give(call, done.result())
+                self._give(call, message)
             except MessageError as problem:
                 call.give_up(problem.status, problem.text)
             if not self.holding:
@@ -165,6 +194,7 @@ class Incoming:
                 self.receiver.message(message)
             except Exception as error:
                 call.crashed(error)
+            self.let_go()  # whoever took it counts it
         elif self._first is None:
             self._first = message
         else:

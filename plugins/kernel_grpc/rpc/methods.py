@@ -29,13 +29,22 @@ class Method:
     `path`: such as `/package.Service/Method`. `category`: of restricted protocols, "" for none. A unary method's `handler(call,
     message)` is called once the request is complete; it ends in exactly one `reply`, `finish` or `fail`, at once or later. A
     streaming method's `handler(call)` is called when the call begins and returns a Receiver. What a handler raises is logged
-    and answered as INTERNAL.
+    and answered as INTERNAL. `most`: the largest message that it takes, None for what the front end takes.
     """
 
-    __slots__ = ("category", "handler", "path", "streaming")
+    __slots__ = ("category", "handler", "most", "path", "streaming")
 
-    def __init__(self, path: str, handler: Callable[..., Any], *, category: str = "", streaming: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        handler: Callable[..., Any],
+        *,
+        category: str = "",
+        streaming: bool = False,
+        most: int | None = None,
+    ) -> None:
         self.path = path
+        self.most = most
         self.handler = handler
         self.category = category
         self.streaming = streaming

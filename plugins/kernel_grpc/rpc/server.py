@@ -15,6 +15,7 @@ from kernel import Connections
 from kernel_grpc.http2 import Connection, Head, Stream
 from kernel_grpc.rpc.deadlines import Deadlines
 from kernel_grpc.rpc.keepalive import Keepalive
+from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.meanings import Meanings
 from kernel_grpc.rpc.metadata import Forwarding
 from kernel_grpc.rpc.methods import Method
@@ -81,9 +82,14 @@ class Server(Connections[Served]):
         restrictions: Mapping[str, tuple[str, str]] | None = None,
         forward_pattern: str = "",
         compression: str = "none",
+        limits: Limits | None = None,
     ) -> None:
         """`restrictions`: category -> (key, value). `compression`: of inference responses, a key of LEVELS."""
         self.kernel = kernel
+        self.memory = kernel.memory
+        self.limits = limits or Limits()
+        #: The largest message that is taken: one that the process has no memory for is refused by its length.
+        self.most = min(self.limits.message_size, self.memory.receive.limit)
         self.open = partial(open_call, self)
         self.keepalive = keepalive or Keepalive()
         super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)))

@@ -15,7 +15,10 @@ from kernel import Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 
-__all__ = ["parsed", "unary"]
+__all__ = ["MOST", "parsed", "unary"]
+
+#: The largest message of methods that only steer the server or ask about it: names and settings.
+MOST = 64 * 1024
 
 Request = TypeVar("Request", bound=Message)
 
@@ -39,7 +42,7 @@ def unary(
         else:
             call.reply(response.SerializeToString())
 
-    return Method(path=path, category=category, streaming=False, handler=handler)
+    return Method(path=path, category=category, streaming=False, handler=handler, most=MOST)
 
 
 def parsed(request_type: type[Request], data: Any) -> Request:

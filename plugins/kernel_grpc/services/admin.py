@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel import EXTENSIONS, Code, Duration, ServingError, __version__, model_metadata
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.unary import parsed, unary
+from kernel_grpc.rpc.unary import MOST, parsed, unary
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_grpc.services import repository, settings, shared_memory
 from kernel_grpc.services.paths import triton
@@ -48,7 +48,7 @@ class Admin:
             unary(triton("ServerLive"), "health", pb.ServerLiveRequest, self.live),
             unary(triton("ServerReady"), "health", pb.ServerReadyRequest, self.ready),
             unary(triton("ServerMetadata"), "metadata", pb.ServerMetadataRequest, self.server_metadata),
-            Method(path=triton("ModelReady"), category="health", streaming=False, handler=self.model_ready),
+            Method(path=triton("ModelReady"), category="health", streaming=False, handler=self.model_ready, most=MOST),
             unary(triton("ModelMetadata"), "metadata", pb.ModelMetadataRequest, self.model_metadata),
             unary(triton("ModelConfig"), "model-config", pb.ModelConfigRequest, self.model_config),
             unary(triton("ModelStatistics"), "statistics", pb.ModelStatisticsRequest, self.statistics),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel import Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
-from kernel_grpc.rpc.unary import parsed, unary
+from kernel_grpc.rpc.unary import MOST, parsed, unary
 from kernel_grpc.schemas import health_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def methods(kernel: Kernel) -> list[Method]:
     health = Health(kernel)
     return [
         unary(f"/{SERVICE}/Check", CATEGORY, pb.HealthCheckRequest, health.check),
-        Method(path=f"/{SERVICE}/Watch", category=CATEGORY, streaming=True, handler=lambda call: Watch(health, call)),
+        Method(path=f"/{SERVICE}/Watch", category=CATEGORY, streaming=True, handler=lambda call: Watch(health, call), most=MOST),
     ]
 
 

@@ -15,7 +15,7 @@ from kernel import Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.status import STATUS_OF
-from kernel_grpc.rpc.unary import parsed
+from kernel_grpc.rpc.unary import MOST, parsed
 from kernel_grpc.schemas import grpc_service_pb2, health_pb2
 from kernel_grpc.schemas import reflection_pb2 as pb
 
@@ -38,6 +38,7 @@ def methods() -> list[Method]:
             category="",
             streaming=True,
             handler=lambda call: Reflection(schemas, call),
+            most=MOST,
         )
         for package in (V1, V1ALPHA)
     ]
