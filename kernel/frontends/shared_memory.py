@@ -22,7 +22,13 @@ __all__ = ["CudaSharedMemory", "Region", "SharedMemory", "Span"]
 FOLDER = "/dev/shm"
 
 #: Not through a link to elsewhere, not into a child process, and not for ever where the name is a pipe's.
-FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+#: How many regions may be registered, in how many objects, each of which has a descriptor; and how long a region's name may be.
+MOST_REGIONS, MOST_OBJECTS, LONGEST_NAME = 4096, 512, 1024
+
+#: What no client may register, by how its key begins: what the reference's backends share with their processes, and semaphores.
+RESERVED = ("triton_", "sem.")
 
 #: Whatever has a buffer: bytes, a memoryview, an array.
 Buffer = Any
@@ -41,20 +47,28 @@ class Region:
 class _Object:
     """An open POSIX object; closed when nobody refers to it any more."""
 
-    __slots__ = ("fd", "key")
+    __slots__ = ("fd", "key", "writable")
 
     def __init__(self, key: str) -> None:
         self.fd = -1
         self.key = key
+        self.writable = True
         name = key.lstrip("/")
         try:
             if not name or "/" in name:
                 raise ValueError("not the name of an object")
-            self.fd = os.open(f"{FOLDER}/{name}", FLAGS)
+            try:
+                self.fd = os.open(f"{FOLDER}/{name}", FLAGS | os.O_RDWR)
+            except PermissionError:  # it may still be read, for inputs
+                self.fd, self.writable = os.open(f"{FOLDER}/{name}", FLAGS | os.O_RDONLY), False
             if not stat.S_ISREG(os.fstat(self.fd).st_mode):
                 raise ValueError("not an object")
         except (OSError, ValueError) as error:
             raise ServingError(Code.INTERNAL, f"Unable to open shared memory region: '{key}'") from error
+
+    def is_same(self, other: _Object) -> bool:
+        """Whether it is the same object: another may have been made under the name since, or may be written to by now."""
+        return self.writable is other.writable and os.path.sameopenfile(self.fd, other.fd)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -104,6 +118,9 @@ class Span:
         """
         buffer = memoryview(data).cast("B")
         assert len(buffer) <= self.byte_size
+        if not self._object.writable:
+            words = f"shared memory region '{self._region}' can't be written: the server may only read '{self._object.key}'"
+            raise ServingError(Code.INTERNAL, words)
         if self._start + len(buffer) > self._object.size():
             raise self._shrunk()
         done = 0
@@ -146,12 +163,17 @@ class SharedMemory:
         """Make `byte_size` bytes from `offset` on of the POSIX object `key` known as `name`.
 
         Raises ServingError: UNSUPPORTED where clients may not, ALREADY_EXISTS, INTERNAL where there is no such object,
-        INVALID_ARG or INTERNAL where it has not so many bytes.
+        INVALID_ARG for a key that is not for clients, UNAVAILABLE where there are too many, INVALID_ARG or INTERNAL where it has
+        not so many bytes. What the server may only read serves for inputs.
         """
         _check_allowed(self.allowed)
+        for prefix in RESERVED:
+            if key.lstrip("/").startswith(prefix):
+                words = f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix"
+                raise ServingError(Code.INVALID_ARG, f"{words} '{prefix}'")
         if name in self._regions:
             raise ServingError(Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
-        object = _Object(key)
+        object = self._opened(name, key)
         if offset + byte_size > object.size():
             # As observed: the words and the code depend on whether some region already lies in that object.
             if any(region.key == key for region, _ in self._regions.values()):
@@ -163,6 +185,24 @@ class SharedMemory:
                 f"failed to register shared memory region '{name}': {byte_size} bytes from {offset} on are no region",
             )
         self._regions[name] = (Region(name, key, offset, byte_size), object)
+
+    def _opened(self, name: str, key: str) -> _Object:
+        """Return the object of a region that is new, the one that is open already where there is one. Raises ServingError."""
+        if len(name) > LONGEST_NAME:
+            words = f"the name of a shared memory region has {len(name)} characters, where {LONGEST_NAME} are the most"
+            raise ServingError(Code.INVALID_ARG, words)
+        if len(self._regions) >= MOST_REGIONS:
+            words = f"{MOST_REGIONS} shared memory regions are registered, which is the most; unregister some"
+            raise ServingError(Code.UNAVAILABLE, words)
+        fresh = _Object(key)
+        objects = {id(one): one for _, one in self._regions.values()}
+        for one in objects.values():
+            if one.key == key and one.is_same(fresh):
+                return one
+        if len(objects) >= MOST_OBJECTS:
+            words = f"regions of {MOST_OBJECTS} shared memory objects are registered, which is the most; unregister some"
+            raise ServingError(Code.UNAVAILABLE, words)
+        return fresh
 
     def unregister(self, name: str = "") -> None:
         """Forget the region, or all of them; one that isn't known is no mistake."""

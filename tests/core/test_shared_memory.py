@@ -246,3 +246,66 @@ def test_cuda_regions_are_refused() -> None:
     memory.unregister()
     assert memory.status() == []
     assert refusal(memory.status, "r") == (Code.NOT_FOUND, "Unable to find cuda shared memory region: 'r'")
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("key", ["/triton_python_backend_shm_region_1", "triton_x", "//sem.lock", "sem.x"])
+def test_keys_that_are_not_for_clients(key: str) -> None:
+    """In the reference's words; whether there is such an object is not told."""
+    prefix = "triton_" if "triton" in key else "sem."
+    words = f"cannot register shared memory region 'r' with key '{key}' as the key contains the reserved prefix '{prefix}'"
+    assert refusal(SharedMemory().register, "r", key, 0, 8) == (Code.INVALID_ARG, words)
+
+
+def test_regions_of_one_object_share_a_descriptor(make_key: MakeKey) -> None:
+    memory, key, before = SharedMemory(), make_key(), open_files()
+    for number in range(50):
+        memory.register(str(number), key, number, 1)
+    assert open_files() == before + 1
+    memory.unregister("0")
+    path_of(key).unlink()
+    path_of(key).write_bytes(b"\1" * 64)  # another object of the same name
+    memory.register("other", key, 0, 64)
+    assert open_files() == before + 2
+    assert bytes(memory.span("other", 0, 2).read()) == b"\1\1"
+    assert bytes(memory.span("1", 0, 1).read()) == b"\1" and bytes(memory.span("7", 0, 1).read()) == b"\7"
+    memory.unregister()
+    assert open_files() == before
+
+
+def test_there_is_an_end_to_regions_and_descriptors(make_key: MakeKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel.frontends.shared_memory.MOST_REGIONS", 3)
+    monkeypatch.setattr("kernel.frontends.shared_memory.MOST_OBJECTS", 2)
+    memory, keys = SharedMemory(), [make_key() for _ in range(3)]
+    memory.register("a", keys[0], 0, 8)
+    memory.register("b", keys[1], 0, 8)
+    before = open_files()
+    words = "regions of 2 shared memory objects are registered, which is the most; unregister some"
+    assert refusal(memory.register, "c", keys[2], 0, 8) == (Code.UNAVAILABLE, words)
+    assert open_files() == before
+    memory.register("c", keys[0], 0, 8)
+    words = "3 shared memory regions are registered, which is the most; unregister some"
+    assert refusal(memory.register, "d", keys[0], 0, 8) == (Code.UNAVAILABLE, words)
+    memory.unregister("a")
+    memory.register("d", keys[0], 0, 8)
+    words = "the name of a shared memory region has 1025 characters, where 1024 are the most"
+    assert refusal(memory.register, "x" * 1025, keys[0], 0, 8) == (Code.INVALID_ARG, words)
+
+
+def test_what_may_only_be_read_serves_for_inputs(make_key: MakeKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may be root's, who may write to everything: the system's refusal is played."""
+    memory, key, opened = SharedMemory(), make_key(), os.open
+
+    def open_as_another(path: str, flags: int) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags)
+
+    monkeypatch.setattr("kernel.frontends.shared_memory.os.open", open_as_another)
+    memory.register("r", key, 0, 64)
+    span = memory.span("r", 8, 2)
+    assert bytes(span.read()) == b"\x08\x09"
+    words = f"shared memory region 'r' can't be written: the server may only read '{key}'"
+    assert refusal(span.write, b"ab") == (Code.INTERNAL, words)
