@@ -10,6 +10,7 @@ itself. What makes a request waits for it in any case: a call does not outlive t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel.requests.request import InferenceRequest, RequestState
@@ -101,19 +102,23 @@ def _ancestors(batch: Batch | None) -> dict[Batch, None]:
 class _Search:
     """Follows what an answer may come from: models (their schedulers), executions, requests.
 
-    `met`: what was found -> what it was found by. `closing`: what has led back to where it began, if anything.
+    `met`: what was found -> what it was found by. `closing`: what has led back to where it began, if anything. `outer`: the
+    search that this one is a part of.
     """
 
-    def __init__(self, ancestors: dict[Batch, None], facts: Facts, met: dict[Any, Any] | None = None) -> None:
+    def __init__(self, ancestors: dict[Batch, None], facts: Facts, outer: _Search | None = None) -> None:
         self.ancestors = ancestors
         self.facts = facts
-        self.met: dict[Any, Any] = {} if met is None else met
+        self.met: dict[Any, Any] = {} if outer is None else dict(outer.met)
+        self.began: Any = None if outer is None else outer.began
         self.closing: Any = None
 
     def is_stuck(self, first: Any) -> bool:
         """Whether nothing that `first` waits for can go on by itself."""
         met = self.met
         met.setdefault(first, None)
+        if self.began is None:
+            self.began = first
         ways = [first]
         while ways:
             one = ways.pop()
@@ -124,7 +129,7 @@ class _Search:
                 if other not in met:
                     met[other] = one
                     ways.append(other)
-                elif other is first:
+                elif other is self.began:
                     self.closing = one
         return True
 
@@ -154,18 +159,21 @@ class _Search:
                 found += begun or instance.running  # what waits in a thread's inbox goes when those before it do
             elif (holding := self.facts.holding(instance)) is not None:
                 found.append(holding)
-            elif instance.claim is None or not instance.claim.would_starve(self._would_stay):
+            elif instance.claim is None or not instance.claim.would_starve(partial(self._would_stay, target)):
                 return None
             else:
                 found.append(target)  # it is free, but what it needs is held
         return found or None
 
-    def _would_stay(self, execution: Batch) -> bool:
-        """Whether an execution that holds what others need is stuck itself."""
-        inner = _Search(self.ancestors, self.facts, dict(self.met))
+    def _would_stay(self, target: Target, execution: Batch) -> bool:
+        """Whether an execution that holds what `target` needs is stuck itself."""
+        inner = _Search(self.ancestors, self.facts, self)
+        inner.met.setdefault(execution, target)
         if not inner.is_stuck(execution):
             return False
         self.met.update(inner.met)
+        if inner.closing is not None:
+            self.closing = inner.closing
         return True
 
     def _after_execution(self, batch: Batch) -> Sequence[Any] | None:

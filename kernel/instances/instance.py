@@ -245,9 +245,11 @@ class LoopInstance(ModelInstance):
             self._worker.parent.switch(LATER)
 
     def _resume(self) -> None:
-        batch = self._batch
-        assert self._worker is not None and batch is not None
-        result = self._enter(self._worker, None, self.clock())
+        worker, batch = self._worker, self._batch
+        if worker is None:
+            return  # the instance was closed meanwhile: what it waited for has come too late
+        assert batch is not None
+        result = self._enter(worker, None, self.clock())
         if result is not LATER:
             self.finished(batch, result)
 

@@ -328,7 +328,7 @@ class Model:
             except TimeoutError:
                 words = f"Server is stopping, request to model '{self.name}' was given up"
                 give_up(scheduler, ServingError(Code.UNAVAILABLE, words))
-        scheduler.closed = True
+        scheduler.close()
         if self._finalizing is None:
             self._finalizing = asyncio.ensure_future(self._finalize())
         await asyncio.shield(self._finalizing)

@@ -45,12 +45,13 @@ class Ordering:
         self._begun = deque(request for request in self._begun if request.state is not PENDING)
 
     def answer(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        """Release with the model's own answer, when those that began before have theirs."""
+        """Release with the model's own answer, when those that began before have theirs. The first one is it."""
         if request.batch is not None and request.batch.instance.warming:
             self._release(request, response)
             return
-        self._outcomes[request] = response
-        self._let_out()
+        if request not in self._outcomes:  # a sender may have answered before the execution has, or twice
+            self._outcomes[request] = response
+            self._let_out()
 
     def released(self, request: InferenceRequest) -> None:
         """A request has its final answer."""

@@ -462,12 +462,18 @@ class Scheduler:
         self._after_release()
 
     async def drained(self) -> None:
-        """Return when no accepted request is without its answer and no execution runs. After `stop`."""
+        """Return when no accepted request is without its answer and no execution runs, or after `close`. After `stop`."""
         assert self.stopping
-        while not self.is_idle:
+        while not (self.closed or self.is_idle):
             if self._drained is None or self._drained.done():
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)  # others may wait for it, too
+
+    def close(self) -> None:
+        """Accept nothing at all any more, and wait for nothing: all have their answers, and what still runs will be left."""
+        self.closed = True
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     @property
     def is_idle(self) -> bool:

@@ -428,6 +428,41 @@ def test_a_call_of_a_model_that_needs_what_the_caller_holds_is_refused(tmp_path:
     run(main())
 
 
+class Call(asyncio.Future[InferenceResponse | None]):
+    """The future of an answer, as a backend has it: it names the request."""
+
+    request: InferenceRequest
+
+
+def test_calls_that_are_awaited_and_need_what_their_makers_hold_are_refused(tmp_path: Path) -> None:
+    """Each of the two is stuck by the resources of both."""
+
+    async def main() -> None:
+        place: dict[str, Kernel] = {}
+
+        async def execute(batch: Batch) -> Result:
+            await asyncio.sleep(0.01)  # both are in
+            done = Call()
+            tensor = Tensor("X", "FP32", np.ones(1, np.float32))
+            call = InferenceRequest("inner", {"X": tensor}, lambda response, final: done.set_result(response), parent=batch)
+            done.request = call
+            place["kernel"].submit(call)
+            return [await done]
+
+        models = {"outer": model(group({"R": 1}, count=2)), "inner": model(group({"R": 2}))}
+        async with serving(tmp_path, models, {"outer": execute}, ("R:3",)) as (client, _):
+            place["kernel"] = client.kernel
+            client.send("outer", "a")
+            client.send("outer", "b")
+            await asyncio.sleep(1)
+            outcomes = [words for _, words in client.outcomes().values()]
+            (refused,) = [words for words in outcomes if words != "ok"]
+            assert "request to model 'inner' could only wait for itself: what it needs of 'R' is held by" in refused
+            assert "(outer -> inner)" in refused
+
+    run(main())
+
+
 def test_a_call_goes_past_those_that_wait_for_what_its_maker_holds(tmp_path: Path) -> None:
     """Else the caller, the called and the one between would wait for one another."""
 

@@ -264,6 +264,32 @@ def test_preserve_ordering_holds_back_the_faster(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_first_answer_is_the_one_also_while_it_waits_for_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        models = {
+            "m": BASE.replace("count: 1", "count: 2") + "max_batch_size: 1 dynamic_batching { preserve_ordering: true }"
+        }
+
+        async def execute(batch: Batch) -> Result:
+            (request,) = batch.requests
+            if request.id == "slow":
+                await asyncio.sleep(1)
+                return echo(batch)  # type: ignore[return-value]
+            client.kernel.send(request, answer(request), True)
+            client.kernel.send(request, InferenceResponse.failure(Code.UNKNOWN, "twice"), True)
+            raise ServingError(Code.INTERNAL, "and a third time")
+
+        async with serving(tmp_path, models, {"m": execute}) as (client, _):
+            client.send("m", "slow", [[1]])
+            client.send("m", "fast", [[1]])
+            await asyncio.sleep(2)
+            assert client.outcomes() == {"slow": (1, "ok"), "fast": (1, "ok")}
+            (statistics,) = client.kernel.statistics("m")
+            assert (statistics.success.count, statistics.fail.count) == (2, 0)
+
+    run(main())
+
+
 # -- queue policies ----------------------------------------------------------------------------------------------------
 
 

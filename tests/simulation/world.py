@@ -1,0 +1,466 @@
+"""One simulated life of a server, drawn from a seed: what is sent, what goes wrong meanwhile, and what must hold all the same.
+
+`simulate(seed)` is the same whenever it is called. Faults are part of a history, then they stop; from there on everything has to
+come to its end. Violations are kept, not raised: a model's assertion would only be one more answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import itertools
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from simulation.books import look_at_books, watched_schedulers
+from simulation.plans import CACHED_VALUES, Plan, draw_models
+from simulation.scripted import Elsewhere, Planned, Scripted, number_of
+from simulation.words import explain
+from virtual import Deadlock, VirtualLoop, Watched
+
+from kernel import (
+    Batch,
+    InferenceRequest,
+    InferenceResponse,
+    Kernel,
+    LocalCache,
+    RequestState,
+    ServingError,
+    Tensor,
+)
+
+__all__ = ["Outcome", "Ticket", "World", "simulate"]
+
+RELEASED = RequestState.RELEASED
+START, END = 1, 2
+LENGTHS = (5, 30, 80, 300)  # steps of a history
+SHORT_SEEDS, SHORT_LENGTHS = 1000, (3, 8, 20)  # the first seeds live short lives, for the tests
+_times = itertools.count(1_000_000_000)
+
+#: Of the installed plugins a simulated server has this one; to look for them anew takes longer than to serve a hundred requests.
+_PLUGINS = [entry for entry in importlib.metadata.entry_points(group="kernel") if entry.name == "kernel_ensemble"]
+_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+@dataclass
+class Outcome:
+    """What came of one seed. `requests`: that clients have sent; `executions`: that backends were given."""
+
+    seed: int
+    requests: int = 0
+    executions: int = 0
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class SeededLoop(VirtualLoop):
+    """Virtual time, in which the work of threads is done at once and takes a seed's time to be known."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self.rng = rng
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        done = super().run_in_executor(executor, function, *args)
+        delay = self.rng.choice((0.0, 0.0, 0.0, 0.0004, 0.02))
+        if not delay:
+            return done
+        late = self.create_future()
+
+        def settle() -> None:
+            if not late.done():
+                error = done.exception()
+                if error is None:
+                    late.set_result(done.result())
+                else:
+                    late.set_exception(error)
+
+        done.exception()  # fetched
+        self.call_later(delay, settle)
+        return late
+
+
+class Ticket:
+    """One request of a client, and what came for it: the continuation of one that goes to the kernel directly."""
+
+    __slots__ = ("cancelled", "deadline", "ended", "failed", "got", "number", "plan", "request", "rows", "sent", "world")
+
+    def __init__(self, world: World, plan: Plan, number: int, rows: int) -> None:
+        self.world = world
+        self.plan = plan
+        self.number = number
+        self.rows = rows
+        self.request: InferenceRequest | None = None
+        self.sent = world.loop.now
+        self.deadline = False
+        self.cancelled = False  # by its client, or by something that its client could see
+        self.ended = 0
+        self.got = 0  # responses with outputs
+        self.failed = ""
+
+    @property
+    def id(self) -> str:
+        return str(self.number)
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        world, plan = self.world, self.plan
+        world.expect(not self.ended, "an answer after the final one", plan)
+        self.ended += final
+        if response is None:
+            world.expect(plan.decoupled, "a final flag without an answer", plan)
+            return
+        world.expect(response.id == self.id or not response.model_name, "an answer has another request's id", plan)
+        if response.error is not None:
+            world.expect(final, "an error that is not the end", plan)
+            self.fail(response.error.message)
+            return
+        world.expect(response.model_name == plan.name, "an answer of another model", plan)
+        if response.outputs:
+            self.look_at(response["Y"])
+        if plan.ordered and self.request is not None:
+            world.look_at_answer(self.request, plan)
+
+    def look_at(self, values: Any) -> None:
+        """Compare what came with what the model gives."""
+        world, plan = self.world, self.plan
+        more = self.got / 16 if plan.decoupled else 0.0
+        self.got += 1
+        expected = np.float32(world.value_of(self) + plan.total + more)
+        world.expect(bool(np.all(np.asarray(values).ravel() == expected)), "an answer that belongs to another request", plan)
+
+    def fail(self, words: str) -> None:
+        self.failed = words
+        world = self.world
+        reason = explain(words, self)
+        world.counts[reason or "?"] += 1
+        if not reason:
+            world.broken(f"nobody has committed this: {words}", self.plan)
+
+
+class World:
+    """The server, its clients, and all that is remembered to compare with."""
+
+    request_type = Watched
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = rng = Random(seed)
+        self.loop = SeededLoop(rng)
+        self.faults = True
+        self.fault_rate = rng.choice((0.0, 0.02, 0.2))
+        self.late_rate = rng.choice((0.0, 0.1, 0.5))
+        self.load_faults = rng.choice((0.0, 0.0, 0.2))
+        self.limited = rng.random() < 0.25
+        self.plans: dict[str, Plan] = {plan.name: plan for plan in draw_models(rng, self.limited)}
+        self.executors: list[Any] = []
+        self.tickets: list[Ticket] = []
+        self.executions = 0
+        self.committed: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.going_on: set[int] = set()  # sequences that execute
+        self.places_of: dict[int, tuple[int, int]] = {}  # number of a request -> its sequence, its place there
+        self.last_place: dict[int, int] = {}
+        self.current: dict[tuple[str, int], tuple[int, int]] = {}  # model, correlation id -> sequence, place of the next
+        self.last_begun: dict[Any, tuple[float, int]] = {}  # scheduler -> enqueued and order of the last that began
+        self.last_answered: dict[Any, int] = {}
+        self.unloads: Counter[str] = Counter()
+        self.stopping = False
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.kernel: Kernel
+        self.folder: Path
+
+    # -- what must hold --------------------------------------------------------------------------------------------------
+
+    def broken(self, law: str, plan: Plan | None = None) -> None:
+        if len(self.violations) < 20:
+            where = f" (model {plan.name}: {plan.kind}, {plan.style})" if plan is not None else ""
+            self.violations.append(f"{self.loop.now - 1000:.4f}: {law}{where}")
+
+    def expect(self, holds: bool, law: str, plan: Plan | None = None) -> None:
+        if not holds:
+            self.broken(law, plan)
+
+    def look_at_order(self, batch: Batch, plan: Plan) -> None:
+        """Executions of a plain queue begin first come, first served."""
+        scheduler = batch.instance.owner
+        first, last = batch.requests[0], batch.requests[-1]
+        before = self.last_begun.get(scheduler, (0.0, 0))
+        self.expect((first.enqueued, first.order or before[1]) >= before, "not first come, first served", plan)
+        orders = [one.order for one in batch.requests]
+        self.expect(orders == sorted(orders), "a batch is not in the order of arrival", plan)
+        self.last_begun[scheduler] = (last.enqueued, last.order or before[1])
+
+    def look_at_answer(self, request: InferenceRequest, plan: Plan) -> None:
+        scheduler = request.model.scheduler
+        if not request.order:
+            return  # the cache had it
+        self.expect(request.order > self.last_answered.get(scheduler, 0), "answers are not in order", plan)
+        self.last_answered[scheduler] = request.order
+
+    def look_at_sequences(self, batch: Batch, plan: Plan) -> list[int]:
+        """The requests of a sequence are executed in order, one at a time, and see their own state."""
+        real = [one for one in batch.requests if one.inputs["READY"].array.item()]
+        self.expect(len(batch.requests) <= plan.rows, "an execution has too many requests", plan)
+        self.expect(bool(real), "nothing but null requests", plan)
+        self.expect(len(real) == len(batch.requests) or plan.kind == "direct", "a null request with oldest", plan)
+        taken = batch.instance.owner.queue._sequencer.occupied(batch.instance)
+        self.expect(taken <= plan.slots, "an instance has more sequences than slots", plan)
+        mine = []
+        for request in real:
+            sequence, place = self.places_of[number_of(request)]
+            state, count = (int(number) for number in request.inputs["S"].array[0])
+            start = bool(request.inputs["START"].array.item())
+            self.expect(sequence not in self.going_on and sequence not in mine, "two requests of a sequence at a time", plan)
+            self.expect(place > self.last_place.get(sequence, -1), "the order of a sequence is not kept", plan)
+            self.expect(start == (place == 0), "START where there is none, or none where it is", plan)
+            if start:
+                self.expect((state, count) == (0, 0), "a sequence begins with another's state", plan)
+            else:
+                self.expect(state in (0, sequence) and count <= place, "a sequence sees another's state", plan)
+            self.last_place[sequence] = place
+            mine.append(sequence)
+        self.going_on.update(mine)
+        return mine
+
+    def value_of(self, ticket: Ticket) -> int:
+        cached = any(plan.cached for plan in ticket.plan.below)
+        return ticket.number % CACHED_VALUES if cached else ticket.number
+
+    # -- what is sent ----------------------------------------------------------------------------------------------------
+
+    def draw_ticket(self) -> Ticket:
+        rng = self.rng
+        plan = rng.choice(list(self.plans.values()))
+        rows = rng.randint(1, plan.rows) if plan.rows and not plan.sequential else 1
+        if plan.kind == "batching" and rng.random() < 0.7:
+            rows = 1
+        ticket = Ticket(self, plan, len(self.tickets) + 1, rows)
+        self.tickets.append(ticket)
+        return ticket
+
+    def array_of(self, ticket: Ticket) -> Any:
+        shape = (ticket.rows, 1 + ticket.number % 17 // 16) if ticket.plan.rows else (1,)
+        return np.full(shape, self.value_of(ticket), np.float32)
+
+    def send(self) -> None:
+        """Send one request to the kernel directly."""
+        rng, ticket = self.rng, self.draw_ticket()
+        plan = ticket.plan
+        request = ticket.request = Watched(
+            plan.name, {"X": Tensor("X", "FP32", self.array_of(ticket))}, ticket, id=ticket.id
+        )
+        if rng.random() < 0.12:
+            ticket.deadline = True
+            request.deadline = self.loop.now + rng.choice((-0.001, 0.0, 0.0005, 0.01, 0.04, 3.0))
+        if plan.levels:
+            request.priority = rng.randint(0, plan.levels)
+        if plan.times_out and rng.random() < 0.2:
+            request.timeout_us = rng.choice((1, 900, 20_000))
+        if plan.sequential:
+            self.send_in_sequence(ticket, request)
+            return
+        self.kernel.submit(request)
+
+    def send_in_sequence(self, ticket: Ticket, request: InferenceRequest) -> None:
+        rng = self.rng
+        key = ticket.plan.name, rng.randint(1, 5)
+        request.correlation_id = key[1]
+        request.flags = rng.choice((0, 0, 0, START, END, START | END))
+        if key not in self.current and rng.random() < 0.8:
+            request.flags |= START
+        sequence, place = (ticket.number, 0) if request.flags & START else self.current.get(key, (0, 0))
+        self.places_of[ticket.number] = sequence, place
+        self.kernel.submit(request)
+        if request.state is not RELEASED or not ticket.failed:
+            self.expect(bool(sequence), "accepted without a sequence", ticket.plan)
+            self.current[key] = sequence, place + 1
+
+    # -- what happens ----------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        if self.tickets:
+            ticket = self.rng.choice(self.tickets[-40:])
+            if ticket.request is not None and not ticket.ended:
+                ticket.cancelled = True
+                self.kernel.cancel(ticket.request)
+
+    def kill(self) -> None:
+        there = [one for one in self.executors if isinstance(one, Elsewhere) and not one.closed and hasattr(one, "instance")]
+        if there:
+            self.rng.choice(there).die(self.rng.choice((0.0, 0.001, 0.02, 0.5)))
+
+    def reload(self) -> None:
+        """Unload a model, load it, or give it another number of instances, while requests are on their way."""
+        plan = self.rng.choice(list(self.plans.values()))
+        what = self.rng.random()
+        if what < 0.3:
+            self.unloads.update(one.name for one in self.plans.values())  # ensembles go with their steps
+            self.kernel.unload(plan.name)
+        elif plan.kind != "ensemble" and what < 0.7:
+            self.write(plan, self.rng.randint(1, 3))
+        task = asyncio.ensure_future(self.load(plan))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def load(self, plan: Plan) -> None:
+        try:
+            await self.kernel.load(plan.name)
+        except ServingError as error:
+            words = error.message
+            if not ("planned" in words or "stopp" in words or "exiting" in words or plan.kind == "ensemble"):
+                self.broken(f"a load has failed: {words}", plan)
+
+    def write(self, plan: Plan, instances: int = 0) -> None:
+        path = self.folder / plan.name / "config.pbtxt"
+        path.parent.mkdir(exist_ok=True)
+        (path.parent / "1").mkdir(exist_ok=True)
+        path.write_text(plan.text(instances))
+        os.utime(path, ns=(0, next(_times)))
+
+    async def live(self) -> None:
+        """The history: while faults last, after them, and the end."""
+        rng = self.rng
+        for plan in self.plans.values():
+            self.write(plan)
+        load_faults, self.load_faults = self.load_faults, 0.0
+        resources = [f"R:{rng.randint(2, 5)}"] if self.limited else []
+        kernel = self.kernel = Kernel(
+            self.folder, plugins=[Scripted(self)], control_mode="explicit", load_models=["*"],
+            cache=LocalCache(rng.choice((1000, 1 << 20))), drain_seconds=rng.choice((0.0, 0.01, 5.0, 1000.0)),
+            rate_limit="execution_count" if self.limited else "off", rate_limit_resources=resources,
+        )  # fmt: skip
+        async with kernel:
+            self.load_faults = load_faults
+            for _ in range(rng.choice(SHORT_LENGTHS if self.seed < SHORT_SEEDS else LENGTHS)):
+                self.step()
+                if rng.random() < 0.7:
+                    await asyncio.sleep(rng.choice((0.0, 0.0, 0.0003, 0.001, 0.005, 0.04, 0.7)))
+            self.faults = False
+            if rng.random() < 0.2:  # stopped in the middle of everything
+                self.stopping = True
+            else:
+                await self.settle()
+        self.stopping = True
+        await asyncio.sleep(5)
+
+    def step(self) -> None:
+        rng = self.rng
+        what = rng.random()
+        if what < 0.74:
+            for _ in range(rng.choice((1, 1, 2, 5, 12, 30))):
+                self.send()
+        elif what < 0.86:
+            self.cancel()
+        elif what < 0.90:
+            self.kill()
+        elif what < 0.95 and self.load_faults >= 0:
+            self.reload()
+        else:
+            self.loop.now += rng.choice((0.0005, 0.03, 2.0))  # the clock jumps
+
+    async def settle(self) -> None:
+        """Faults have stopped: everything comes to its end, and everything can be asked again."""
+        await asyncio.sleep(30)
+        for plan in self.plans.values():
+            await self.load(plan)
+        await asyncio.sleep(600)
+        look_at_books(self)
+        for plan in self.plans.values():
+            if plan.sequential:
+                continue
+            ticket = Ticket(self, plan, len(self.tickets) + 1, 1)
+            self.tickets.append(ticket)
+            ticket.request = Watched(plan.name, {"X": Tensor("X", "FP32", self.array_of(ticket))}, ticket, id=ticket.id)
+            self.kernel.submit(ticket.request)
+            await asyncio.sleep(30)
+            circle = "could only wait for itself" in ticket.failed
+            self.expect(bool(ticket.ended and not ticket.failed) or circle, f"not served any more: {ticket.failed}", plan)
+        look_at_books(self)
+
+    def look_at_end(self) -> None:
+        for ticket in self.tickets:
+            self.expect(ticket.ended == 1, f"request {ticket.id} has {ticket.ended} final answers", ticket.plan)
+            if ticket.ended and not ticket.failed:
+                self.counts["ok"] += 1
+        limits = self.kernel.limits
+        if limits is not None:
+            limiter = limits.limiter
+            self.expect(not limiter.holding and not limiter.waiting, "resources are not given back")
+
+
+class _Log(logging.Handler):
+    """Nothing is logged as an error that the seed has not planned."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        words = f"{record.getMessage()}: {error!r}"
+        if isinstance(error, Planned) or "planned" in words or "its executor returned" in words:
+            return
+        if self.world.stopping and "exiting" in words:
+            return
+        self.world.broken(f"logged: {words}")
+
+
+@contextlib.contextmanager
+def _logged(world: World) -> Iterator[None]:
+    handler, loggers = _Log(world), [logging.getLogger(name) for name in ("kernel", "kernel_http", "kernel_grpc", "asyncio")]
+    before = [(logger.propagate, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, (propagate, level) in zip(loggers, before):
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+            logger.setLevel(level)
+
+
+def simulate(seed: int) -> Outcome:
+    """Live one seed's history and return what came of it."""
+    world = World(seed)
+    loop = world.loop
+    loop.set_exception_handler(lambda _, context: world.broken(f"nobody has seen to this: {context}"))
+    world.folder = Path(tempfile.mkdtemp(prefix="kernel_simulation_", dir=_MEMORY))
+    found = mock.patch("importlib.metadata.entry_points", lambda **_: _PLUGINS)
+    with _logged(world), watched_schedulers(world), found:
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(world.live())
+            world.look_at_end()
+            left = [task for task in asyncio.all_tasks(loop) if not task.done()]
+            world.expect(not left, f"tasks are left: {left}")
+        except Deadlock as error:
+            world.broken(f"hangs: {error}")
+        except Exception as error:
+            world.broken(f"the simulation has failed: {type(error).__name__}: {error}")
+            logging.getLogger("simulation").debug("seed %d", seed, exc_info=True)
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            with contextlib.suppress(Exception):
+                loop.run_until_complete(asyncio.sleep(0))
+            asyncio.set_event_loop(None)
+            loop.close()
+            shutil.rmtree(world.folder, ignore_errors=True)
+    return Outcome(seed, len(world.tickets), world.executions, world.violations, world.counts)
+
+
