@@ -8,6 +8,7 @@ request as most are costs nothing; how much the others come to, the number of co
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from kernel.errors import Code, ServingError
@@ -33,18 +34,29 @@ class Account:
     Who takes bytes gives as many back, once.
     """
 
-    __slots__ = ("flag", "limit", "refused", "used")
+    __slots__ = ("_told", "_watchers", "flag", "limit", "refused", "used")
 
     def __init__(self, limit: int, flag: str) -> None:
         self.limit = limit
         self.flag = flag
         self.used = 0
         self.refused = 0
+        self._watchers: list[Callable[[bool], None]] = []
+        self._told = False  # the watchers know that it is full
 
     @property
     def full(self) -> bool:
         """Whether there is nothing left for anything new."""
         return self.used >= self.limit
+
+    @property
+    def pressed(self) -> bool:
+        """Whether more than half is used, so that clients who are slow have to go first."""
+        return 2 * self.used > self.limit
+
+    def watch(self, watcher: Callable[[bool], None]) -> None:
+        """Have `watcher` told when it becomes full, and when a tenth of it is free again."""
+        self._watchers.append(watcher)
 
     def take(self, size: int) -> bool:
         """Take `size` bytes for something new. False, and nothing is taken: there are not so many left."""
@@ -57,11 +69,20 @@ class Account:
     def add(self, size: int) -> None:
         """Count `size` bytes of something that was accepted, whether there are so many left or not."""
         self.used += size
+        if self.used >= self.limit and not self._told:
+            self._tell(True)
 
     def give_back(self, size: int) -> None:
         """`size` of the bytes that were taken or added are free again."""
         self.used -= size
         assert self.used >= 0, f"more bytes were given back to {self.flag} than were taken"
+        if self._told and self.used <= self.limit * 0.9:
+            self._tell(False)
+
+    def _tell(self, full: bool) -> None:
+        self._told = full
+        for watcher in self._watchers:
+            watcher(full)
 
     def refusal(self) -> ServingError:
         """Return the error for what is refused: HTTP's 503, gRPC's RESOURCE_EXHAUSTED."""

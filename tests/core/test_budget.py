@@ -74,3 +74,19 @@ def test_a_kernel_has_the_limits_it_was_told() -> None:
     assert (kernel.memory.receive.limit, kernel.memory.send.limit) == (10_000, 20_000)
     with pytest.raises(ServingError, match="memory_limit_send is -1, wanted at least 0"):
         Kernel(memory_limit_send=-1)
+
+
+def test_watchers_are_told_once_when_it_is_full_and_when_a_tenth_is_free() -> None:
+    account = Account(100, "--memory-limit-send")
+    told: list[bool] = []
+    account.watch(told.append)
+    account.add(99)
+    account.add(50)
+    account.add(1)
+    account.give_back(55)
+    assert told == [True]
+    account.give_back(5)
+    account.give_back(50)
+    assert told == [True, False]
+    account.add(100)
+    assert told == [True, False, True]

@@ -272,3 +272,125 @@ def test_a_cr_within_a_chunks_extension_is_refused() -> None:
     (response,) = parse(client.take())
     assert (response.status, response.headers["Connection"]) == (400, "close")
     assert "there is a CR within a chunk's line" in response.error
+
+
+# --- what clients do not take
+
+
+class Stuck(Client):
+    """A client that takes nothing of what is written."""
+
+    def connect(self) -> None:
+        transport = self.transport
+        written = transport.writelines
+
+        def writelines(buffers: list[Any]) -> None:
+            written(buffers)
+            transport.buffered += sum(map(len, buffers))
+            self.connection.pause_writing()
+
+        transport.writelines = writelines  # type: ignore[method-assign]
+
+    def drain(self) -> None:
+        self.transport.buffered = 0
+        self.connection.resume_writing()
+
+
+def stuck(kernel: FakeKernel, server: Any = None) -> Stuck:
+    client = Stuck(kernel, server=server)
+    client.connect()
+    return client
+
+
+def test_answers_that_wait_are_counted_until_they_are_taken() -> None:
+    kernel = small(send=64 * MB)
+    client = stuck(kernel)
+    kernel.hold = True
+    client.send(big(MB // 4) * 3)
+    for request_ in reversed(kernel.held):  # the first comes last: the others wait for their turn
+        kernel.finish(request_)
+    assert kernel.memory.send.used >= 3 * MB
+    client.drain()
+    assert kernel.memory.send.used == 0
+
+
+def test_they_are_given_back_when_the_client_goes() -> None:
+    kernel = small(send=64 * MB)
+    client = stuck(kernel)
+    client.send(big(MB // 4))
+    assert kernel.memory.send.used >= MB
+    client.lose()
+    assert kernel.memory.send.used == 0
+
+
+def test_new_requests_are_refused_while_too_much_waits_and_health_is_told() -> None:
+    kernel = small(receive=64 * MB, send=2 * MB)
+    slow = stuck(kernel)
+    other = Client(kernel, server=slow.server)
+    add = infer("types", {"inputs": [tensor("IN_INT32", "INT32", [1], [1])], "parameters": {"binary_data_output": True}})
+    assert other.ask(add).status == 200
+    slow.send(big(MB))
+    assert kernel.memory.send.full
+    before = len(kernel.requests)
+    for _ in range(2):
+        response = other.ask(add)
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert "--memory-limit-send" in response.error
+        assert other.ask(LIVE).status == 200
+    assert len(kernel.requests) == before
+    slow.drain()
+    assert other.ask(add).status == 200
+
+
+def test_all_accepted_requests_are_answered_above_the_limit() -> None:
+    kernel = small(receive=64 * MB, send=2 * MB)
+    slow = stuck(kernel)
+    other = Client(kernel, server=slow.server)
+    kernel.hold = True
+    other.send(big(MB // 4))
+    slow.send(big(MB))
+    first, second = kernel.held
+    kernel.finish(second)
+    assert kernel.memory.send.full
+    kernel.finish(first)
+    assert parse(other.take())[0].status == 200
+
+
+@pytest.mark.parametrize(("pressed", "cut"), [(False, False), (True, True)])
+def test_a_slow_reader_has_to_go_where_memory_is_short(pressed: bool, cut: bool) -> None:
+    kernel = small(receive=64 * MB, send=64 * MB)
+    client = stuck(kernel)
+    client.send(big(MB))
+    if pressed:
+        kernel.memory.send.add(32 * MB)
+    for _ in range(8):
+        kernel.loop.now += 10
+        client.transport.buffered -= 260_000  # 26 KB/s
+        client.server.sweep(kernel.loop.now)
+    assert client.transport.aborted is cut
+
+
+def test_no_answer_takes_longer_than_an_hour() -> None:
+    kernel = small(receive=64 * MB, send=64 * MB)
+    client = stuck(kernel)
+    client.send(big(MB))
+    for _ in range(3700):
+        kernel.loop.now += 1
+        client.transport.buffered -= 1000
+        client.server.sweep(kernel.loop.now)
+    assert client.transport.aborted
+
+
+def test_a_slow_sender_has_to_go_where_memory_is_short() -> None:
+    kernel = small(receive=8 * MB)
+    client = Client(kernel)
+    message = big(MB)
+    client.send(message[:100_000])
+    kernel.memory.receive.add(5 * MB)
+    for step in range(6):
+        kernel.loop.now += 10
+        client.send(message[100_000 * (step + 1) : 100_000 * (step + 2)])
+        client.server.sweep(kernel.loop.now)
+    assert parse(client.take())[0].status == 408
+    kernel.memory.receive.give_back(5 * MB)
+    assert kernel.memory.receive.used == 0

@@ -106,6 +106,9 @@ class AsgiConnection:
         """Have `work` done on another thread, as it is too large for the loop."""
         return self._loop.run_in_executor(self.server.kernel.pools.aside, work)
 
+    def recount(self) -> None:
+        """There is no other answer that one could wait for."""
+
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to the request until it is answered."""
         self._lent += size

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 from kernel import peer_name
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import Exchange
+from kernel_http.connection.holding import Holding
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
     from kernel_http.connection.server import Server
 
-__all__ = ["Answers"]
+__all__ = ["PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers"]
+
+
+#: What a client must have taken, or sent, within the time-out where more than half of the budget is used; bytes. And how long one
+#: message may take at most, however steadily it moves; seconds.
+PRESSED_PROGRESS = 1024 * 1024
+WHOLE_SECONDS = 3600.0
 
 
 class Answers(asyncio.BufferedProtocol):
@@ -27,11 +34,13 @@ class Answers(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing",
         "_continue",
+        "_holding",
         "_lent",
         "_lingering",
         "_since",
         "_transport",
         "_write",
+        "_write_began",
         "_write_since",
         "_write_size",
         "exchanges",
@@ -49,7 +58,9 @@ class Answers(asyncio.BufferedProtocol):
         self._since = 0.0  # since when the message that arrives is incomplete, or a refused client lingers
         self._write_since = 0.0  # since when the client has not taken what we sent
         self._write_size = 0
-        self._lent: dict[Exchange, int] = {}  # bytes of the budget that requests hold which are not answered yet
+        self._write_began = 0.0  # as `_write_since`, which moves on when the client takes something
+        self._holding = Holding(server.kernel.memory)
+        self._lent = self._holding.lent
 
     def flush(self) -> None:
         """Write the answers whose turn it is."""
@@ -61,7 +72,7 @@ class Answers(asyncio.BufferedProtocol):
                 break
             exchange = exchanges.popleft()
             if self._lent:
-                self._give_back(exchange)
+                self._holding.give_back(exchange)
             head = exchange.head
             last = self._closing and not exchanges
             if (last or not head.as_is) and not exchange.begun:
@@ -71,6 +82,7 @@ class Answers(asyncio.BufferedProtocol):
             else:  # a large answer: written at once, so that its memory is free the sooner
                 self.server.outbox.flush()
                 self._transport.writelines(payload)
+                self.recount()
             if last:
                 self.server.outbox.flush()
                 self._finish()
@@ -87,24 +99,36 @@ class Answers(asyncio.BufferedProtocol):
         """Take the requests that had to wait for an answer to go out."""
 
     def pause_writing(self) -> None:
-        self._write_since = self.server.now()
+        self._write_since = self._write_began = self.server.now()
         self._write_size = self._transport.get_write_buffer_size()
+        self.recount()
 
     def resume_writing(self) -> None:
         self._write_since = 0.0
+        self.recount()
         if self.exchanges:
             self.exchanges[0].advance()
         self._unblock()
 
     def sweep_writing(self, now: float, limit: float) -> None:
-        """Cut off a client that has taken nothing of what it was sent for longer than `limit` seconds."""
-        if self._write_since and now - self._write_since > limit:
+        """Cut off a client that has taken nothing of what it was sent for longer than `limit` seconds; one that is slow, where
+        half of the budget is used, and one that takes an hour.
+        """
+        if not self._write_since:
+            return
+        self.recount()
+        if now - self._write_since > limit:
             size = self._transport.get_write_buffer_size()
-            if size >= self._write_size:
+            least = PRESSED_PROGRESS if self.server.kernel.memory.send.pressed else 1
+            if size > self._write_size - least or now - self._write_began > WHOLE_SECONDS:
                 self._transport.abort()
             else:
                 self._write_size = size
                 self._write_since = now
+
+    def recount(self) -> None:
+        """Count in the budget what the client has not taken: what was written, and large answers that wait for their turn."""
+        self._holding.count(self._transport.get_write_buffer_size(), self.exchanges)
 
     def aside(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Have `work` done on another thread, as it is too large for the loop."""
@@ -113,15 +137,9 @@ class Answers(asyncio.BufferedProtocol):
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
-        if exchange.connection is None or exchange not in self.exchanges:  # of these there are not many
-            self.server.kernel.memory.receive.give_back(size)
-        else:
-            self._lent[exchange] = self._lent.get(exchange, 0) + size
-
-    def _give_back(self, exchange: Exchange) -> None:
-        size = self._lent.pop(exchange, 0)
-        if size:
-            self.server.kernel.memory.receive.give_back(size)
+        self._holding.lend(exchange, size)
+        if exchange.connection is None or exchange not in self.exchanges:  # it is over already
+            self._holding.give_back(exchange)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""

@@ -82,6 +82,9 @@ class ClientConnection(Protocol):
     def aside(self, work: Callable[[], Any], /) -> asyncio.Future[Any]:
         """Have `work` done on another thread, as it is too large for the loop."""
 
+    def recount(self) -> None:
+        """A large answer waits for its turn: count what the client has not taken yet."""
+
     def lend(self, exchange: Exchange, size: int, /) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
 
@@ -123,3 +126,5 @@ class Exchange:
         self.payload = payload
         if connection.exchanges[0] is self:
             connection.flush()
+        elif type(payload) is not bytes:
+            connection.recount()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import MemoryBudget
 from kernel_http.connection import replies
-from kernel_http.connection.answers import Answers
+from kernel_http.connection.answers import PRESSED_PROGRESS, WHOLE_SECONDS, Answers
 from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, Oversize, too_large
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable
@@ -99,11 +99,12 @@ class Connection(Answers):
         exchanges = list(self.exchanges)
         self.exchanges.clear()
         for exchange in exchanges:
-            self._give_back(exchange)
+            self._holding.give_back(exchange)
             exchange.connection = None
             request, exchange.request = exchange.request, None
             if request is not None:
                 self.server.kernel.cancel(request)
+        self._holding.count(0, ())
         self._drop_body()
         self.layout = None
         self._rest = bytearray()
@@ -199,6 +200,8 @@ class Connection(Answers):
     def _block(self, *, always: bool = False) -> None:
         """Keep what is unused, and read nothing more, until this connection may go on. `always`: only its turn is waited for."""
         self._blocked = True
+        if self.server.full:
+            self.layout = None  # what comes is looked at, as it may have to be refused
         self._transport.pause_reading()
         self.server.wait(self, always=always)
 
@@ -426,7 +429,8 @@ class Connection(Answers):
                 self._transport.abort()
         elif self._since and now - self._since > limit:
             body = self._body
-            if body is not None and body.seen - self._mark >= PROGRESS:
+            least = PRESSED_PROGRESS if self.server.kernel.memory.receive.pressed else PROGRESS
+            if body is not None and body.seen - self._mark >= least and now - body.began <= WHOLE_SECONDS:
                 self._mark = body.seen
                 self._since = now
             else:

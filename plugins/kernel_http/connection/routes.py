@@ -26,6 +26,9 @@ _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
 _CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
+#: The routes whose requests go to models.
+REQUESTS = ("infer", "generate", "generate_stream")
+
 #: The routes that take a body as large as `--http-max-input-size` allows, and how large one of the others may be; bytes.
 LARGE_BODIES = frozenset({"infer", "generate", "generate_stream", "load"})
 SMALL_BODY = 64 * 1024
@@ -82,9 +85,14 @@ class Router:
     def __init__(
         self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({})
     ) -> None:
-        self._handlers = handlers
+        self._handlers = self._served = handlers
         self._restrictions = restrictions
         self._rows = [(route, re.compile(route.pattern).fullmatch) for route in ROUTES]
+
+    def refuse(self, handler: Handler | None) -> None:
+        """Have `handler` answer what becomes a request to a model; None: serve them again."""
+        refused = {} if handler is None else dict.fromkeys(REQUESTS, handler)
+        self._handlers = {**self._served, **refused} if refused else self._served
 
     def handler(self, head: Head) -> Handler:
         return self._handlers[head.route]

@@ -5,9 +5,11 @@ One per front end and loop; everything here runs on the loop's thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel import Connections
+from kernel_http.connection import replies
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Forwarding, Head, HeadError, parse_head
 from kernel_http.connection.outbox import Outbox
 from kernel_http.connection.routes import Router
@@ -72,6 +74,7 @@ class Server(Connections[OpenConnection], Turns):
         self.router = router
         self.max_input_size = max_input_size
         self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
+        kernel.memory.send.watch(self._filled)
         self.outbox = Outbox(kernel.loop, self.spend)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)
@@ -82,6 +85,16 @@ class Server(Connections[OpenConnection], Turns):
         self.refused_head.close = True
         self._forwarding = Forwarding(forward_pattern) if forward_pattern else None
         self._slow_client_seconds = slow_client_seconds
+
+    def _filled(self, full: bool) -> None:
+        """Refuse requests to models where answers that nobody takes have used up the budget."""
+        self.router.refuse(self._refuse_request if full else None)
+        self.fill(full)
+
+    def _refuse_request(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        exchange.answer(replies.error(503, self.kernel.memory.send.refusal().message, json=False, headers=b"Retry-After: 1\r\n"))
 
     def limit_of(self, head: Head) -> int:
         """Return the largest JSON part, or body without one, that is kept of such a request."""

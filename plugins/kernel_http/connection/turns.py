@@ -33,6 +33,7 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.pipelined = MAX_PIPELINED
+        self.full = False  # nobody begins anything but what is small, and that after a look (server.py)
         self._loop = loop
         self.units = 0
         self._waiting: dict[Waiting, None] = {}  # in their order
@@ -50,6 +51,12 @@ class Turns:
         if always or not self.pipelined:
             self._waiting[connection] = None
             self._schedule()
+
+    def fill(self, full: bool) -> None:
+        """Have every connection wait for its turn, and look then; or, where it is not `full` any more, go on as ever."""
+        self.full = full
+        self.pipelined = 0
+        self._schedule()
 
     def forget(self, connection: Waiting) -> None:
         """The connection has come to its end."""
@@ -75,6 +82,6 @@ class Turns:
             connection.go_on()
             done += self.units + 1
         self.units = 0
-        self.pipelined = 0 if waiting else MAX_PIPELINED
+        self.pipelined = 0 if waiting or self.full else MAX_PIPELINED
         if waiting:
             self._schedule()

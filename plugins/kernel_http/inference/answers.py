@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, classify
@@ -56,11 +57,9 @@ class InferExchange(Exchange):
             self.answer(replies.error_of(response.error, json=refused))
         else:
             try:
-                payload = encoded(response, self.binary, self.replies)
+                self.answer(encoded(response, self.binary, self.replies))
             except LargeAnswer:
-                self._work_aside(lambda: encoded(response, self.binary, self.replies, on_loop=False))
-            else:
-                self.answer(payload)
+                self._work_aside(lambda: encoded(response, self.binary, self.replies, encode=encode_aside))
 
     def _work_aside(self, work: Callable[[], replies.Payload]) -> None:
         """Have the answer made on another thread."""
@@ -128,7 +127,7 @@ class WorkedExchange(InferExchange):
         except Exception as error:
             log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, response.id)
             return replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
-        return encoded(response, self.binary, self.replies, self.spans, on_loop=on_loop)
+        return encoded(response, self.binary, self.replies, self.spans, encode if on_loop else encode_aside)
 
     def _compressed_on(self, payload: replies.Payload) -> replies.Payload:
         """As it goes out, on the thread that has made it."""
@@ -146,18 +145,21 @@ class WorkedExchange(InferExchange):
             self.answer(replies.error(500, message, json=False))
 
 
+encode_aside = partial(encode, on_loop=False)
+
+
 def encoded(
     response: InferenceResponse,
     binary: bool | frozenset[str],
     known: Replies,
     spans: Mapping[str, Span] | None = None,
-    on_loop: bool = True,
+    encode: Callable[..., replies.Payload] = encode,
 ) -> replies.Payload:
     """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory. Raises LargeAnswer
-    where that would take long, unless it is called on another thread.
+    where that would take long, but for `encode_aside`, which is for another thread.
     """
     try:
-        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known, on_loop)
+        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
     except ServingError as error:
         return replies.error_of(error, json=False)
     except LargeAnswer:
