@@ -77,6 +77,38 @@ def _add_limits(group: Any) -> None:
         metavar="BYTES",
         help=f"the largest message that is taken, also unpacked (default {MAX_MESSAGE})",
     )
+    size: dict[str, Any] = {"type": count, "metavar": "BYTES"}
+    time: dict[str, Any] = {"type": count, "metavar": "MS"}
+    group.add_argument(
+        "--grpc-max-connection-queue",
+        default=2**30,
+        help="how much may wait for one client before its new calls are refused (default 1 GiB)",
+        **size,
+    )
+    group.add_argument(
+        "--grpc-request-timeout",
+        default=60000,
+        help="how long a request may take to come, longer while it does (default 60000; 0: for ever)",
+        **time,
+    )
+    group.add_argument(
+        "--grpc-send-timeout",
+        default=300000,
+        help="close where a client has taken nothing of what waits for so long (default 300000; 0: never)",
+        **time,
+    )
+    group.add_argument(
+        "--grpc-max-connection-idle",
+        default=3600000,
+        help="let clients connect anew after so long without a call (default 3600000; 0: never)",
+        **time,
+    )
+    group.add_argument(
+        "--grpc-least-rate",
+        default=1024,
+        help="bytes a second that requests must come with, and large answers be taken with (default 1024)",
+        **size,
+    )
     for name, what in LIMITS.items():
         default = getattr(Limits(), name)
         group.add_argument(
@@ -95,7 +127,15 @@ def message_size(text: str) -> int:
 def limits(options: argparse.Namespace) -> Limits:
     """Return what the options say of the size of requests."""
     counts = {name: getattr(options, f"grpc_max_{name}") for name in LIMITS}
-    return Limits(**counts, message_size=options.grpc_max_message_size)
+    return Limits(
+        **counts,
+        message_size=options.grpc_max_message_size,
+        queue=options.grpc_max_connection_queue,
+        request_timeout=seconds(options.grpc_request_timeout),
+        send_timeout=seconds(options.grpc_send_timeout),
+        idle=seconds(options.grpc_max_connection_idle),
+        least_rate=options.grpc_least_rate,
+    )
 
 
 def _add_keepalive(group: Any) -> None:
@@ -148,12 +188,13 @@ def _add_keepalive(group: Any) -> None:
     )
 
 
+def seconds(value: int) -> float:
+    """Return a number of milliseconds in seconds, inf where it means never."""
+    return value / 1000 if 0 < value < NEVER else math.inf
+
+
 def keepalive(options: argparse.Namespace) -> Keepalive:
     """Return what the options say of PINGs and the age of connections."""
-
-    def seconds(value: int) -> float:
-        return value / 1000 if 0 < value < NEVER else math.inf
-
     return Keepalive(
         time=seconds(options.grpc_keepalive_time),
         timeout=seconds(options.grpc_keepalive_timeout),

@@ -27,6 +27,7 @@ from frontends.wires import (
     PING,
     PREFACE,
     PROTOCOL,
+    REFUSED,
     RST_STREAM,
     SETTINGS_TIMEOUT,
     block,
@@ -40,10 +41,10 @@ from frontends.wires import (
 
 from kernel import Account, Code, ServingError, frontend_options
 from kernel_grpc import options
-from kernel_grpc.http2.connection import A_TURNS_FRAMES
+from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_STREAMS
 from kernel_grpc.http2.floods import USELESS_BURST
 from kernel_grpc.http2.outgoing import CHUNK
-from kernel_grpc.rpc import assembly, compression, lifetime, protocol
+from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, unpacked
@@ -54,7 +55,7 @@ from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.meanings import read_timeout
 from kernel_grpc.rpc.metadata import Metadata
-from kernel_grpc.rpc.patience import MAX_WAITING, MOST_WAITING, PATIENCE
+from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.rpc.server import TURNS
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
@@ -724,15 +725,184 @@ def test_client_that_reads_slower_than_it_is_written_to_is_waited_for(caller: Ca
         assert sent < 100
         if not chat.cancelled:
             caller.wait(PATIENCE / 2)
-            caller.send(window_update(0, 1000) + window_update(1, 1000))
+            caller.send(window_update(0, 10_000) + window_update(1, 10_000))
     assert (MOST_WAITING >> 24) < sent <= (MOST_WAITING >> 24) + 3
     caller.wait()
     assert caller.answers[1].status == 8 and "bytes wait" in caller.answers[1].text
 
 
-def test_too_much_for_one_client_refuses_its_new_calls(caller: Caller) -> None:
-    caller.peer.http.outgoing.queued = 2**31 + 1
-    assert caller.call().status == 8
+def waiting(caller: Caller, size: int, count: int = 1) -> list[Answer]:
+    """Have answers of that size wait for a client that keeps its windows closed."""
+    answers = []
+    for _ in range(count):
+        answers.append(caller.call("Keep"))
+        caller.service.calls[-1].reply([memoryview(bytes(size))])
+        caller.wait()
+    return answers
+
+
+def test_what_waits_is_counted_until_it_is_taken_or_nobody_wants_it(caller: Caller) -> None:
+    caller.send(settings((4, 0)))
+    first, second = waiting(caller, 100_000, 2)
+    used = caller.kernel.memory.send
+    assert used.used == caller.peer.http.outgoing.queued == 2 * 100_005
+    caller.send(window_update(1, 50_000))
+    assert used.used == caller.peer.http.outgoing.queued == 2 * 100_005 - 50_000
+    caller.cancel(1)
+    assert used.used == 100_005
+    caller.transport.abort()
+    assert used.used == 0 and second.status is None and not first.ended
+
+
+def test_too_much_for_one_client_refuses_its_new_inferences() -> None:
+    caller = Caller(limits=Limits(queue=1_000_000))
+    caller.send(settings((4, 0)))
+    waiting(caller, 1_100_000)
+    answer = caller.call()
+    assert (answer.status, answer.text) == (8, "more than 1000000 bytes wait for this client")
+    answer = caller.call("Keep")  # no inference, so it has its answer, if a small one
+    caller.service.calls[-1].finish()
+    caller.wait()
+    assert answer.status == 0
+    (answer,) = waiting(caller, 100)
+    assert answer.status == 8 and "lets 1100005 bytes wait, more than the 1000000 that are kept for it" in answer.text
+    other = Caller(like=caller)
+    assert other.call(payload=b"x").status == 0
+
+
+def test_too_much_for_all_refuses_new_inferences_and_ends_who_does_not_read(caller: Caller) -> None:
+    """The client whose answers fill the memory is let go after a few seconds, not those that read."""
+    caller.kernel.memory.send.limit = 2_000_000
+    caller.send(settings((4, 0)))
+    waiting(caller, 2_000_000)
+    other = Caller(like=caller)
+    answer = other.call(payload=b"x")
+    assert answer.status == 8 and "that --memory-limit-send allows" in answer.text
+    assert other.call("None").status == 12
+    caller.wait(PATIENCE - 1)
+    assert caller.goaway() is None
+    caller.wait(2)
+    last, code, text = caller.goaway() or (0, 0, "")
+    assert code == CALM and last and "nothing of the 2000005 bytes that wait was read" in text
+    assert other.call(payload=b"x").status == 0
+
+
+def test_a_client_that_reads_nothing_has_little_kept(caller: Caller) -> None:
+    caller.send(settings((4, 0)))
+    caller.wait(PATIENCE + 1.5)
+    answers = waiting(caller, 40_000_000, 2)
+    caller.wait(1)
+    answers += waiting(caller, 40_000_000)
+    assert [answer.status for answer in answers] == [None, None, None]
+    caller.wait(PATIENCE + 1)
+    (answer,) = waiting(caller, 40_000_000)
+    assert answer.status == 8 and f"has read nothing for 8 s; {MAX_WAITING} are kept for it then" in answer.text
+    caller.send(window_update(1, 1000))
+    (answer,) = waiting(caller, 40_000_000)
+    assert answer.status is None
+
+
+def test_a_client_that_lets_much_wait_and_reads_nothing_is_let_go(caller: Caller) -> None:
+    caller.send(settings((4, 0)))
+    waiting(caller, 70_000_000)
+    caller.wait(HOG - 2)
+    assert caller.goaway() is None
+    caller.wait(4)
+    assert "nothing of the 70000005 bytes that wait was read for 30 seconds" in (caller.goaway() or (0, 0, ""))[2]
+    assert caller.kernel.memory.send.used == 0
+
+
+def test_a_window_that_stays_closed_ends_the_connection() -> None:
+    caller = Caller(limits=Limits(send_timeout=100))
+    caller.send(settings((4, 0)))
+    caller.wait(500)  # nothing waits
+    waiting(caller, 1000)
+    for _ in range(3):
+        caller.wait(90)
+        caller.send(window_update(1, 1))
+    assert caller.goaway() is None
+    caller.wait(102)
+    assert (caller.goaway() or (0, 0, ""))[1:] == (CALM, "nothing of the 1002 bytes that wait was read for 100 seconds")
+    assert caller.kernel.memory.send.used == 0
+
+
+def test_a_client_that_reads_too_slowly_for_what_waits() -> None:
+    caller = Caller(limits=Limits(least_rate=1000))
+    caller.send(settings((4, 0)))
+    waiting(caller, 2_000_000)
+    for _ in range(12):
+        caller.wait(10)
+        caller.send(window_update(0, 13_000) + window_update(1, 13_000))
+    assert caller.goaway() is None
+    for _ in range(14):
+        caller.wait(10)
+        caller.send(window_update(0, 9_000) + window_update(1, 9_000))
+    assert "bytes wait, and less than 1000 a second are read" in (caller.goaway() or (0, 0, ""))[2]
+
+
+def test_a_little_may_be_read_as_slowly_as_a_client_likes(caller: Caller) -> None:
+    caller.send(settings((4, 0)))
+    waiting(caller, 100_000)
+    for _ in range(60):
+        caller.wait(60)
+        caller.send(window_update(1, 1))
+    assert caller.goaway() is None
+
+
+def test_requests_that_do_not_come(caller: Caller) -> None:
+    """Between one and two time-outs after their beginning; what comes at the least rate may take as long as it takes."""
+    head, begun, slow, fast = (caller.begin("Keep") for _ in range(4))
+    chat, quiet = caller.begin("Chat"), caller.begin("Chat")
+    for id in (begun, slow, fast, chat):
+        caller.send(data(id, message(bytes(900_000))[:20_000]))
+    for _ in range(13):
+        caller.send(data(slow, bytes(5000)) + data(fast, bytes(15_000)))
+        caller.wait(10)
+    ended = {id: answer.status for id, answer in caller.answers.items()}
+    assert ended == {head: 4, begun: 4, slow: 4, fast: None, chat: 4, quiet: None}
+    assert caller.answers[head].text == "the request has not come within 60 seconds"
+    keep = caller.call("Keep")
+    caller.wait(1000)
+    assert keep.status is None and caller.answers[quiet].status is None  # those that have come are waited for
+
+
+def test_a_connection_without_calls_is_retired_in_the_end() -> None:
+    caller = Caller(limits=Limits(idle=100))
+    id = caller.begin("Chat")
+    caller.wait(300)
+    assert caller.goaway() is None
+    caller.cancel(id)
+    caller.wait(99)
+    assert caller.goaway() is None
+    caller.wait(4)
+    assert (caller.goaway() or (0, 1, ""))[1] == NO_ERROR and caller.transport.eof
+
+
+def test_what_held_calls_keep_back_is_counted(caller: Caller) -> None:
+    id = caller.begin("Chat")
+    caller.service.chats[0].call.hold()
+    caller.send(data(id, bytes(300_000)))
+    caller.wait(1.5)
+    assert receive(caller).used == 300_000
+    caller.transport.abort()
+    assert receive(caller).used == 0
+
+
+def test_many_calls_of_all_together_leave_few_to_each(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CROWD", 50)
+    monkeypatch.setattr(server, "FEW", 10)
+    monkeypatch.setattr(protocol, "FEW", 10)
+    other = Caller(like=caller)
+    ids = [caller.begin("Keep") for _ in range(51)]
+    caller.wait(1.5)
+    caller.begin("Keep")
+    assert caller.answers[103].reset == REFUSED
+    assert other.call(payload=b"x").status == 0
+    assert Caller(like=caller).peer.http.history.limit == 10
+    for id in ids:
+        caller.cancel(id)
+    caller.wait(1.5)
+    assert caller.call(payload=b"x").status == 0 and caller.peer.http.history.limit == MAX_STREAMS
 
 
 def test_answer_that_is_too_large(caller: Caller) -> None:

@@ -63,13 +63,14 @@ class Connection:
 
     `open_stream` gets a well-formed request's Head; whether its header list is `too_large` is for it to heed. `now` is the time
     on any clock, in seconds. `start` must be called once before anything is received. `transport`: its owner's, from which others
-    learn whose connection it is.
+    learn whose connection it is; `reading`: its owner's, too, what is known of how the client reads.
 
     `outgoing`: what is to be written, and the open streams. `ending`: drain, fail, or be lost. `control`: PINGs, and what the
     client's SETTINGS say.
     """
 
     transport: Any = None
+    reading: Any = None
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode
 from kernel_grpc.http2.frames import (
@@ -38,12 +39,31 @@ def nothing() -> None:
     """What is called where nobody wants to know."""
 
 
+class Account(Protocol):
+    """Where bytes that wait are counted."""
+
+    def add(self, size: int) -> None:
+        """Count bytes."""
+
+    def give_back(self, size: int) -> None:
+        """They wait no more."""
+
+
+class Uncounted:
+    """What waits is counted by nobody else."""
+
+    def add(self, size: int) -> None: ...
+
+    def give_back(self, size: int) -> None: ...
+
+
 class Outgoing:
     """The sending half of a connection, and the streams.
 
     `out`: what is to be written, in order. Whoever writes takes it all with `take`, and calls `pump` afterwards as long as
     there is room. `on_output` is called when something was put there, unless `corked`: whoever sets that has `out` written
-    afterwards. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`.
+    afterwards. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`. `account`: where its
+    owner has the bytes counted that wait in streams.
     """
 
     def __init__(self, history: History, on_output: Callable[[], None]) -> None:
@@ -62,7 +82,9 @@ class Outgoing:
         self.send_window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW  # of new streams
         self.peer_frame_size = SMALLEST_FRAME_SIZE
+        self.account: Account = Uncounted()
         self.queued = 0  # bytes that wait in streams
+        self.delivered = 0  # bytes that had to wait there and have gone into `out`
         self.pumping = False  # `pump` is under way, or has to wait
         self._line: OrderedDict[Stream, None] = OrderedDict()
         self._table_update = b""
@@ -124,6 +146,7 @@ class Outgoing:
         """Send what waits in the stream's queue, of which `size` bytes are new."""
         stream.queued += size
         self.queued += size
+        self.account.add(size)
         self.line_up(stream)
 
     def line_up(self, stream: Stream) -> None:
@@ -188,6 +211,8 @@ class Outgoing:
                     size = 0
         stream.queued -= total
         self.queued -= total
+        self.delivered += total
+        self.account.give_back(total)
         stream.send_window -= total
         self.send_window -= total
         self.pending += total
@@ -247,7 +272,9 @@ class Outgoing:
         """Let go of what a stream that has left still holds."""
         if stream.kept is not None:
             stream.connection.bodies.let_go(stream)
-        self.queued -= stream.queued
-        stream.queued = 0
+        if stream.queued:
+            self.queued -= stream.queued
+            self.account.give_back(stream.queued)
+            stream.queued = 0
         stream.queue = stream.last = None
         self._line.pop(stream, None)

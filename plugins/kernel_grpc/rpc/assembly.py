@@ -69,12 +69,13 @@ class Assembly(Sink):
     account, for who has the message to give back. `limit`: the largest message that is taken.
     """
 
-    __slots__ = ("_account", "_buffer", "_map", "_prefix", "_size", "_taken", "compressed", "lent", "limit", "message")
+    __slots__ = ("_account", "_buffer", "_map", "_prefix", "_size", "_taken", "begun", "compressed", "lent", "limit", "message")
 
     def __init__(self, account: Account, limit: int = MAX_MESSAGE) -> None:
         super().__init__()
         self.limit = limit
         self.lent = 0
+        self.begun = 0  # how many messages have come in pieces
         self._account = account
         self._taken = 0  # of what was lent, for the message that is arriving
         self._map: mmap.mmap | None = None
@@ -155,6 +156,7 @@ class Assembly(Sink):
     def _begin(self, size: int, here: int) -> None:
         """Begin a message of which `here` bytes have come, or fewer."""
         self._size = size
+        self.begun += 1
         self.at = self._taken = 0
         if size < LARGE:
             self._buffer = bytearray(size)

@@ -23,7 +23,7 @@ from kernel_grpc.rpc.incoming import Incoming
 from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.packing import Packing
-from kernel_grpc.rpc.patience import MAX_WAITING, Patience
+from kernel_grpc.rpc.patience import LITTLE, MAX_WAITING, PATIENCE, Patience
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import HEAD, NOBODYS_FAULT, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 #: A message without its prefix. The memory of pieces must not change any more; they are contiguous, of any format.
 Payload = bytes | Sequence[Data]
-
-#: With this much waiting for one client, its new calls are refused.
-MAX_QUEUED = 2 * 1024 * 1024 * 1024
 
 #: A message of up to this many bytes goes out in one frame and as one piece.
 SMALL = 16384 - PREFIX.size
@@ -48,8 +45,6 @@ _MESSAGE = Struct(">IBIBI").pack
 _END = Struct(f">5sI{len(TRAILERS)}s").pack
 _HEAD_FRAME = len(HEAD).to_bytes(3, "big") + b"\x01\x04"
 _TRAILERS_FRAME = len(TRAILERS).to_bytes(3, "big") + b"\x01\x05"
-
-_TOO_MUCH_WAITS = Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {MAX_QUEUED} bytes wait for this client")
 
 
 class Call(Stream):
@@ -301,6 +296,9 @@ class Call(Stream):
             text = f"the client lets {self.queued} bytes wait, more than the {MAX_WAITING} that are kept for it"
             self.give_up(Status.RESOURCE_EXHAUSTED, text)
             return
+        if self.connection.outgoing.queued > LITTLE and (text := waits(self.server, self.connection)):
+            self.give_up(Status.RESOURCE_EXHAUSTED, text)
+            return
         if not self.begun:
             self.begun = True
             compression = self.meaning.compression
@@ -346,6 +344,15 @@ class Call(Stream):
         """The deadline has passed."""
         self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
+    def is_late(self, least: float) -> bool:
+        """Whether its request is begun and does not come: less than `least` bytes since this was asked last."""
+        if self.ended or self.done or self.held or self.kept is not None:
+            return False
+        incoming = self._incoming
+        if incoming is None:
+            return True
+        return incoming.is_late(least)
+
     def aborted(self, code: int) -> None:
         """The client has cancelled the call, or has gone."""
         request, on_cancel = self.request, self.on_cancel
@@ -381,9 +388,33 @@ def open_call(server: Server, connection: Connection, id: int, head: Head, ended
     meaning = head.meaning
     if meaning is None:
         meaning = server.meanings(head)
-    if connection.outgoing.queued > MAX_QUEUED:
-        meaning = _TOO_MUCH_WAITS
+    if server.memory.send.used:
+        meaning = refusal(server, connection, meaning) or meaning
     call = Call(server, connection, id, ended, head.content_length, meaning)
     if not meaning.plain:
         call.begin()
     return call
+
+
+def refusal(server: Server, connection: Connection, meaning: Meaning) -> Meaning | None:
+    """Return the answer to a new inference where too much waits already, for its client or for all together."""
+    if meaning.method is None or meaning.method.category != "inference":
+        return None
+    most, account = server.limits.queue, server.memory.send
+    if connection.outgoing.queued > most:
+        return Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {most} bytes wait for this client")
+    if account.full:
+        account.refused += 1
+        return Meaning.refused(200, Status.RESOURCE_EXHAUSTED, account.refusal().message)
+    return None
+
+
+def waits(server: Server, connection: Connection) -> str:
+    """Return why a client is sent no further answer, "" where it is: too much waits for it, and it does not read."""
+    outgoing = connection.outgoing
+    queued = outgoing.queued
+    if queued > server.limits.queue:
+        return f"the client lets {queued} bytes wait, more than the {server.limits.queue} that are kept for it"
+    if queued > MAX_WAITING and (still := connection.reading.still(outgoing.delivered, server.now())) > PATIENCE:
+        return f"the client lets {queued} bytes wait and has read nothing for {still:.0f} s; {MAX_WAITING} are kept for it then"
+    return ""

@@ -54,13 +54,14 @@ class Taker(Protocol):
 class Incoming:
     """`receiver`: who takes a streaming call's messages. `holding`: the method wants none for the time being."""
 
-    __slots__ = ("_account", "_first", "_lent", "assembly", "holding", "receiver", "resting", "unpacking")
+    __slots__ = ("_account", "_first", "_lent", "_seen", "assembly", "holding", "receiver", "resting", "unpacking")
 
     def __init__(self, account: Account, limit: int) -> None:
         """`account`: where what comes and is unpacked is counted until `let_go`. `limit`: the largest message that is taken."""
         self.assembly = Assembly(account, limit)
         self._account = account
         self._lent = 0  # for what was unpacked
+        self._seen = (-1, 0)  # which message was looked at last, and how much of it had come
         self.receiver: Receiver | None = None
         self.holding = False
         self.unpacking = False  # a message is being unpacked on another thread
@@ -118,6 +119,14 @@ class Incoming:
         if self._lent:
             self._account.give_back(self._lent)
             self._lent = 0
+
+    def is_late(self, least: float) -> bool:
+        """Whether less than `least` bytes have come of a message since this was asked last."""
+        assembly = self.assembly
+        (number, at), self._seen = self._seen, (assembly.begun, assembly.at)
+        if self.receiver is not None and assembly.is_empty:
+            return False
+        return number == assembly.begun and assembly.at - at < least
 
     def half_close(self, call: Taker) -> None:
         """Tell a streaming call's method that nothing more comes."""

@@ -9,10 +9,17 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from kernel import MemoryBudget
 from kernel_grpc.http2 import Connection, ErrorCode, Outgoing
 from kernel_grpc.rpc.keepalive import Action, Keepalive, Pulse
+from kernel_grpc.rpc.limits import Limits
+from kernel_grpc.rpc.patience import HOG, LITTLE, MAX_WAITING, PATIENCE, Reading
+from kernel_grpc.rpc.status import Status
+
+if TYPE_CHECKING:
+    from kernel_grpc.rpc.calls import Call
 
 __all__ = ["Lifetime"]
 
@@ -40,7 +47,15 @@ class Lifetime:
     outgoing: Outgoing  # of `http`
     transport: Any
 
-    def begin(self, transport: Any, http: Connection, options: Keepalive, clock: Callable[[], float]) -> None:
+    def begin(
+        self,
+        transport: Any,
+        http: Connection,
+        options: Keepalive,
+        clock: Callable[[], float],
+        limits: Limits,
+        memory: MemoryBudget,
+    ) -> None:
         now = clock()
         self.transport = transport
         self.http = http
@@ -54,6 +69,14 @@ class Lifetime:
         self._lingering = False  # all is said; what still comes is thrown away
         self._buffered = 0  # what the transport had not sent yet when it was looked at last
         self._idle_since = now  # since when it has sent nothing, although it should
+        self._limits = limits
+        self._memory = memory
+        self._kept = 0  # what of `http.bodies.kept` is counted in the account
+        self._called = now  # when a call was under way last
+        self._looked = now  # when requests that don't come were looked for last
+        self._old_id = 0  # the last call that had begun then
+        self._reader = http.reading = Reading(now)
+        self.outgoing.account = memory.send
 
     def flush(self) -> None:
         """Write what is there."""
@@ -88,6 +111,11 @@ class Lifetime:
         self.http.ending.lost()
         self.transport.abort()
 
+    def limit_calls(self, most: int) -> None:
+        """Have no more calls under way than `most`, but for those that are."""
+        if self.http.history.final_id is None:
+            self.http.history.limit = most
+
     # --- time
 
     def sweep(self, now: float) -> None:
@@ -99,10 +127,59 @@ class Lifetime:
         if now - self._idle_since >= (STALLED if size else LINGER):
             self.abort()
         elif not self.http.ending.closed:
+            self._count_kept()
             self._look(now)
+            self._look_at_reading(now)
+            self._look_at_requests(now)
             if self.outgoing.out:
                 self.flush()
             self.close_if_over()
+
+    def _count_kept(self) -> None:
+        """Count what held calls keep back; looked at now and then, as it is bounded by the windows."""
+        kept, self._kept = self._kept, self.http.bodies.kept
+        if self._kept > kept:
+            self._memory.receive.add(self._kept - kept)
+        else:
+            self._memory.receive.give_back(kept - self._kept)
+
+    def _look_at_reading(self, now: float) -> None:
+        """End the connection of a client that does not take what waits for it: not at all, or too slowly for so much."""
+        outgoing, limits, reading = self.outgoing, self._limits, self._reader
+        queued, delivered = outgoing.queued, outgoing.delivered
+        if not queued:
+            reading.rest(delivered, now)
+            return
+        still = reading.still(delivered, now)
+        slow = reading.is_slow(delivered, queued, now, limits.least_rate)
+        patience = limits.send_timeout
+        if queued > MAX_WAITING:
+            patience = min(patience, HOG)
+        if queued > LITTLE and self._memory.send.full:
+            patience = min(patience, PATIENCE)
+        if still >= patience:
+            text = f"nothing of the {queued} bytes that wait was read for {still:.0f} seconds"
+        elif slow:
+            text = f"{queued} bytes wait, and less than {limits.least_rate} a second are read"
+        else:
+            return
+        self.http.ending.fail(ErrorCode.ENHANCE_YOUR_CALM, text)
+
+    def _look_at_requests(self, now: float) -> None:
+        """End the calls whose request does not come, and the connection that is not used."""
+        limits, streams = self._limits, self.outgoing.streams
+        if streams:
+            self._called = now
+        elif now - self._called >= limits.idle:
+            self.retire("max_idle")
+        if now - self._looked < limits.request_timeout:
+            return
+        least, self._looked = limits.least_rate * (now - self._looked), now
+        old, self._old_id = self._old_id, self.http.history.last_id
+        calls = cast("dict[int, Call]", streams)
+        late = [call for id, call in calls.items() if call.is_late(least) and id <= old]  # all note how far they are
+        for call in late:
+            call.give_up(Status.DEADLINE_EXCEEDED, f"the request has not come within {limits.request_timeout:.0f} seconds")
 
     def _look(self, now: float) -> None:
         http, outgoing, ending = self.http, self.outgoing, self.http.ending
@@ -124,6 +201,11 @@ class Lifetime:
                 self.abort()
             case Action.END:
                 ending.fail(ErrorCode.NO_ERROR, "max_age")
+
+    def lost(self) -> None:
+        """The connection has gone: what it held is free."""
+        self._memory.receive.give_back(self._kept)
+        self._kept = 0
 
     def _on_ping(self, now: float) -> None:
         outgoing = self.outgoing

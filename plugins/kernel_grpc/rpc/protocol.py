@@ -13,7 +13,7 @@ from typing import Any, cast
 from kernel_grpc.http2 import Connection
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.lifetime import Lifetime
-from kernel_grpc.rpc.server import Server
+from kernel_grpc.rpc.server import FEW, Server
 
 __all__ = ["Peer"]
 
@@ -51,11 +51,14 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         clock = self.server.now
         http = Connection(self.server.open, clock(), on_output=self.output)
         http.transport = transport
-        self.begin(transport, http, self.server.keepalive, clock)
+        server = self.server
+        self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
         self.server.opened(self)
         http.start()
         self.flush()
-        if self.server.draining:
+        if server.crowded:
+            self.limit_calls(FEW)
+        if server.draining:
             self.drain()
 
     def connection_lost(self, exception: Exception | None) -> None:
@@ -63,6 +66,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         self.server.closed(self)
         http = self.http
         http.ending.lost()
+        self.lost()
         http.later = None
         http.control.on_ping = http.control.on_pong = None
         self.outgoing.on_output = nothing

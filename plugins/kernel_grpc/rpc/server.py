@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kernel import Connections
-from kernel_grpc.http2 import Connection, Head, Stream
+from kernel_grpc.http2 import Connection, Head, Outgoing, Stream
+from kernel_grpc.http2.connection import MAX_STREAMS
 from kernel_grpc.rpc.deadlines import Deadlines
 from kernel_grpc.rpc.keepalive import Keepalive
 from kernel_grpc.rpc.limits import Limits
@@ -36,6 +37,10 @@ FINEST_SWEEP = 0.01
 #: loop is held for a few however many there are.
 TURNS = 4
 
+#: With so many calls open, each connection begins no more than a FEW: a call takes a kilobyte from its first frame on.
+CROWD = 200_000
+FEW = 1000
+
 #: `open_call(server, connection, stream_id, head, ended)` begins the call that a request asks for.
 OpenCall = Callable[["Server", Connection, int, Head, bool], Stream]
 
@@ -54,6 +59,11 @@ class Served(Protocol):
 
     def sweep(self, now: float) -> None:
         """Look what time does to the connection."""
+
+    outgoing: Outgoing
+
+    def limit_calls(self, most: int) -> None:
+        """Have no more calls under way than `most`, but for those that are."""
 
     def end_turn(self) -> None:
         """Write what has waited for the end of this turn of the loop."""
@@ -104,6 +114,7 @@ class Server(Connections[Served]):
         self.view = memoryview(bytearray(READ_SIZE))
         self._scheduled: list[Served] = []
         self._patient: deque[Patient] = deque()
+        self.crowded = False
         self._timer: asyncio.TimerHandle | None = None
 
     # --- deadlines
@@ -150,6 +161,15 @@ class Server(Connections[Served]):
 
     def look_at(self, connection: Served, now: float) -> None:
         connection.sweep(now)
+
+    def sweep(self, now: float) -> None:
+        """Look at all connections, and at how many calls they have together."""
+        super().sweep(now)
+        calls = sum(len(connection.outgoing.streams) for connection in self.connections)
+        if self.crowded != (calls > (CROWD // 2 if self.crowded else CROWD)):
+            self.crowded = not self.crowded
+            for connection in self.connections:
+                connection.limit_calls(FEW if self.crowded else MAX_STREAMS)
 
     def abort(self) -> None:
         super().abort()
