@@ -27,7 +27,7 @@ from kernel.frontends.connections import Connections, ListeningFrontend, peer_na
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
 from kernel.frontends.listening import Listener, Place
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
-from kernel.frontends.restriction import parse_restrictions
+from kernel.frontends.restriction import is_local, is_restricted, local_categories, only_local, parse_restrictions
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
 from kernel.hookspecs import hookimpl
 from kernel.instances.instance import SKIPPED, Leavable
@@ -176,7 +176,11 @@ __all__ += [
     "classify",
     "cut_off",
     "frontend_options",
+    "is_local",
+    "is_restricted",
+    "local_categories",
     "model_metadata",
+    "only_local",
     "parse_restrictions",
     "peer_name",
     "size_mismatch",

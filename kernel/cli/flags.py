@@ -208,7 +208,22 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long an execution may last before its requests are answered with the place in the model's code; a model's "
         "parameter execution_timeout goes before it (default: 0, any time)",
     )
-    parser.add_switch("--allow-client-shm", True, "let clients register shared memory")
+    parser.add_argument(
+        "--allow-client-shm",
+        nargs="?",
+        const=True,
+        default="local",
+        type=client_shm,
+        metavar="BOOL|local",
+        help="let clients register shared memory; local: those of this machine, by a loopback address or a Unix socket "
+        "(default: local)",
+    )
+    parser.add_switch(
+        "--safe",
+        False,
+        "keep what changes something for everybody (loading, shared memory, settings of log and traces), and /v2/inflight, for "
+        "clients of this machine, and for those with a key of a restricted API",
+    )
     parser.add_argument(
         "--memory-limit-receive",
         type=size,
@@ -252,6 +267,11 @@ def add_serve_flags(parser: Parser) -> None:
     add_cache_flags(parser)
     add_log_flags(parser)
     add_trace_flags(parser)
+
+
+def client_shm(text: str) -> bool | str:
+    """Read a value of --allow-client-shm."""
+    return "local" if text.lower() == "local" else boolean(text)
 
 
 def resource(text: str) -> str:

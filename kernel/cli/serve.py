@@ -306,7 +306,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         load_retries=options.model_load_retry_count,
         namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
-        allow_client_shm=options.allow_client_shm,
+        allow_client_shm=options.allow_client_shm is not False,
         execution_timeout=options.execution_timeout,
         memory_limit_receive=options.memory_limit_receive,
         memory_limit_send=options.memory_limit_send,
@@ -352,6 +352,13 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
         log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), place)
     if not frontends:
         log.warning("no front end is switched on: nobody can reach the models")
+    open_to_all = [_service(frontend)[1] for frontend in frontends if getattr(frontend, "open_to_all", False)]
+    if open_to_all:
+        log.warning(
+            "whoever can reach %s may change what is served: nothing is restricted. Addresses such as 127.0.0.1 "
+            "(--http-address, --grpc-address), --safe, or keys (--http-restricted-api, --grpc-restricted-protocol) change that",
+            " and ".join(open_to_all),
+        )
     return True
 
 

@@ -111,7 +111,8 @@ class Connections(Generic[C]):
 
 class ListeningFrontend:
     """A Frontend of `kernel` on a `listener`. `connections`: those that are open. `make`: the protocol object of a new one,
-    which tells `connections` of itself; `scheme`: of its address.
+    which tells `connections` of itself; `scheme`: of its address. `open_to_all`: clients of other machines may change what is
+    served, and nobody has been told to keep them from it.
     """
 
     def __init__(
@@ -121,7 +122,10 @@ class ListeningFrontend:
         connections: Connections[C],
         make: Callable[[], asyncio.BaseProtocol],
         scheme: str,
+        *,
+        open_to_all: bool = False,
     ) -> None:
+        self.open_to_all = open_to_all
         self._kernel = kernel
         self._listener = listener
         self._connections = connections

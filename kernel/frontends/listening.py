@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kernel.frontends.addresses import Address, read_address
+from kernel.frontends.restriction import is_local
+from kernel.frontends.tls import RenewedContext
 from kernel.instances.forking import guard, put_away_sockets
 
 __all__ = ["Listener", "Place"]
@@ -28,6 +30,9 @@ BACKLOG = 1024
 
 #: How long a TLS handshake may take.
 HANDSHAKE_SECONDS = 30.0
+
+#: How often it is looked whether the files of a certificate have changed.
+RENEW_SECONDS = 30.0
 
 #: Who may connect to the socket: whoever may write to its file.
 MODE = 0o660
@@ -58,6 +63,11 @@ class Place:
         self.address = Address("") if self.path else read_address(address)
         self.port = port
 
+    @property
+    def is_public(self) -> bool:
+        """Whether clients of other machines may reach it, as far as the address says."""
+        return not (self.path or self.address.host == "localhost" or is_local((self.address.host,)))
+
     def __str__(self) -> str:
         """The place as a URL has it."""
         return f"{UNIX}{self.path}" if self.path else self.address.with_port(self.port)
@@ -80,6 +90,7 @@ class Listener:
         self._reuse_port = reuse_port
         self._tls = tls
         self._servers: list[asyncio.Server] = []
+        self._renewing: asyncio.TimerHandle | None = None
         self._sockets: list[socket.socket] = []  # bound, and not listened at yet
         self._inode: tuple[int, int] | None = None  # of our socket's file
         self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
@@ -103,6 +114,13 @@ class Listener:
         sockets, self._sockets = self._sockets, []
         with self._in_words():
             await self._listen(loop, factory, sockets)
+        self._renew(loop)
+
+    def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look from time to time whether there is another certificate."""
+        if isinstance(self._tls, RenewedContext) and self._servers:
+            self._tls.renew()
+            self._renewing = loop.call_later(RENEW_SECONDS, self._renew, loop)
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -148,6 +166,8 @@ class Listener:
 
     def close(self) -> None:
         """Accept no more. Does nothing the second time."""
+        if self._renewing is not None:
+            self._renewing.cancel()
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()

@@ -6,9 +6,11 @@ without, is the front ends' business. A mistake is told in the reference's words
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Collection, Sequence
+from ipaddress import ip_address
 
-__all__ = ["CATEGORIES", "parse_restrictions"]
+__all__ = ["CATEGORIES", "is_local", "is_restricted", "local_categories", "only_local", "parse_restrictions"]
 
 #: Every operation belongs to one of these. (Contract: http_protocol, section 2.)
 CATEGORIES = (
@@ -22,6 +24,52 @@ CATEGORIES = (
     "trace",
     "logging",
 )
+
+
+#: Those with operations that change something for everybody; and what tells of the requests of all clients.
+CHANGING = ("logging", "trace", "shared-memory", "model-repository")
+INFLIGHT = "inflight"
+
+#: In which category an operation is restricted that has a name of its own here.
+_OWNERS = {INFLIGHT: "statistics"}
+
+
+def local_categories(options: argparse.Namespace, restricted: Collection[str]) -> frozenset[str]:
+    """Return the categories whose changing operations are for clients of this machine alone, and "inflight" where that is.
+
+    `restricted`: those that ask for a header, which decides then.
+    """
+    found: set[str] = {*CHANGING, INFLIGHT} if getattr(options, "safe", False) else set()
+    if getattr(options, "allow_client_shm", "local") == "local":
+        found.add("shared-memory")
+    return frozenset(one for one in found if _OWNERS.get(one, one) not in restricted)
+
+
+def is_restricted(options: argparse.Namespace, prefix: str, restricted: Collection[str]) -> bool:
+    """Whether anything keeps clients of other machines from changing what is served. `prefix`: of the flags of a front end."""
+    return bool(restricted or getattr(options, "safe", False) or getattr(options, f"{prefix}_use_ssl_mutual", False))
+
+
+def is_local(peer: object) -> bool:
+    """Whether a transport's `peername` is of a client of this machine: it came by a loopback address, or a Unix socket."""
+    if not isinstance(peer, tuple) or not peer:
+        return True
+    try:
+        address = ip_address(str(peer[0]).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def only_local(category: str) -> str:
+    """Return why a client of another machine is refused, and the way out."""
+    shm = category == "shared-memory"
+    what, flag = ("registering shared memory", "--allow-client-shm") if shm else ("this operation", "--safe")
+    return (
+        f"{what} is for clients of the server's own machine ({flag}); others need a key, which --http-restricted-api and "
+        "--grpc-restricted-protocol ask for"
+    )
 
 
 def parse_restrictions(values: Sequence[str], flag: str) -> dict[str, tuple[str, str]]:

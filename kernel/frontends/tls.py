@@ -1,11 +1,13 @@
 """The server's side of TLS: from the files that the flags name to a context, or an error that names the file and the cause.
 
 Certificates are PEM files: the server's own with its chain, its private key without a passphrase, and the authorities whose
-clients are trusted.
+clients are trusted. Files that are replaced while the server runs are read anew.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import ssl
 from collections.abc import Callable, Sequence
@@ -14,12 +16,42 @@ from typing import Any
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["server_context"]
+__all__ = ["RenewedContext", "server_context"]
+
+log = logging.getLogger("kernel")
+
+
+class RenewedContext(ssl.SSLContext):
+    """A context that goes by the files as they are now. `files`: certificate, key, authorities; `stamps`: as they were read."""
+
+    files: tuple[str, str, str] = ("", "", "")
+    stamps: object = None
+
+    def renew(self) -> None:
+        """Read the files anew where they have changed; what can't be used is logged, once, and what was read before stays.
+
+        Connections that are there go on as they are. Authorities that are no longer in their file are trusted until the end of
+        the process.
+        """
+        stamps = _stamps(self.files)
+        if stamps == self.stamps:
+            return
+        self.stamps = stamps
+        certificate, key, client_ca = self.files
+        try:
+            server_context(certificate, key, client_ca)  # first on another one: what is in use must not be left half-way
+            self.load_cert_chain(certificate, key, _no_passphrase)
+            if client_ca:
+                self.load_verify_locations(client_ca)
+        except (ServingError, OSError, ValueError) as error:
+            log.error("the certificate '%s' has changed and can't be read anew, the one before goes on: %s", certificate, error)
+        else:
+            log.info("the certificate '%s' has changed and was read anew", certificate)
 
 
 def server_context(
     certificate: str, key: str, client_ca: str = "", *, mutual: bool = False, alpn: Sequence[str] = ()
-) -> ssl.SSLContext:
+) -> RenewedContext:
     """Return the context for listening. Raises ServingError(INVALID_ARG).
 
     `client_ca`: authorities of client certificates; a certificate that a client offers must come from one of them. `mutual`:
@@ -32,7 +64,9 @@ def server_context(
         raise ServingError(
             Code.INVALID_ARG, "mutual TLS wants the root certificates of the clients; there is no file with them"
         )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = RenewedContext(ssl.PROTOCOL_TLS_SERVER)
+    context.files = certificate, key, client_ca
+    context.stamps = _stamps(context.files)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _try("server certificate", certificate, _check_pem, certificate)
     _try("private key", key, _check_pem, key)
@@ -44,6 +78,19 @@ def server_context(
     if alpn:
         context.set_alpn_protocols(list(alpn))
     return context
+
+
+def _stamps(files: Sequence[str]) -> list[tuple[int, int, int] | None]:
+    """Return what changes when files do; links are followed, as those that are exchanged to renew a certificate."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files:
+        try:
+            status = os.stat(file)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return found
 
 
 def _try(role: str, path: str, action: Callable[..., object], *args: Any) -> None:

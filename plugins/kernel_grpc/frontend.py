@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kernel import Listener, ListeningFrontend, Place, frontend_options
+from kernel import Listener, ListeningFrontend, Place, frontend_options, is_restricted, local_categories
 from kernel_grpc.options import keepalive, limits
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.protocol import Peer
 from kernel_grpc.rpc.server import Server
+from kernel_grpc.services.local import kept_local
 from kernel_grpc.services.methods import methods
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class GrpcFrontend(ListeningFrontend):
         tls = frontend_options.tls_context(options, "grpc", ("h2",))
         self.server = Server(
             kernel,
-            methods(kernel, options),
+            kept_local(methods(kernel, options), local_categories(options, options.grpc_restricted_protocol)),
             open_call,
             keepalive=keepalive(options),
             restrictions=options.grpc_restricted_protocol,
@@ -36,4 +37,5 @@ class GrpcFrontend(ListeningFrontend):
         )
         listener = Listener(place, "GRPC", reuse_port=options.reuse_grpc_port, tls=tls)
         scheme = "grpc" if tls is None else "grpcs"
-        super().__init__(kernel, listener, self.server, lambda: Peer(self.server), scheme)
+        exposed = place.is_public and not is_restricted(options, "grpc", options.grpc_restricted_protocol)
+        super().__init__(kernel, listener, self.server, lambda: Peer(self.server), scheme, open_to_all=exposed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options
+from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options, is_restricted, local_categories
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Router
 from kernel_http.connection.server import MAX_MESSAGE_SIZE, Server
@@ -32,10 +32,12 @@ def make_server(
     max_message_size: int = MAX_MESSAGE_SIZE,
     forward_pattern: str = "",
     restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    local: Collection[str] = (),
 ) -> Server:
     """Put routes and handlers together; `Connection(server)` is then the protocol object of a connection.
 
-    `restrictions`: category of requests -> the name and value of the header that they must have.
+    `restrictions`: category of requests -> the name and value of the header that they must have. `local`: the categories whose
+    changes are for clients of this machine alone.
     """
     router = Router(
         {
@@ -47,6 +49,7 @@ def make_server(
             "generate_stream": Generate(kernel, max_input_size, stream=True),
         },
         restrictions,
+        local,
     )
     return Server(
         kernel, router, max_input_size=max_input_size, max_message_size=max_message_size, forward_pattern=forward_pattern
@@ -66,7 +69,9 @@ class HttpFrontend(ListeningFrontend):
             max_message_size=options.http_max_message_size,
             forward_pattern=options.http_header_forward_pattern or "",
             restrictions=options.http_restricted_api,
+            local=local_categories(options, options.http_restricted_api),
         )
         listener = Listener(place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         scheme = "http" if tls is None else "https"
-        super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme)
+        exposed = place.is_public and not is_restricted(options, "http", options.http_restricted_api)
+        super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme, open_to_all=exposed)

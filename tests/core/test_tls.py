@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 from certificates import Certificates, make_certificates
 
 from kernel import Code, ServingError
+from kernel.frontends.listening import Listener, Place
 from kernel.frontends.tls import server_context
 
 
@@ -115,3 +118,78 @@ def test_an_encrypted_key_is_not_asked_for(files: Certificates, tmp_path: Path) 
         f"TLS can't use the private key '{encrypted}' with the certificate '{files.server}': it is encrypted, and there is "
         "nobody to ask for its passphrase"
     )
+
+
+# -- other files under the same names ------------------------------------------------------------------------------------
+
+
+def shown(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
+    """Shake hands in memory and return the certificate that the client sees."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    for _ in range(10):
+        for side in (theirs, ours):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    found = theirs.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def der_of(path: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(Path(path).read_text())
+
+
+def test_a_certificate_that_was_replaced_is_read_anew(
+    files: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by exchanging a link; what can't be used is told once, and the one before goes on."""
+    caplog.set_level("INFO")
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    certificate.symlink_to(files.server)
+    key.symlink_to(files.server_key)
+    context, client = server_context(str(certificate), str(key)), client_context(files)
+    context.renew()
+    assert not caplog.messages and shown(context, client) == der_of(files.server)
+    (tmp_path / "new.crt").symlink_to(files.client)
+    (tmp_path / "new.crt").rename(certificate)
+    for _ in range(3):
+        context.renew()  # the key is still that of the other
+    assert len(caplog.messages) == 1 and "can't be read anew, the one before goes on" in caplog.messages[0]
+    assert shown(context, client) == der_of(files.server)
+    (tmp_path / "new.key").symlink_to(files.client_key)
+    (tmp_path / "new.key").rename(key)
+    context.renew()
+    assert caplog.messages[1:] == [f"the certificate '{certificate}' has changed and was read anew"]
+    assert shown(context, client) == der_of(files.client)
+    certificate.unlink()
+    certificate.write_text("none")
+    context.renew()
+    certificate.unlink()
+    context.renew()
+    assert "it is not a PEM file" in caplog.messages[2] and "No such file" in caplog.messages[3]
+    assert shown(context, client) == der_of(files.client)
+
+
+def test_a_listener_looks_at_it_from_time_to_time(
+    files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        context = server_context(files.server, files.server_key)
+        monkeypatch.setattr("kernel.frontends.listening.RENEW_SECONDS", 0.0)
+        monkeypatch.setattr(type(context), "renew", lambda self: looked.append(loop.time()))
+        listener = Listener(Place(f"unix:{tmp_path}/s", 0), "HTTP", tls=context)
+        await listener.start(loop, asyncio.Protocol)
+        while len(looked) < 3:  # noqa: ASYNC110 - each turn of the loop is one
+            await asyncio.sleep(0)
+        listener.close()
+        count = len(looked)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(looked) == count
+
+    asyncio.run(main())

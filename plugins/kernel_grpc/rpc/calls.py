@@ -96,7 +96,12 @@ class Call(Stream):
     @property
     def client(self) -> str:
         """Who waits for the answer, as `Kernel.inflight` shows it."""
-        return f"gRPC {peer_name(self.connection.transport.get_extra_info('peername'))}"
+        return f"gRPC {peer_name(self.peer)}"
+
+    @property
+    def peer(self) -> object:
+        """The client's address, as a transport's `peername`."""
+        return self.connection.transport.get_extra_info("peername")
 
     @property
     def traceparent(self) -> str:

@@ -61,6 +61,7 @@ class AsgiConnection:
     )
 
     client = "HTTP by ASGI"
+    is_local = True  # whom the app lets through is its own business
     began = 0.0  # when the request began to come in; the server doesn't say
 
     def __init__(self, server: Server) -> None:

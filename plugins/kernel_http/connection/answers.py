@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel import peer_name
+from kernel import is_local, peer_name
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import Exchange
 from kernel_http.connection.holding import Holding
@@ -148,6 +148,10 @@ class Answers(asyncio.BufferedProtocol):
     @property
     def client(self) -> str:
         return f"HTTP {peer_name(self._transport.get_extra_info('peername'))}"
+
+    @property
+    def is_local(self) -> bool:
+        return is_local(self._transport.get_extra_info("peername"))
 
     # --- what an answer in pieces needs
 

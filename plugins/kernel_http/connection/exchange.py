@@ -54,6 +54,10 @@ class ClientConnection(Protocol):
         """Who the client is, for people."""
 
     @property
+    def is_local(self) -> bool:
+        """Whether the client is on this machine."""
+
+    @property
     def began(self) -> float:
         """When the request that is being handed over began to come in, by the loop's clock. 0.0: just now."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kernel import only_local
 from kernel_http.connection import replies
-from kernel_http.connection.exchange import ClientConnection
+from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 
 __all__ = ["Handler", "Route", "Router"]
@@ -76,16 +77,50 @@ ROUTES = (
 )
 
 
+#: What changes something for everybody, or tells of the requests of all: route -> as what it is kept for clients of this machine.
+#: Of the two that also show something, that is for all.
+LOCAL = {
+    "logging": "logging",
+    "trace": "trace",
+    "load": "model-repository",
+    "unload": "model-repository",
+    "system_register": "shared-memory",
+    "system_unregister": "shared-memory",
+    "cuda_register": "shared-memory",
+    "cuda_unregister": "shared-memory",
+    "inflight": "inflight",
+}
+
+
+def _guarded(handler: Handler, category: str) -> Handler:
+    """Return a handler that refuses clients of other machines."""
+
+    def guarded(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
+        if connection.is_local or (head.method == "GET" and head.route != "inflight"):
+            handler(connection, head, json, tail)
+            return
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        exchange.answer(replies.error(403, only_local(category), json=head.json_errors))
+
+    return guarded
+
+
 class Router:
     """Finds the route of a head and notes it there, with the names in its path.
 
-    `restrictions`: category -> the name and value of the header that its requests must have.
+    `restrictions`: category -> the name and value of the header that its requests must have. `local`: the categories whose
+    changes are for clients of this machine alone.
     """
 
     def __init__(
-        self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({})
+        self,
+        handlers: Mapping[str, Handler],
+        restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        local: Collection[str] = (),
     ) -> None:
-        self._handlers = self._served = handlers
+        kept = {name: _guarded(handlers[name], category) for name, category in LOCAL.items() if category in local}
+        self._handlers = self._served = {**handlers, **kept}
         self._restrictions = restrictions
         self._rows = [(route, re.compile(route.pattern).fullmatch) for route in ROUTES]
 
