@@ -19,7 +19,7 @@ from kernel.config import (
     TensorSpec,
     with_changes,
 )
-from kernel.errors import Code, ModelError, Reason, ServingError
+from kernel.errors import Code, Denial, Denied, ModelError, Reason, ServingError
 from kernel.frontends import options as frontend_options
 from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
@@ -27,16 +27,26 @@ from kernel.frontends.connections import Connections, ListeningFrontend, peer_na
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
 from kernel.frontends.listening import Listener, Place
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
-from kernel.frontends.restriction import is_local, is_restricted, local_categories, only_local, parse_restrictions
+from kernel.frontends.restriction import (
+    CATEGORIES,
+    is_local,
+    is_restricted,
+    local_categories,
+    only_local,
+    parse_restrictions,
+)
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
 from kernel.hookspecs import hookimpl
 from kernel.instances.instance import SKIPPED, Leavable
 from kernel.interfaces import (
+    Asking,
     Backend,
     Batcher,
     Cache,
+    Door,
     Executor,
     Frontend,
+    Gate,
     Host,
     InstanceContext,
     Observer,
@@ -187,6 +197,16 @@ __all__ += [
     "stand_in",
     "strings_of",
     "unpacked",
+]
+
+# Gates: who may ask for what.
+__all__ += [
+    "CATEGORIES",
+    "Asking",
+    "Denial",
+    "Denied",
+    "Door",
+    "Gate",
 ]
 
 # Response caches: what keeps answers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-__all__ = ["Code", "ModelError", "Reason", "ServingError", "clipped", "shortened"]
+__all__ = ["Code", "Denial", "Denied", "ModelError", "Reason", "ServingError", "clipped", "shortened"]
 
 #: How much is told of a text that a client has sent, such as an id; characters.
 SHOWN = 256
@@ -76,6 +76,29 @@ class ServingError(Exception):
 
     def __reduce__(self) -> tuple[type[ServingError], tuple[Code, str, Reason]]:
         return ServingError, (self.code, self.message, self.reason)
+
+
+class Denial(enum.Enum):
+    """Why a Gate does not let a request pass."""
+
+    UNKNOWN = "unknown"  # who asks has shown nothing, or nothing that is known: HTTP's 401, gRPC's UNAUTHENTICATED
+    FORBIDDEN = "forbidden"  # it is known who asks, and he may not: 403, PERMISSION_DENIED
+    EXHAUSTED = "exhausted"  # he may, but not so often or so much at a time: 429, RESOURCE_EXHAUSTED
+
+
+class Denied(ServingError):
+    """A Gate does not let a request pass; `message` says why, in a sentence.
+
+    `denial`: of which kind that is. `retry_after`: seconds after which it may be worth another try, 0.0: nobody knows.
+    """
+
+    def __init__(self, denial: Denial, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
+        self.denial = denial
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Denied], tuple[Denial, str, float]]:  # type: ignore[override]
+        return Denied, (self.denial, self.message, self.retry_after)
 
 
 #: A frame of model code: file, line, function, and bytes of the line before the place, None where that is not known.

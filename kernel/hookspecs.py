@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from kernel.interfaces import Backend, Batcher, Cache, Frontend, Host
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
@@ -40,6 +40,10 @@ class HookSpecs:
     @hookspec
     def register_frontends(self, kernel: Host, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
         """Return the front ends that the options ask for; they are started once the models are loaded."""
+
+    @hookspec(firstresult=True)
+    def make_gate(self, kernel: Host, options: argparse.Namespace) -> Gate | None:
+        """Return what says who may ask for what, asked before the front ends are made; None where the options ask for none."""
 
     @hookspec(firstresult=True)
     def make_trace_sink(self, kernel: Host, options: TraceOptions) -> TraceSink | None:

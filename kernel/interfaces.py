@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from kernel.requests.request import Batch, InferenceRequest, InferenceResponse
 
 __all__ = [
+    "Asking",
     "Backend",
     "Batcher",
     "Cache",
+    "Door",
     "Executor",
     "Frontend",
+    "Gate",
     "Host",
     "InstanceContext",
     "Observer",
@@ -269,6 +272,46 @@ class Frontend(Protocol):
     @property
     def address(self) -> str:
         """Where it listens, for the start-up table, e.g. `http://0.0.0.0:8000`."""
+
+
+class Asking(Protocol):
+    """A request, or the connection that it came on, as a Gate sees it."""
+
+    @property
+    def client(self) -> str:
+        """Where it comes from, for people, such as `HTTP 10.0.0.7:51234`."""
+
+
+class Door(Protocol):
+    """What a Gate says to requests that are alike: front ends make one for what they remember of a request's head. On the loop.
+
+    All three raise Denied where the request may not pass.
+    """
+
+    def check(self, asking: Asking) -> None:
+        """Is it known who asks, and may he? Counts as no request: for what is only about to be one."""
+
+    def enter(self, asking: Asking) -> Callable[[], None] | None:
+        """Let one request pass. What is returned is to be called once when the request is over; None: nothing is."""
+
+    def allow(self, asking: Asking, model: str, changes: bool) -> None:
+        """May this request, which has entered, be for that model? For a door that was made without knowing the model."""
+
+
+class Gate(Protocol):
+    """Says who may ask for what, and how much of it. One object per kernel, at most; on the loop.
+
+    Where there is none, front ends ask nothing: they decide when they are made, by `Kernel.gate`.
+    """
+
+    def door(
+        self, fields: Iterable[tuple[bytes, bytes]], category: str, operation: str, model: str | None, changes: bool
+    ) -> Door:
+        """Return the door of requests with these header fields.
+
+        `category`: one of those of restricted APIs. `operation`: for people, such as `POST /v2/models/m/infer`. `model`: that it
+        is for, "" for none; None: only the message says, so `allow` will be asked. `changes`: it changes the server.
+        """
 
 
 class Observer(Protocol):

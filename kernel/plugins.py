@@ -17,9 +17,9 @@ import pluggy
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
-from kernel.interfaces import Backend, Batcher, Cache, Frontend, Host
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
 from kernel.rules.response_cache import LocalCache
-from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, SINK, require, returned
+from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, SINK, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
@@ -125,6 +125,13 @@ class Plugins:
                 require(frontend, FRONTEND, f"a front end of {origin}")
                 found.append(frontend)
         return found
+
+    def gate(self, kernel: Host, options: argparse.Namespace) -> Gate | None:
+        """Return what says who may ask for what; None where nobody does. Raises ServingError."""
+        gate: Gate | None = self._manager.hook.make_gate(kernel=kernel, options=options)
+        if gate is not None:
+            require(gate, GATE, "the gate")
+        return gate
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Let the plugins add their command-line options."""

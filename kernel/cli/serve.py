@@ -244,6 +244,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     try:
         kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
         kernel.open()
+        kernel.gate = kernel.plugins.gate(kernel, options)
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:
         return _not_created(error)

@@ -67,8 +67,8 @@ def only_local(category: str) -> str:
     shm = category == "shared-memory"
     what, flag = ("registering shared memory", "--allow-client-shm") if shm else ("this operation", "--safe")
     return (
-        f"{what} is for clients of the server's own machine ({flag}); others need a key, which --http-restricted-api and "
-        "--grpc-restricted-protocol ask for"
+        f"{what} is for clients of the server's own machine ({flag}); others need a key, which --auth-keys, "
+        "--http-restricted-api and --grpc-restricted-protocol ask for"
     )
 
 

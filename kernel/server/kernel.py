@@ -25,7 +25,7 @@ from kernel.instances.forking import FORKED, guard, put_away_loop
 from kernel.instances.gpus import usable_gpus
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
-from kernel.interfaces import Cache, Observer
+from kernel.interfaces import Cache, Gate, Observer
 from kernel.models.cache_stage import ResponseCache
 from kernel.models.model import Model
 from kernel.observability.custom_metrics import CustomMetrics
@@ -96,9 +96,10 @@ class Kernel:
     Besides methods it has `loop` (from the start on), `clock` (its moments, in seconds) and `epoch_offset` (what makes wall-
     clock time of these), `live` and `accepting` (it has started; it is not about to stop), `generation` (changes whenever
     another model serves some name), `find` (as `model`, of a version that is a string), `shared_memory` and
-    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget),
-    `pools.aside` (an executor of one thread, for what front ends can't do on the loop as it is too large), `trace_settings`,
-    `log_settings`, `custom_metrics` (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
+    `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget), `gate`
+    (who says what clients may, None for nobody; to be set before front ends are made), `pools.aside` (an executor of one
+    thread, for what front ends can't do on the loop as it is too large), `trace_settings`, `log_settings`, `custom_metrics`
+    (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
 
     The core's own: `forked`, `changed`.
     """
@@ -161,6 +162,7 @@ class Kernel:
         self.exiting = False  # requests are refused; there is no way back
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.pools = Pools(load_threads)
+        self.gate: Gate | None = None
         self.memory = MemoryBudget(memory_limit_receive, memory_limit_send, max_request_values)  # what front ends may hold
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options, is_restricted, local_categories
+from kernel_http.connection.gated import GatedConnection, GatedRouter
 from kernel_http.connection.protocol import Connection
-from kernel_http.connection.routes import Router
+from kernel_http.connection.routes import Handler, Router
 from kernel_http.connection.server import MAX_MESSAGE_SIZE, Server
 from kernel_http.inference.generate import Generate
 from kernel_http.inference.infer import Inference
@@ -37,20 +38,18 @@ def make_server(
     """Put routes and handlers together; `Connection(server)` is then the protocol object of a connection.
 
     `restrictions`: category of requests -> the name and value of the header that they must have. `local`: the categories whose
-    changes are for clients of this machine alone.
+    changes are for clients of this machine alone; where there is a gate, they are for those that it lets pass.
     """
-    router = Router(
-        {
-            **Admin(kernel, server_name=server_name, server_version=__version__).handlers(),
-            **SharedMemoryRoutes(kernel).handlers(),
-            **Settings(kernel).handlers(),
-            "infer": Inference(kernel, max_input_size),
-            "generate": Generate(kernel, max_input_size, stream=False),
-            "generate_stream": Generate(kernel, max_input_size, stream=True),
-        },
-        restrictions,
-        local,
-    )
+    handlers: dict[str, Handler] = {
+        **Admin(kernel, server_name=server_name, server_version=__version__).handlers(),
+        **SharedMemoryRoutes(kernel).handlers(),
+        **Settings(kernel).handlers(),
+        "infer": Inference(kernel, max_input_size),
+        "generate": Generate(kernel, max_input_size, stream=False),
+        "generate_stream": Generate(kernel, max_input_size, stream=True),
+    }
+    gate = kernel.gate
+    router = Router(handlers, restrictions, local) if gate is None else GatedRouter(handlers, restrictions, gate)
     return Server(
         kernel, router, max_input_size=max_input_size, max_message_size=max_message_size, forward_pattern=forward_pattern
     )
@@ -71,7 +70,8 @@ class HttpFrontend(ListeningFrontend):
             restrictions=options.http_restricted_api,
             local=local_categories(options, options.http_restricted_api),
         )
+        make = Connection if kernel.gate is None else GatedConnection
         listener = Listener(place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         scheme = "http" if tls is None else "https"
-        exposed = place.is_public and not is_restricted(options, "http", options.http_restricted_api)
-        super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme, open_to_all=exposed)
+        exposed = place.is_public and kernel.gate is None and not is_restricted(options, "http", options.http_restricted_api)
+        super().__init__(kernel, listener, self.server, lambda: make(self.server), scheme, open_to_all=exposed)

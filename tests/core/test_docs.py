@@ -34,6 +34,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 #: Documents with Python in them -> who runs each of their blocks. README's are also those of test_install.py and others.
 RUN_BY = {
     "README.md": "e2e/test_readme.py",
+    "docs/auth.md": "e2e/test_auth.py",
     "docs/batching.md": "core/test_batchers.py",
     "docs/caching.md": "core/test_caching_docs.py",
     "docs/embedding.md": "e2e/test_embedding_docs.py",

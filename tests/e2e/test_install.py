@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = {"kernel_pytest.py", "triton_python_backend_utils.py"}
 PACKAGES = {
     "kernel",
+    "kernel_auth",
     "kernel_ensemble",
     "kernel_grpc",
     "kernel_http",

@@ -90,6 +90,9 @@ class FakeTransport:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.7", 5) if name == "peername" else None
+
     def write(self, data: Any) -> None:
         assert not (self.eof or self.closed or self.aborted), "a write after the end"
         self.writes += 1

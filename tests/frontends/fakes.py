@@ -33,6 +33,7 @@ from kernel import (
     Tensor,
     TraceSettings,
 )
+from kernel_http.connection.gated import GatedConnection
 from kernel_http.connection.protocol import Connection
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
 
@@ -129,6 +130,7 @@ class FakeKernel:
 
     def __init__(self, *, allow_client_shm: bool = True) -> None:
         self.loop = FakeLoop()
+        self.gate: Any = None
         self.memory = MemoryBudget(2**30, 2**30)
         self.pools = SimpleNamespace(aside=None)
         self.shared_memory = SharedMemory(allow_client_shm)
@@ -303,7 +305,7 @@ class Client:
     def __init__(self, kernel: FakeKernel | None = None, *, server: Any = None, **options: Any) -> None:
         self.kernel = kernel or FakeKernel()
         self.server = server or make_server(self.kernel, **{"max_input_size": MAX_INPUT_SIZE, **options})
-        self.connection = Connection(self.server)
+        self.connection = (Connection if self.kernel.gate is None else GatedConnection)(self.server)
         self.transport = FakeTransport()
         self.waiting = b""
         self.connection.connection_made(self.transport)

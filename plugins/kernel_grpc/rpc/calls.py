@@ -27,7 +27,7 @@ from kernel_grpc.rpc.patience import LITTLE, MAX_WAITING, PATIENCE, Patience
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import HEAD, NOBODYS_FAULT, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
-__all__ = ["Call", "Payload", "open_call"]
+__all__ = ["Call", "Payload", "open_call", "refusal"]
 
 log = logging.getLogger(__name__)
 

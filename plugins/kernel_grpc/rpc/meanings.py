@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kernel import Door
 from kernel_grpc.http2 import Field, Head
 from kernel_grpc.rpc import status
 from kernel_grpc.rpc.compression import CODINGS, OFFER, Compression
@@ -65,8 +66,9 @@ class Meaning:
     be new for each call: they are not taken out of the fields before somebody asks.
     """
 
-    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "method", "plain", "refusal",
-                 "timeout")  # fmt: skip
+    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "door", "method", "plain",
+                 "refusal", "timeout")  # fmt: skip
+    door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
         self, kind: Kind, fields: tuple[Field, ...] = (), timeout: float | None = None, forwarding: Forwarding | None = None

@@ -93,6 +93,7 @@ class Server(Connections[Served]):
         forward_pattern: str = "",
         compression: str = "none",
         limits: Limits | None = None,
+        meanings: Callable[..., Meanings] = Meanings,
     ) -> None:
         """`restrictions`: category -> (key, value). `compression`: of inference responses, a key of LEVELS."""
         self.kernel = kernel
@@ -103,7 +104,7 @@ class Server(Connections[Served]):
         self.open = partial(open_call, self)
         self.keepalive = keepalive or Keepalive()
         super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)))
-        self.meanings = Meanings(
+        self.meanings = meanings(
             {method.path.encode(): method for method in methods},
             restrictions=restrictions,
             forwarding=Forwarding(forward_pattern) if forward_pattern else None,

@@ -6,14 +6,15 @@ every connection; those of the plain answer are constants.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from urllib.parse import quote
 
-from kernel import Code
+from kernel import Code, Denial, Denied
 from kernel_grpc.http2 import literal, response
 
-__all__ = ["CONTENT_TYPE", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "head", "shortened",
-           "trailers", "trailers_only"]  # fmt: skip
+__all__ = ["CONTENT_TYPE", "DENIED", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "denied",
+           "head", "shortened", "trailers", "trailers_only"]  # fmt: skip
 
 
 class Status:
@@ -31,6 +32,7 @@ class Status:
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 STATUS_OF: dict[Code, int] = {
@@ -42,6 +44,13 @@ STATUS_OF: dict[Code, int] = {
     Code.UNSUPPORTED: Status.UNIMPLEMENTED,
     Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     Code.CANCELLED: Status.CANCELLED,
+}
+
+#: What a gate's refusals are called.
+DENIED: dict[Denial, int] = {
+    Denial.UNKNOWN: Status.UNAUTHENTICATED,
+    Denial.FORBIDDEN: Status.PERMISSION_DENIED,
+    Denial.EXHAUSTED: Status.RESOURCE_EXHAUSTED,
 }
 
 #: With these a request was right and came at a bad time. All other errors may be had for nothing, as often as a client likes.
@@ -103,6 +112,14 @@ def trailers(status: int, text: str = "") -> bytes:
 def trailers_only(status: int, text: str, code: int = 200, *fields: tuple[bytes, bytes]) -> bytes:
     """Return the one block of an answer that has no message. `code`: of HTTP."""
     return response(code, [CONTENT_TYPE, *fields]) + trailers(status, text)
+
+
+def denied(error: Denied, text: str) -> bytes:
+    """Return the one block of an answer to a call that a gate has not let pass. `text`: the status message."""
+    block = trailers_only(DENIED[error.denial], text)
+    if not error.retry_after:
+        return block
+    return block + literal(b"grpc-retry-pushback-ms", b"%d" % math.ceil(error.retry_after * 1000))  # clients' retries heed it
 
 
 @lru_cache(16)

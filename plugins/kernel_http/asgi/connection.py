@@ -50,6 +50,7 @@ class AsgiConnection:
         "_lent",
         "_listener",
         "_loop",
+        "_over",
         "_ready",
         "_task",
         "_timer",
@@ -70,6 +71,7 @@ class AsgiConnection:
         self.is_held_up = False  # the client has not taken what it was sent
         self._loop = server.kernel.loop
         self._ready: deque[replies.Payload] = deque()  # what is to be sent next
+        self._over: Callable[[], None] | None = None  # what is to be called when the request is over
         self._lent = 0  # bytes of the budget that the request holds
         self._complete = False  # there will be nothing more
         self._gone = False  # nobody waits for the answer any more
@@ -113,6 +115,10 @@ class AsgiConnection:
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to the request until it is answered."""
         self._lent += size
+
+    def when_over(self, exchange: Exchange, over: Callable[[], None]) -> None:
+        """Call `over` once the answer has been sent or nobody waits for it any more."""
+        self._over = over
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""
@@ -167,6 +173,9 @@ class AsgiConnection:
         """Nobody waits for the answer any more."""
         self._gone = True
         self._ready.clear()
+        over, self._over = self._over, None
+        if over is not None:
+            over()
         lent, self._lent = self._lent, 0
         self.server.kernel.memory.receive.give_back(lent)
         for exchange in self.exchanges:

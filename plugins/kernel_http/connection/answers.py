@@ -141,6 +141,12 @@ class Answers(asyncio.BufferedProtocol):
         if exchange.connection is None or exchange not in self.exchanges:  # it is over already
             self._holding.give_back(exchange)
 
+    def when_over(self, exchange: Exchange, over: Callable[[], None]) -> None:
+        """Call `over` once `exchange` has been answered or nobody waits for that any more; perhaps before this returns."""
+        self._holding.when_over(exchange, over)
+        if exchange.connection is None or exchange not in self.exchanges:
+            self._holding.give_back(exchange)
+
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""
         self.server.kernel.cancel(request)

@@ -6,6 +6,7 @@ connection as a ClientConnection: ours (protocol.py) is one, and so is what stan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_http.connection import replies
@@ -91,6 +92,9 @@ class ClientConnection(Protocol):
 
     def lend(self, exchange: Exchange, size: int, /) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
+
+    def when_over(self, exchange: Exchange, over: Callable[[], None], /) -> None:
+        """Call `over` once `exchange` has been answered or nobody waits for that any more; perhaps before this returns."""
 
     def cancel(self, request: InferenceRequest, /) -> None:
         """Nobody waits for the request's answer any more."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import httptools
 
+from kernel import Door
 from kernel_http.connection.compression import accepted
 
 __all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
@@ -50,7 +51,7 @@ class Head:
     `headers`: all of them as they came. The router fills in the rest: `route`, the name of the route, or `refusal`, the whole
     response to what isn't served; `limit`: how large a body may be at the route, where that is less than at others, in bytes;
     `json_errors`, whether the route tells errors as application/json from the start; and what the path names, "" for nothing:
-    `model`, `version`, `region`.
+    `model`, `version`, `region`. `door`: a gate's; where there is no gate nobody sets it.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Head:
         "close",
         "coded",
         "content_length",
+        "door",
         "encoding",
         "expect",
         "forward_error",
@@ -79,6 +81,8 @@ class Head:
         "route",
         "version",
     )
+
+    door: Door
 
     def __init__(self, block: bytes) -> None:
         self.block = block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kernel import MemoryBudget
@@ -16,22 +16,30 @@ __all__ = ["Holding"]
 class Holding:
     """`lent`: by exchange, the bytes that its request holds; `sent`: the bytes of answers that the client has not taken."""
 
-    __slots__ = ("_memory", "_sent", "lent")
+    __slots__ = ("_memory", "_over", "_sent", "lent")
 
     def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
         self._sent = 0
         self.lent: dict[Exchange, int] = {}
+        self._over: dict[Exchange, Callable[[], None]] = {}  # what is to be called; whoever is here is in `lent`, too
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes that were taken belong to `exchange` until it is answered."""
         self.lent[exchange] = self.lent.get(exchange, 0) + size
+
+    def when_over(self, exchange: Exchange, over: Callable[[], None]) -> None:
+        """Call `over` when `exchange` is."""
+        self.lent.setdefault(exchange, 0)
+        self._over[exchange] = over
 
     def give_back(self, exchange: Exchange) -> None:
         """The exchange is over."""
         size = self.lent.pop(exchange, 0)
         if size:
             self._memory.receive.give_back(size)
+        if self._over and (over := self._over.pop(exchange, None)) is not None:
+            over()
 
     def count(self, written: int, exchanges: Iterable[Exchange]) -> None:
         """Count what was `written` and not taken, in bytes, and the large answers that wait for their turn."""

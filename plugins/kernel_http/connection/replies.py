@@ -5,9 +5,11 @@ Maps the kernel's error codes to HTTP statuses. Knows no connection, no route an
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from kernel import Code, ServingError
+from kernel import Code, Denial, Denied, ServingError
 
 __all__ = [
     "CONTINUE",
@@ -18,6 +20,7 @@ __all__ = [
     "adapt",
     "chunk",
     "chunked",
+    "denied",
     "error",
     "error_body",
     "error_of",
@@ -41,15 +44,20 @@ STATUS: dict[Code, int] = {
     Code.CANCELLED: 400,
 }
 
+#: What a gate's refusals are called.
+DENIED: dict[Denial, int] = {Denial.UNKNOWN: 401, Denial.FORBIDDEN: 403, Denial.EXHAUSTED: 429}
+
 #: Reason phrases as the reference sends them: 405 differs from the standard's.
 PHRASES: dict[int, str] = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Not Allowed",
     408: "Request Timeout",
     413: "Payload Too Large",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
@@ -119,6 +127,16 @@ def error(status: int, message: str, *, json: bool, headers: bytes = b"") -> byt
 def error_of(exception: ServingError, *, json: bool) -> bytes:
     """Return the error response for a ServingError."""
     return error(status_of(exception.code), exception.message, json=json)
+
+
+def denied(exception: Denied) -> bytes:
+    """Return the response to a request that a gate has not let pass."""
+    headers = b""
+    if exception.denial is Denial.UNKNOWN:
+        headers = b"WWW-Authenticate: Bearer\r\n"
+    elif exception.retry_after:
+        headers = b"Retry-After: %d\r\n" % math.ceil(exception.retry_after)  # whole seconds, as the header wants them
+    return error(DENIED[exception.denial], exception.message, json=True, headers=headers)
 
 
 def status_of(code: Code) -> int:

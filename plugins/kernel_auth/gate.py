@@ -1,0 +1,293 @@
+"""The gate: whose key or token a request shows, and whether the rules let it pass. What it says, it says by raising Denied.
+
+What stands in the file is an Edition, which another one replaces when the file has changed; what clients use (Account) lives on.
+Everything is on the loop but for reading, which a thread does.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kernel import Asking, Denial, Denied, ServingError
+from kernel_auth.audit import Audit
+from kernel_auth.book import Book, Limits, read_book
+from kernel_auth.rules import Account, Identity
+from kernel_auth.tokens import Token, Tokens, Wrong
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from kernel import Kernel
+
+T = TypeVar("T")
+
+__all__ = ["Edition", "KeyDoor", "KeyGate", "credential_of"]
+
+log = logging.getLogger("kernel_auth")
+
+#: How often, at most, the file is looked at, in seconds; only a request makes anybody look.
+LOOK_SECONDS = 1.0
+
+#: Why a request was refused that has as many beside it as may be: nobody knows when one of them is over.
+RETRY_SECONDS = 1.0
+
+#: How many accounts there are for the subjects of tokens. Those that use nothing go first.
+SUBJECTS = 4096
+
+NO_KEY = "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+WRONG_KEY = "the key is not known"
+
+
+class Edition:
+    """One state of the file, and the keys of its tokens' issuer. `mark`: what the file looked like."""
+
+    def __init__(self, path: Path) -> None:
+        """Read all of it. Raises ServingError."""
+        self.mark = mark_of(path)
+        self.book: Book = read_book(path)
+        self.tokens = None if self.book.tokens is None else Tokens(self.book.tokens, path.parent)
+        self.by_digest = {digest: client for client in self.book.clients for digest in client.digests}
+        self.identities: dict[str, Identity] = {}  # of those of the file that have come, by name
+
+
+def mark_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when the file does, None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def credential_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the key or token in a request's header fields, empty where there is none."""
+    key = b""
+    for name, value in fields:
+        match name.lower():
+            case b"authorization":
+                scheme, _, rest = value.strip().partition(b" ")
+                if scheme.lower() == b"bearer" and rest:
+                    return rest.strip()
+            case b"x-api-key" if not key:
+                key = value.strip()
+    return key
+
+
+class KeyGate:
+    """Who may do what, by the file at `path`. Raises ServingError where that can't be used at the start."""
+
+    def __init__(self, kernel: Kernel, path: Path) -> None:
+        self.clock = kernel.clock
+        self.audit = Audit()
+        self.edition = Edition(path)
+        self.look_at = self.clock() + LOOK_SECONDS
+        self._kernel = kernel
+        self._path = path
+        self._seen = self.edition.mark  # the file as it was read last, or tried to
+        self._reading = False
+        self._accounts: dict[str, Account] = {}  # by the client's name
+        self._subjects: dict[str, Account] = {}  # by the token's
+
+    def door(
+        self, fields: Iterable[tuple[bytes, bytes]], category: str, operation: str, model: str | None, changes: bool
+    ) -> KeyDoor:
+        return KeyDoor(self, credential_of(fields), category, operation, model, changes)
+
+    # --- the file
+
+    def look(self, now: float) -> None:
+        """See whether the file has changed; have a thread read it then."""
+        self.look_at = now + LOOK_SECONDS
+        tokens = self.edition.tokens
+        if tokens is not None and tokens.is_due(now):
+            self._aside(tokens.read).add_done_callback(lambda done: self._has_keys(tokens, done))
+        mark = mark_of(self._path)
+        if mark != self._seen and not self._reading:
+            self._reading = True
+            self._seen = mark
+            self._aside(lambda: Edition(self._path)).add_done_callback(self._has_read)
+
+    def _aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return self._kernel.loop.run_in_executor(None, work)
+
+    def _has_read(self, done: asyncio.Future[Edition]) -> None:
+        self._reading = False
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            said = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+            log.error("the file of keys has changed and can't be used, the old one stays in force: %s", said)
+            return
+        self.edition = edition = done.result()
+        self._seen = edition.mark
+        limits = {client.name: client.limits for client in edition.book.clients}
+        for name, account in list(self._accounts.items()):
+            if name in limits:
+                _change(account, limits[name])
+            elif not account.running:
+                del self._accounts[name]
+        if edition.book.tokens is not None:
+            for account in self._subjects.values():
+                _change(account, edition.book.tokens.limits)
+        log.info("the file of keys was read anew: %d clients", len(edition.book.clients))
+
+    def _has_keys(self, tokens: Tokens, done: asyncio.Future[bool]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("the keys of tokens can't be read, the old ones stay in force: %s", error)
+        elif done.result() and tokens is self.edition.tokens:
+            self.edition = copy.copy(self.edition)  # so that each door looks anew whose token it has
+
+    # --- who it is
+
+    def identify(self, credential: bytes, now: float) -> Identity:
+        """Return whose key or token it is. Raises Wrong."""
+        if not credential:
+            raise Wrong(NO_KEY)
+        edition = self.edition
+        digest = hashlib.sha256(credential).hexdigest()
+        client = edition.by_digest.get(digest)
+        # The look-up is by the hash of what came, so its time tells nothing of a key; that they are equal is asked all the same.
+        if client is not None and any(hmac.compare_digest(digest, one) for one in client.digests):
+            identity = edition.identities.get(client.name)
+            if identity is None:
+                account = _account(self._accounts, client.name, client.limits)
+                identity = edition.identities[client.name] = Identity(client.name, client.grants, account)
+            return identity
+        if edition.tokens is None:
+            raise Wrong(WRONG_KEY)
+        return self._identity_of(edition.tokens.token(credential, now), edition)
+
+    def _identity_of(self, token: Token, edition: Edition) -> Identity:
+        settings = edition.book.tokens
+        assert settings is not None
+        if len(self._subjects) >= SUBJECTS and token.subject not in self._subjects:
+            for name in [name for name, account in self._subjects.items() if not account.running][: SUBJECTS // 4]:
+                del self._subjects[name]
+        account = _account(self._subjects, token.subject, settings.limits)
+        return Identity(f"jwt:{token.subject}", token.grants, account, token.until)
+
+
+def _account(accounts: dict[str, Account], name: str, limits: Limits) -> Account:
+    account = accounts.get(name)
+    if account is None:
+        account = accounts[name] = Account(limits.rate, limits.burst, limits.concurrency)
+    return account
+
+
+def _change(account: Account, limits: Limits) -> None:
+    account.change(limits.rate, limits.burst, limits.concurrency)
+
+
+class KeyDoor:
+    """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file."""
+
+    __slots__ = ("_category", "_changes", "_credential", "_edition", "_gate", "_identity", "_model", "_operation", "_until")
+
+    def __init__(
+        self, gate: KeyGate, credential: bytes, category: str, operation: str, model: str | None, changes: bool
+    ) -> None:
+        self._gate = gate
+        self._credential = credential
+        self._category = category
+        self._operation = operation
+        self._model = model
+        self._changes = changes
+        self._edition: Edition | None = None
+        self._identity: Identity | None = None  # None: of an open category, whoever it is from
+        self._until = 0.0
+
+    def check(self, asking: Asking) -> None:
+        self._known(asking, self._now())
+
+    def enter(self, asking: Asking) -> Callable[[], None] | None:
+        gate = self._gate
+        now = gate.clock()
+        if now >= gate.look_at:
+            gate.look(now)
+        if self._edition is not gate.edition or now >= self._until:
+            self._known(asking, now)
+        identity = self._identity
+        if identity is None:
+            return None
+        if self._changes:
+            gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
+        account = identity.account
+        return self._counted(asking, account, now) if account.limited else None
+
+    def allow(self, asking: Asking, model: str, changes: bool) -> None:
+        now = self._now()
+        if self._edition is not self._gate.edition or now >= self._until:
+            self._known(asking, now)
+        identity = self._identity
+        if identity is None:
+            return
+        if not identity.may(self._category, model):
+            self._forbid(asking, now, identity, model)
+        if changes:
+            self._gate.audit.changed(identity.name, asking.client, self._operation, model)
+
+    def _now(self) -> float:
+        now = self._gate.clock()
+        if now >= self._gate.look_at:
+            self._gate.look(now)
+        return now
+
+    def _counted(self, asking: Asking, account: Account, now: float) -> Callable[[], None] | None:
+        """Let a request pass that is counted. Raises Denied."""
+        if account.full:
+            words = f"has {account.running} requests under way, which are as many as it may have"
+            self._exhaust(asking, now, words, RETRY_SECONDS)
+        bucket = account.bucket
+        if bucket is not None and (wait := bucket.take(now)):
+            self._exhaust(asking, now, f"may send {bucket.rate:g} requests a second; try again in {wait:.3g} s", wait)
+        if not account.concurrency:
+            return None
+        account.running += 1
+        return account.leave
+
+    def _known(self, asking: Asking, now: float) -> None:
+        """Find out who it is and whether he may. Raises Denied; then the next request is looked at anew."""
+        edition = self._gate.edition
+        if self._edition is edition and now < self._until:
+            return
+        self._edition = None
+        if self._category in edition.book.open:
+            self._identity = None
+            self._until = float("inf")
+        else:
+            try:
+                identity = self._gate.identify(self._credential, now)
+            except Wrong as error:
+                raise self._denied(asking, now, Denial.UNKNOWN, "", self._model or "", str(error)) from None
+            if not identity.may(self._category, self._model):
+                self._forbid(asking, now, identity, self._model)
+            self._identity = identity
+            self._until = identity.until
+        self._edition = edition
+
+    def _forbid(self, asking: Asking, now: float, identity: Identity, model: str | None) -> None:
+        of = f" of model '{model[:200]}'" if model else " of any model" if model is None else " of what belongs to no one model"
+        words = f"client '{identity.name}' may not use '{self._category}'{of}"
+        raise self._denied(asking, now, Denial.FORBIDDEN, identity.name, model or "", words)
+
+    def _exhaust(self, asking: Asking, now: float, words: str, wait: float) -> None:
+        assert self._identity is not None
+        name = self._identity.name
+        raise self._denied(asking, now, Denial.EXHAUSTED, name, self._model or "", f"client '{name}' {words}", wait)
+
+    def _denied(
+        self, asking: Asking, now: float, denial: Denial, client: str, model: str, words: str, wait: float = 0.0
+    ) -> Denied:
+        self._gate.audit.refused(now, denial, client, asking.client, self._operation, model, words)
+        return Denied(denial, words, wait)

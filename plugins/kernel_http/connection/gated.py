@@ -1,0 +1,124 @@
+"""Where the kernel has a gate: each request asks it before its handler sees it.
+
+A door is made with each head and remembered with it, so that what a request asks of the gate is one call. Nothing here is
+used without a gate.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kernel import Denied, Gate
+from kernel_http.connection import replies
+from kernel_http.connection.exchange import ClientConnection, Exchange, Repeatable
+from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import Connection
+from kernel_http.connection.routes import ROUTES, Handler, Router
+
+__all__ = ["CHANGING", "SETTINGS", "GatedConnection", "GatedRouter"]
+
+#: Routes that change the server, whatever the request says; and those that do where it is a POST.
+CHANGING = frozenset(
+    {"load", "unload", "system_register", "system_unregister", "cuda_register", "cuda_unregister"}
+)
+SETTINGS = frozenset({"logging", "trace"})
+
+_CATEGORIES = {route.name: route.category for route in ROUTES}
+
+
+class GatedRouter(Router):
+    """Gives each head that is served its door, and asks there before each request's handler."""
+
+    def __init__(self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]], gate: Gate) -> None:
+        super().__init__({name: gated(handler) for name, handler in handlers.items()}, restrictions)
+        self._gate = gate
+
+    def resolve(self, head: Head) -> None:
+        super().resolve(head)
+        if head.refusal is None:
+            changes = head.route in CHANGING or (head.route in SETTINGS and head.method == "POST")
+            operation = f"{head.method} {head.path}"
+            head.door = self._gate.door(head.headers, _CATEGORIES[head.route], operation, head.model, changes)
+
+
+def gated(handler: Handler) -> Handler:
+    """Return a handler that serves what its door lets pass."""
+
+    def ask(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
+        try:
+            over = head.door.enter(connection)
+        except Denied as denied:
+            deny(connection, head, denied)
+            return
+        handler(connection, head, json, tail)
+        if over is not None:
+            hold(connection, over)
+
+    return ask
+
+
+def hold(connection: ClientConnection, over: Callable[[], None]) -> None:
+    """Have `over` called when the request is over that was handed to its handler just now."""
+    exchanges = connection.exchanges
+    # Answers go out in order: where the newest is out already, so are all others.
+    if len(exchanges):
+        connection.when_over(exchanges[len(exchanges) - 1], over)
+    else:
+        over()
+
+
+def deny(connection: ClientConnection, head: Head, denied: Denied) -> None:
+    exchange = Exchange(connection, head)
+    connection.exchanges.append(exchange)
+    exchange.answer(replies.denied(denied))
+
+
+def checked(connection: ClientConnection, head: Head) -> Head:
+    """Return the head of a request whose body is about to come. Where the door says no it has a refusal: the body is dropped."""
+    if head.refusal is None:
+        try:
+            head.door.check(connection)
+        except Denied as denied:
+            head = copy.copy(head)  # the head itself belongs to all requests like this
+            head.refusal = replies.denied(denied)
+    return head
+
+
+class GatedConnection(Connection):
+    """A connection whose requests ask the gate."""
+
+    __slots__ = ()
+
+    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
+        super().remember(head, json, tail_size, GatedRepeatable(recipe))
+
+    def _await_body(self, head: Head, nothing: bool) -> None:
+        super()._await_body(checked(self, head), nothing)
+
+
+class GatedRepeatable:
+    """A recipe that asks the door before it repeats a request."""
+
+    __slots__ = ("_recipe", "generation")
+
+    def __init__(self, recipe: Repeatable) -> None:
+        self._recipe = recipe
+        self.generation = recipe.generation
+
+    def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
+        try:
+            over = head.door.enter(connection)
+        except Denied as denied:
+            deny(connection, head, denied)
+            return True
+        served = self._recipe.repeat(connection, head, tail)
+        self.generation = self._recipe.generation
+        if over is None:
+            return served
+        if served:
+            hold(connection, over)
+        else:
+            over()  # it is read anew, and asks once more
+        return served
