@@ -25,6 +25,7 @@ from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
+from kernel.frontends.crowds import Crowd, Entry, idle_seconds
 from kernel.frontends.listening import Listener, Place
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.frontends.restriction import (
@@ -169,7 +170,9 @@ __all__ += [
     "LOG_FORMATS",
     "Account",
     "Connections",
+    "Crowd",
     "CudaSharedMemory",
+    "Entry",
     "Form",
     "Frontend",
     "Listener",
@@ -186,6 +189,7 @@ __all__ += [
     "classify",
     "cut_off",
     "frontend_options",
+    "idle_seconds",
     "is_local",
     "is_restricted",
     "local_categories",

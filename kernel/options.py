@@ -37,6 +37,8 @@ class Options:
     memory_limit_receive: int = 0  # bytes; 0: by the machine
     memory_limit_send: int = 0
     max_request_values: int = 0
+    max_connections: int = 0
+    max_connections_per_address: int = 0
     execution_timeout: float = 0.0  # seconds; 0.0: no limit
     rate_limit: str = "off"
     rate_limit_resources: Sequence[str] = ()
@@ -47,7 +49,14 @@ class Options:
             raise _wrong(f"unknown model control mode '{self.control_mode}'; there are 'none', 'poll' and 'explicit'")
         if self.poll_seconds < 0:
             raise _wrong(f"poll_seconds is {self.poll_seconds}, wanted at least 0")
-        for name in ("memory_limit_receive", "memory_limit_send", "max_request_values", "execution_timeout"):
+        for name in (
+            "memory_limit_receive",
+            "memory_limit_send",
+            "max_request_values",
+            "max_connections",
+            "max_connections_per_address",
+            "execution_timeout",
+        ):
             if not getattr(self, name) >= 0:
                 raise _wrong(f"{name} is {getattr(self, name)}, wanted at least 0")
         if self.load_models and not self.explicit:

@@ -240,6 +240,21 @@ def add_serve_flags(parser: Parser) -> None:
         help="how much answers may hold that clients have not taken; above it new requests are refused (default: 0, as above)",
     )
     parser.add_argument(
+        "--max-connections",
+        type=size,
+        default=0,
+        metavar="N",
+        help="how many connections clients may have, at all ports; further ones may ask for health alone (default: 0, as many as "
+        "there are files that may be open)",
+    )
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=size,
+        default=0,
+        metavar="N",
+        help="how many connections may come from one address; further ones are closed (default: 0, no limit)",
+    )
+    parser.add_argument(
         "--max-request-values",
         type=size,
         default=0,

@@ -312,6 +312,8 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         memory_limit_receive=options.memory_limit_receive,
         memory_limit_send=options.memory_limit_send,
         max_request_values=options.max_request_values,
+        max_connections=options.max_connections,
+        max_connections_per_address=options.max_connections_per_address,
         log_settings=log_settings,
         trace=trace_options(options),
         rate_limit=options.rate_limit,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernel.errors import Code, ServingError
+from kernel.frontends.crowds import Crowd
 
 __all__ = ["Account", "MemoryBudget", "machine_memory"]
 
@@ -98,18 +99,20 @@ class MemoryBudget:
 
     A limit of 0: a quarter of what this process may use of the machine's memory. `values`: how many objects may be made of one
     request: values of JSON, strings of tensors. Objects take far more memory than the bytes that they are made of, and time.
+    `connections`: how many there may be, of all and of one address, 0 for no limit but that of descriptors; `crowd` counts them.
     """
 
     #: What a connection may hold of one message without being counted, in bytes.
     SMALL = 64 * 1024
 
-    __slots__ = ("receive", "send", "values")
+    __slots__ = ("crowd", "receive", "send", "values")
 
-    def __init__(self, receive: int = 0, send: int = 0, values: int = 0) -> None:
+    def __init__(self, receive: int = 0, send: int = 0, values: int = 0, connections: tuple[int, int] = (0, 0)) -> None:
         share = machine_memory() // SHARE if not (receive and send) else 0
         self.receive = Account(receive or share, "--memory-limit-receive")
         self.send = Account(send or share, "--memory-limit-send")
         self.values = values or VALUES
+        self.crowd = Crowd(*connections)
 
 
 def machine_memory(cgroups: tuple[Path, ...] = CGROUPS) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from kernel.frontends.crowds import Crowd, Entry
 from kernel.frontends.listening import Listener
 from kernel.interfaces import Host
 
@@ -39,30 +40,45 @@ class Connections(Generic[C]):
     """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`:
     no further work is taken.
 
-    `loop`: the kernel's. `now`: the clock by which they are looked at, every `seconds` while there are any. A connection has
-    `busy`, `retire()`, `drain()` and `abort()`, which are called as the methods here are. A front end derives from this
-    class, and writes `look_at`.
+    `loop`: the kernel's. `crowd`: those of all front ends (`Kernel.memory.crowd`), None where nobody counts. `now`: the clock
+    by which they are looked at, every `seconds` while there are any. A connection has `busy`, `retire()`, `drain()` and
+    `abort()`, which are called as the methods here are. A front end derives from this class, and writes `look_at`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], seconds: float, crowd: Crowd | None = None
+    ) -> None:
         self.now = now
         self.connections: set[C] = set()
         self.retiring = False
         self.draining = False
+        self._crowd = crowd
         self._loop = loop
         self._seconds = seconds
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
-    def opened(self, connection: C) -> None:
-        """Note a connection that a client has made."""
+    def opened(self, connection: C, transport: Any = None) -> Entry:
+        """Note a connection that a client has made, and say what it is let in for; one that is refused is to be aborted.
+
+        `transport`: its, which says who it is; None: it is let in.
+        """
+        if self._crowd is not None and transport is not None:
+            entry = self._crowd.enter(connection, transport)
+            if entry is Entry.REFUSED:
+                return entry
+        else:
+            entry = Entry.SERVED
         self.connections.add(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._seconds, self._sweep)
+        return entry
 
     def closed(self, connection: C) -> None:
         """Note that a connection has come to its end."""
         self.connections.discard(connection)
+        if self._crowd is not None:
+            self._crowd.leave(connection)
         if not self.connections:
             if self._sweeper is not None:
                 self._sweeper.cancel()

@@ -80,15 +80,15 @@ class Kernel:
     `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
     whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
     answers front ends may hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and
-    strings one request may have (0: 2**20). `execution_timeout`: for how many seconds an execution may last, where its model's
-    parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the log, where it is
-    not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by default all that
-    this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their `rate_limiter` are
-    free, "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or
+    strings one request may have (0: 2**20). `max_connections`, `max_connections_per_address`: how many connections clients
+    may have (0: as many as there are descriptors). `execution_timeout`: for how many seconds an execution may last, where its
+    model's parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the log,
+    where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by
+    default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
+    `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or
     `<name>:<count>:<device>`. `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name
     and settings of which a plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of
-    their backend, "" for
-    all, as `{"python": {"stub-timeout-seconds": "60"}}`.
+    their backend, "" for all, as `{"python": {"stub-timeout-seconds": "60"}}`.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process. Arguments that can't be are refused with ServingError.
@@ -124,6 +124,8 @@ class Kernel:
         memory_limit_receive: int = 0,
         memory_limit_send: int = 0,
         max_request_values: int = 0,
+        max_connections: int = 0,
+        max_connections_per_address: int = 0,
         execution_timeout: float = 0.0,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
@@ -140,7 +142,8 @@ class Kernel:
             drain_seconds=drain_seconds, allow_client_shm=allow_client_shm, gpus=None if gpus is None else tuple(gpus),
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
             memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send, execution_timeout=execution_timeout,
-            max_request_values=max_request_values,
+            max_request_values=max_request_values, max_connections=max_connections,
+            max_connections_per_address=max_connections_per_address,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         resources = self.options.resource_limits()
@@ -163,7 +166,9 @@ class Kernel:
         self.generation = 0  # changes whenever another model serves some name; what was looked up before is stale then
         self.pools = Pools(load_threads)
         self.gate: Gate | None = None
-        self.memory = MemoryBudget(memory_limit_receive, memory_limit_send, max_request_values)  # what front ends may hold
+        self.memory = MemoryBudget(  # what front ends may hold
+            memory_limit_receive, memory_limit_send, max_request_values, (max_connections, max_connections_per_address)
+        )
         self.shared_memory = SharedMemory(allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.log_settings = log_settings or LogSettings()

@@ -11,7 +11,7 @@ from kernel import Listener, ListeningFrontend, Place, __version__, frontend_opt
 from kernel_http.connection.gated import GatedConnection, GatedRouter
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Handler, Router
-from kernel_http.connection.server import MAX_MESSAGE_SIZE, Server
+from kernel_http.connection.server import IDLE_SECONDS, MAX_MESSAGE_SIZE, Server
 from kernel_http.inference.generate import Generate
 from kernel_http.inference.infer import Inference
 from kernel_http.operations.admin import Admin
@@ -31,6 +31,7 @@ def make_server(
     server_name: str = "triton",
     max_input_size: int = MAX_INPUT_SIZE,
     max_message_size: int = MAX_MESSAGE_SIZE,
+    idle_seconds: float = IDLE_SECONDS,
     forward_pattern: str = "",
     restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     local: Collection[str] = (),
@@ -51,7 +52,12 @@ def make_server(
     gate = kernel.gate
     router = Router(handlers, restrictions, local) if gate is None else GatedRouter(handlers, restrictions, gate)
     return Server(
-        kernel, router, max_input_size=max_input_size, max_message_size=max_message_size, forward_pattern=forward_pattern
+        kernel,
+        router,
+        max_input_size=max_input_size,
+        max_message_size=max_message_size,
+        idle_seconds=idle_seconds,
+        forward_pattern=forward_pattern,
     )
 
 
@@ -66,6 +72,7 @@ class HttpFrontend(ListeningFrontend):
             server_name=getattr(options, "id", None) or "triton",
             max_input_size=options.http_max_input_size,
             max_message_size=options.http_max_message_size,
+            idle_seconds=options.http_idle_timeout,
             forward_pattern=options.http_header_forward_pattern or "",
             restrictions=options.http_restricted_api,
             local=local_categories(options, options.http_restricted_api),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from kernel import frontend_options
-from kernel_http.connection.server import MAX_MESSAGE_SIZE
+from kernel_http.connection.server import IDLE_SECONDS, MAX_MESSAGE_SIZE
 
 __all__ = ["MAX_INPUT_SIZE", "add_options"]
 
@@ -16,6 +16,13 @@ def size(text: str) -> int:
     """Read a positive number of bytes."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of bytes")
+    return int(text)
+
+
+def seconds(text: str) -> int:
+    """Read a number of seconds."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
     return int(text)
 
 
@@ -46,6 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=MAX_MESSAGE_SIZE,
         metavar="BYTES",
         help="the largest body of a request, binary tensors counted; a larger one is refused before it comes (default 2 GiB)",
+    )
+    group.add_argument(
+        "--http-idle-timeout",
+        type=seconds,
+        default=int(IDLE_SECONDS),
+        metavar="SECONDS",
+        help=f"close connections that nothing has come on for so long (default {IDLE_SECONDS:.0f}; 0: never)",
     )
     group.add_argument(
         "--http-restricted-api",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
-from kernel import Connections, Kernel
+from kernel import Connections, Entry, Kernel, idle_seconds
 from kernel_metrics.text import CONTENT_TYPE
 
 __all__ = ["Connection", "Server"]
@@ -22,6 +22,9 @@ __all__ = ["Connection", "Server"]
 #: A head must be complete within this many seconds and bytes; an answer taken within as many seconds.
 PATIENCE = 30.0
 MAX_HEAD = 16 * 1024
+
+#: How long a connection may be open without any request; whoever looks at metrics comes every minute or so.
+IDLE_SECONDS = 600.0
 SWEEP_SECONDS = 5.0
 
 #: The most requests of one read that wait for their turn.
@@ -39,7 +42,7 @@ class Server(Connections["Connection"]):
     """What the connections share: the page, made anew for each request."""
 
     def __init__(self, kernel: Kernel, page: Page) -> None:
-        super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS)
+        super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS, kernel.memory.crowd)
         self.loop = kernel.loop
         self.page = page
 
@@ -75,8 +78,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._server.opened(self)
-        if self._server.draining:
+        entry = self._server.opened(self, transport)
+        if self._server.draining or entry is Entry.REFUSED:
             transport.close()
 
     def connection_lost(self, exception: Exception | None) -> None:
@@ -201,6 +204,9 @@ class Connection(asyncio.Protocol):
         for since in (self._since, self._stuck_since):
             if since and now - since > PATIENCE:
                 self._transport.abort()
+                return
+        if not self._since and not self.busy and idle_seconds(self._transport) >= IDLE_SECONDS:
+            self._transport.close()
 
 
 def _path(url: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from frontends.fakes import Client, FakeKernel, FakeLoop, binary, infer, parse, 
 from kernel import MemoryBudget
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
 from kernel_http.connection.heads import Head
+from kernel_http.connection.protocol import ProbeConnection
 from kernel_http.connection.routes import SMALL_BODY
 
 MB = 1024 * 1024
@@ -394,3 +396,70 @@ def test_a_slow_sender_has_to_go_where_memory_is_short() -> None:
     assert parse(client.take())[0].status == 408
     kernel.memory.receive.give_back(5 * MB)
     assert kernel.memory.receive.used == 0
+
+
+# --- connections
+
+
+def test_above_the_limit_one_may_ask_for_health_once() -> None:
+    kernel = small()
+    kernel.memory = MemoryBudget(4 * MB, 4 * MB, connections=(1, 0))
+    first = Client(kernel)
+    for message, status in ((LIVE, 200), (request("GET", "/v2/models/types/ready"), 200), (request("GET", "/v2"), 503)):
+        probe = Client(kernel, server=first.server)
+        assert isinstance(probe.connection, ProbeConnection)
+        probe.send(message)
+        (response,) = parse(probe.take())
+        assert (response.status, response.headers["Connection"]) == (status, "close")
+        assert probe.transport.closing
+        probe.lose()
+    assert first.ask(request("GET", "/v2")).status == 200
+    first.lose()
+    assert len(kernel.memory.crowd) == 0
+
+
+def test_above_what_may_ask_for_health_connections_are_closed() -> None:
+    kernel = small()
+    kernel.memory = MemoryBudget(4 * MB, 4 * MB, connections=(1, 0))
+    server = Client(kernel).server
+    others = [Client(kernel, server=server) for _ in range(17)]
+    assert [other.transport.closing for other in others] == [False] * 16 + [True]
+
+
+def test_one_that_asks_for_nothing_has_to_go() -> None:
+    kernel = small()
+    kernel.memory = MemoryBudget(4 * MB, 4 * MB, connections=(1, 0))
+    server = Client(kernel).server
+    probe = Client(kernel, server=server)
+    kernel.loop.advance(31)
+    assert parse(probe.take())[0].status == 408
+
+
+def test_an_idle_connection_is_closed() -> None:
+    kernel = small()
+    client = Client(kernel, idle_seconds=100)
+    idle, looks = [0.0], []
+
+    def getsockopt(*_: object) -> bytes:
+        looks.append(kernel.loop.now)
+        return bytes(52) + int(idle[0] * 1000).to_bytes(4, "little") + bytes(48)
+
+    client.transport.extra["socket"] = SimpleNamespace(fileno=lambda: 10, getsockopt=getsockopt)
+    for seconds, last in ((101, 40.0), (59, 99.0), (1, 100.0)):
+        idle[0] = last
+        assert not client.transport.closing
+        kernel.loop.advance(seconds + 1)
+    assert client.transport.closing
+    assert len(looks) <= 5  # it is looked at when it may have been idle for so long
+
+
+def test_one_that_waits_for_an_answer_is_not_idle() -> None:
+    kernel = small()
+    client = Client(kernel, idle_seconds=100)
+    client.transport.extra["socket"] = SimpleNamespace(
+        fileno=lambda: 10, getsockopt=lambda *_: bytes(52) + (10**6).to_bytes(4, "little") + bytes(48)
+    )
+    kernel.hold = True
+    client.send(infer("types", {"inputs": [tensor("IN_INT32", "INT32", [1], [1])]}))
+    kernel.loop.advance(500)
+    assert not client.transport.closing

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from frontends.fakes import FakeTransport
 
-from kernel import CustomMetrics
+from kernel import Crowd, CustomMetrics, MemoryBudget
 from kernel.testing import run
 from kernel_metrics import add_options, register_frontends
 from kernel_metrics.connection import MAX_WAITING, PATIENCE, Connection, Server
@@ -32,7 +32,9 @@ class Port:
 
     def __init__(self, page: Callable[[], Coroutine[Any, Any, bytes]] | None = None) -> None:
         self.made = 0
-        self.server = Server(SimpleNamespace(loop=asyncio.get_running_loop()), page or self.page)  # type: ignore[arg-type]
+        self.server = Server(
+            SimpleNamespace(loop=asyncio.get_running_loop(), memory=MemoryBudget(1, 1)), page or self.page
+        )  # type: ignore[arg-type]
 
     async def page(self) -> bytes:
         self.made += 1
@@ -306,6 +308,7 @@ class FakeKernel:
         self.clock = self.loop.time
         self.asked: list[Any] = []
         self.observe = self.asked.append
+        self.memory = MemoryBudget(1, 1)
         self.custom_metrics = CustomMetrics()
         self.cache = None
 
@@ -376,3 +379,30 @@ def test_over_a_real_port() -> None:
         await made.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("idle", "closed"), [(599, False), (600, True)])
+def test_an_idle_connection_is_closed(idle: int, closed: bool) -> None:
+    async def main() -> bool:
+        _, transport = Port().connect()
+        info = bytes(52) + (idle * 1000).to_bytes(4, "little") + bytes(48)
+        transport.extra["socket"] = SimpleNamespace(getsockopt=lambda *_: info)
+        await asyncio.sleep(6)
+        return transport.closing
+
+    assert run(main()) is closed
+
+
+def test_a_connection_too_many_is_closed() -> None:
+    async def main() -> list[bool]:
+        port = Port()
+        port.server._crowd = Crowd(most_of_one=1)
+        transports = []
+        for _ in range(2):
+            transport = FakeTransport()
+            transport.extra["peername"] = ("10.0.0.1", 1)
+            Connection(port.server).connection_made(transport)
+            transports.append(transport)
+        return [transport.closing for transport in transports]
+
+    assert run(main()) == [False, True]

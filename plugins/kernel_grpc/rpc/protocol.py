@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+from kernel import Entry
 from kernel_grpc.http2 import Connection
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.lifetime import Lifetime
@@ -53,7 +54,9 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         http.transport = transport
         server = self.server
         self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
-        self.server.opened(self)
+        if server.opened(self, transport) is Entry.REFUSED:
+            transport.abort()
+            return
         http.start()
         self.flush()
         if server.crowded:

@@ -103,7 +103,7 @@ class Server(Connections[Served]):
         self.most = min(self.limits.message_size, self.memory.receive.limit)
         self.open = partial(open_call, self)
         self.keepalive = keepalive or Keepalive()
-        super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)))
+        super().__init__(kernel.loop, kernel.clock, max(FINEST_SWEEP, min(SWEEP, self.keepalive.finest / 4)), kernel.memory.crowd)
         self.meanings = meanings(
             {method.path.encode(): method for method in methods},
             restrictions=restrictions,

@@ -7,9 +7,10 @@ models or JSON. The answers, in order, are answers.py's.
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kernel import MemoryBudget
+from kernel import Entry, MemoryBudget, idle_seconds
 from kernel_http.connection import replies
 from kernel_http.connection.answers import PRESSED_PROGRESS, WHOLE_SECONDS, Answers
 from kernel_http.connection.bodies import Body, ChunkedBody, ChunkError, Oversize, too_large
@@ -31,6 +32,9 @@ PROGRESS = 64 * 1024
 
 #: The longest request that is recognised by its bytes alone: head and body.
 MAX_LAYOUT = 64 * 1024
+
+#: The routes that ask for health.
+PROBED = frozenset({"live", "ready", "model_ready"})
 
 #: The most bytes of empty lines in front of a request that are read at a time.
 MAX_EMPTY = 64
@@ -61,6 +65,7 @@ class Connection(Answers):
         "_blocked",
         "_body",
         "_consuming",
+        "_look",
         "_mark",
         "_rest",
         "_scanned",
@@ -79,6 +84,7 @@ class Connection(Answers):
         self._scanned = 0  # how many of them have been searched for the end of a head, in vain
         self._blocked = False  # there are unused bytes, and reading is paused
         self._consuming = False  # bytes are being used further up the stack: an answer that goes out must not start that again
+        self._look = 0.0  # when to look whether it is idle
         self._mark = 0  # how many bytes of the arriving body there were when `_since` was set
 
     # --- the transport's calls
@@ -86,9 +92,12 @@ class Connection(Answers):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._write = transport.write
-        self.server.opened(self)
-        if self.server.draining:
+        entry = self.server.opened(self, transport)
+        if self.server.draining or entry is Entry.REFUSED:
             self._close()
+        elif entry is Entry.PROBES:
+            self.__class__ = ProbeConnection  # so that nothing is asked of all the others
+            self._wait_since()
 
     def connection_lost(self, exception: Exception | None) -> None:
         """The client has gone: nobody waits for the answers any more."""
@@ -427,6 +436,8 @@ class Connection(Answers):
         if self._lingering:
             if not self.exchanges and now - self._since > min(limit, LINGER):
                 self._transport.abort()
+        elif not self._since and now >= self._look and not self.busy:
+            self._look_whether_idle(now)
         elif self._since and now - self._since > limit:
             body = self._body
             least = PRESSED_PROGRESS if self.server.kernel.memory.receive.pressed else PROGRESS
@@ -439,6 +450,28 @@ class Connection(Answers):
                 self._refuse(408, "the request did not arrive in time")
         self.sweep_writing(now, limit)
 
+    def _look_whether_idle(self, now: float) -> None:
+        """Close a connection that has been idle for too long; otherwise look again when it may have been."""
+        limit = self.server.idle_seconds
+        idle = idle_seconds(self._transport) if limit and self._look else 0.0
+        if limit and idle >= limit:
+            self._close()
+        else:
+            self._look = now + (limit - idle if limit else inf)
+
     def _wait_since(self) -> None:
         self._since = self.server.now()
         self._mark = 0
+
+
+class ProbeConnection(Connection):
+    """A connection that is let in to ask for health, once, since there are as many others as there may be."""
+
+    __slots__ = ()
+
+    def _dispatch(self, head: Head, json: bytes, tail: Any) -> None:
+        self._closing = True
+        if head.route in PROBED:
+            super()._dispatch(head, json, tail)
+        else:
+            self._dispatch_error(head, replies.error(503, "the server has too many connections; try again later", json=False))

@@ -18,7 +18,7 @@ from kernel_http.connection.turns import QUANTUM, Turns
 if TYPE_CHECKING:
     from kernel import Kernel
 
-__all__ = ["MAX_MESSAGE_SIZE", "Server"]
+__all__ = ["IDLE_SECONDS", "MAX_MESSAGE_SIZE", "Server"]
 
 #: Bounds of the memory of heads: how many, and how long one may be.
 HEADS = 1024
@@ -38,6 +38,9 @@ MAX_MESSAGE_SIZE = 2**31 - 1
 #: A message that has begun must be complete within this many seconds; a large body must have grown by PROGRESS (protocol.py).
 SLOW_CLIENT_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
+
+#: How long a connection may be open without any request, by default.
+IDLE_SECONDS = 600.0
 
 
 class OpenConnection(Protocol):
@@ -67,12 +70,14 @@ class Server(Connections[OpenConnection], Turns):
         max_message_size: int = MAX_MESSAGE_SIZE,
         forward_pattern: str = "",
         slow_client_seconds: float = SLOW_CLIENT_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        Connections.__init__(self, kernel.loop, kernel.loop.time, SWEEP_SECONDS)
+        Connections.__init__(self, kernel.loop, kernel.loop.time, SWEEP_SECONDS, kernel.memory.crowd)
         Turns.__init__(self, kernel.loop)
         self.kernel = kernel
         self.router = router
         self.max_input_size = max_input_size
+        self.idle_seconds = idle_seconds
         self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
         kernel.memory.send.watch(self._filled)
         self.outbox = Outbox(kernel.loop, self.spend)
