@@ -190,9 +190,14 @@ def _change(account: Account, limits: Limits) -> None:
 
 
 class KeyDoor:
-    """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file."""
+    """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file.
 
-    __slots__ = ("_category", "_changes", "_credential", "_edition", "_gate", "_identity", "_model", "_operation", "_until")
+    `_look_at`: when the file is to be looked at again, or the token ends. `_free`: of a request nothing is counted or told.
+    """
+
+    __slots__ = (
+        "_category", "_changes", "_credential", "_edition", "_free", "_gate", "_identity", "_look_at", "_model", "_operation",
+    )  # fmt: skip
 
     def __init__(
         self, gate: KeyGate, credential: bytes, category: str, operation: str, model: str | None, changes: bool
@@ -205,76 +210,76 @@ class KeyDoor:
         self._changes = changes
         self._edition: Edition | None = None
         self._identity: Identity | None = None  # None: of an open category, whoever it is from
-        self._until = 0.0
+        self._look_at = 0.0
+        self._free = False
 
     def check(self, asking: Asking) -> None:
-        self._known(asking, self._now())
+        now = self._gate.clock()
+        if now >= self._look_at or self._edition is not self._gate.edition:
+            self._look(asking, now)
 
     def enter(self, asking: Asking) -> Callable[[], None] | None:
         gate = self._gate
         now = gate.clock()
-        if now >= gate.look_at:
-            gate.look(now)
-        if self._edition is not gate.edition or now >= self._until:
-            self._known(asking, now)
-        identity = self._identity
-        if identity is None:
-            return None
-        if self._changes:
-            gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
-        account = identity.account
-        return self._counted(asking, account, now) if account.limited else None
+        if now >= self._look_at or self._edition is not gate.edition:
+            self._look(asking, now)
+        return None if self._free else self._counted(asking, now)
 
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
-        now = self._now()
-        if self._edition is not self._gate.edition or now >= self._until:
-            self._known(asking, now)
+        gate = self._gate
+        now = gate.clock()
+        if now >= self._look_at or self._edition is not gate.edition:
+            self._look(asking, now)
         identity = self._identity
         if identity is None:
             return
         if not identity.may(self._category, model):
             self._forbid(asking, now, identity, model)
         if changes:
-            self._gate.audit.changed(identity.name, asking.client, self._operation, model)
+            gate.audit.changed(identity.name, asking.client, self._operation, model)
 
-    def _now(self) -> float:
-        now = self._gate.clock()
-        if now >= self._gate.look_at:
-            self._gate.look(now)
-        return now
-
-    def _counted(self, asking: Asking, account: Account, now: float) -> Callable[[], None] | None:
-        """Let a request pass that is counted. Raises Denied."""
+    def _counted(self, asking: Asking, now: float) -> Callable[[], None] | None:
+        """Let a request pass that is counted, or told of. Raises Denied."""
+        identity = self._identity
+        assert identity is not None
+        account = identity.account
         if account.full:
             words = f"has {account.running} requests under way, which are as many as it may have"
             self._exhaust(asking, now, words, RETRY_SECONDS)
         bucket = account.bucket
         if bucket is not None and (wait := bucket.take(now)):
             self._exhaust(asking, now, f"may send {bucket.rate:g} requests a second; try again in {wait:.3g} s", wait)
+        if self._changes:
+            self._gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
         if not account.concurrency:
             return None
         account.running += 1
         return account.leave
 
-    def _known(self, asking: Asking, now: float) -> None:
-        """Find out who it is and whether he may. Raises Denied; then the next request is looked at anew."""
-        edition = self._gate.edition
-        if self._edition is edition and now < self._until:
-            return
-        self._edition = None
-        if self._category in edition.book.open:
-            self._identity = None
-            self._until = float("inf")
-        else:
-            try:
-                identity = self._gate.identify(self._credential, now)
-            except Wrong as error:
-                raise self._denied(asking, now, Denial.UNKNOWN, "", self._model or "", str(error)) from None
-            if not identity.may(self._category, self._model):
-                self._forbid(asking, now, identity, self._model)
+    def _look(self, asking: Asking, now: float) -> None:
+        """Have the file looked at, find out who it is and whether he may. Raises Denied; the next request asks anew then."""
+        gate = self._gate
+        if now >= gate.look_at:
+            gate.look(now)
+        edition = gate.edition
+        identity = self._identity
+        if self._edition is not edition or (identity is not None and now >= identity.until):
+            self._edition = None
+            identity = None if self._category in edition.book.open else self._identified(asking, now)
             self._identity = identity
-            self._until = identity.until
-        self._edition = edition
+            self._free = identity is None or not (self._changes or identity.account.limited)
+            self._edition = edition
+        self._look_at = gate.look_at if identity is None else min(gate.look_at, identity.until)
+
+    def _identified(self, asking: Asking, now: float) -> Identity:
+        """Return who it is, and may. Raises Denied."""
+        try:
+            identity = self._gate.identify(self._credential, now)
+        except Wrong as error:
+            raise self._denied(asking, now, Denial.UNKNOWN, "", self._model or "", str(error)) from None
+        if not identity.may(self._category, self._model):
+            self._forbid(asking, now, identity, self._model)
+        return identity
 
     def _forbid(self, asking: Asking, now: float, identity: Identity, model: str | None) -> None:
         of = f" of model '{model[:200]}'" if model else " of any model" if model is None else " of what belongs to no one model"

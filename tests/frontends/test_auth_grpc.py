@@ -251,3 +251,22 @@ def test_a_key_that_has_gone(gated: Gated) -> None:
     gated.kernel.loop.run_jobs()
     assert stream.send(request("any"))[2:] == ["the key is not known"]
     assert gated.ask("ModelInfer", request("any"), "some").status == UNAUTHENTICATED
+
+
+def test_large_messages_ask_for_their_model(gated: Gated) -> None:
+    """They are read on a thread, and asked for when they have been."""
+    made = pb.ModelInferRequest(model_name="any")
+    made.inputs.add(name="X", datatype="FP32", shape=[30_000]).contents.fp32_contents.extend(range(30_000))
+    for model, refused in (("half", "client 'some' may not use 'inference' of model 'half'"), ("any", "")):
+        made.model_name = model
+        answer = gated.ask("ModelInfer", made, "some")
+        assert answer.status is None and gated.kernel.loop.jobs, "it isn't large enough"
+        gated.kernel.loop.run_jobs()
+        gated.caller.server._end_turn()
+        gated.caller.read()
+        stream = Streaming(gated, "some")
+        stream.send(made)
+        gated.kernel.loop.run_jobs()
+        if refused:
+            assert said(answer) == (PERMISSION_DENIED, refused) and stream.send() == [refused]
+        assert len(gated.kernel.requests) == (0 if refused else 2)  # whose answers wait for the client's windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from frontends.fakes import Client, FakeKernel, Response, binary, infer, parse, request, tensor
 from frontends.keys import CLIENTS, write_keys
 from frontends.test_http_restricted import EVERY_PATH
+from virtual import BASE, TestBackend, run, write_repository
 
-from kernel import ServingError
+from kernel import Kernel, ServingError
 from kernel_auth.gate import KeyGate
+from kernel_http.asgi import KernelApp
 from kernel_http.connection.gated import CHANGING, SETTINGS
 from kernel_http.connection.routes import ROUTES
 
@@ -195,3 +198,31 @@ def test_without_a_gate_nothing_is_asked() -> None:
     assert type(client.server.router).__name__ == "Router" and type(client.connection).__name__ == "Connection"
     assert client.ask(infer("multi", BODY, bearer("nobody"))).status == 200
     assert not hasattr(next(iter(client.server.heads.values())), "door")
+
+
+def test_by_asgi(tmp_path: Path) -> None:
+    """KernelApp asks the same gate; what is counted is over when the answer is out."""
+
+    async def main() -> None:
+        asked = [("nobody", 401), ("some", 403), *[("one", 200)] * 3, *[("slow", 200)] * 2, ("slow", 429)]
+        async with Kernel(tmp_path / "models", plugins=[TestBackend({})]) as kernel:
+            kernel.gate = KeyGate(kernel, write_keys(tmp_path / "keys.toml"))
+            app = KernelApp(kernel)
+            for key, status in asked:
+                sent: list[Any] = []
+                messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+                async def receive(messages: list[Any] = messages) -> Any:
+                    return messages.pop() if messages else await asyncio.Event().wait()
+
+                async def send(message: Any, sent: list[Any] = sent) -> None:
+                    sent.append(message)
+
+                headers = [(b"x-api-key", b"key-" + key.encode())]
+                scope = {"type": "http", "method": "GET", "path": "/v2/models/m", "headers": headers}
+                await app(scope, receive, send)
+                assert sent[0]["status"] == status, key
+            assert kernel.gate._accounts["one"].running == 0
+
+    write_repository(tmp_path / "models", {"m": BASE})
+    run(main())

@@ -34,8 +34,9 @@ class Exchanges(Protocol):
 class Repeatable(Protocol):
     """What the head and the JSON part of a request mean, as the connection knows it: enough to serve another such request."""
 
-    generation: int
-    """That of the kernel when the request's names were last known to mean the same model."""
+    @property
+    def generation(self) -> int:
+        """That of the kernel when the request's names were last known to mean the same model."""
 
     def repeat(self, connection: ClientConnection, head: Head, tail: Any, /) -> bool:
         """Serve a request that differs in its tail alone. False: its names mean another model by now, so it must be read anew."""

@@ -101,11 +101,14 @@ class GatedConnection(Connection):
 class GatedRepeatable:
     """A recipe that asks the door before it repeats a request."""
 
-    __slots__ = ("_recipe", "generation")
+    __slots__ = ("_recipe",)
 
     def __init__(self, recipe: Repeatable) -> None:
         self._recipe = recipe
-        self.generation = recipe.generation
+
+    @property
+    def generation(self) -> int:
+        return self._recipe.generation
 
     def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
         try:
@@ -114,7 +117,6 @@ class GatedRepeatable:
             deny(connection, head, denied)
             return True
         served = self._recipe.repeat(connection, head, tail)
-        self.generation = self._recipe.generation
         if over is None:
             return served
         if served:
