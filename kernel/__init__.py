@@ -19,7 +19,7 @@ from kernel.config import (
     TensorSpec,
     with_changes,
 )
-from kernel.errors import Code, Denial, Denied, ModelError, Reason, ServingError
+from kernel.errors import Code, Denial, Denied, ModelError, Overloaded, Reason, ServingError
 from kernel.frontends import options as frontend_options
 from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
@@ -114,6 +114,7 @@ __all__ += [
     "ModelIndex",
     "ModelState",
     "ModelStatistics",
+    "Overloaded",
     "PlacementChoice",
     "Reason",
     "Reload",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-__all__ = ["Code", "Denial", "Denied", "ModelError", "Reason", "ServingError", "clipped", "shortened"]
+__all__ = ["Code", "Denial", "Denied", "ModelError", "Overloaded", "Reason", "ServingError", "clipped", "shortened"]
 
 #: How much is told of a text that a client has sent, such as an id; characters.
 SHOWN = 256
@@ -99,6 +99,18 @@ class Denied(ServingError):
 
     def __reduce__(self) -> tuple[type[Denied], tuple[Denial, str, float]]:  # type: ignore[override]
         return Denied, (self.denial, self.message, self.retry_after)
+
+
+class Overloaded(ServingError):
+    """A request that is not accepted since there is too much to do: the same one may be sent again a little later. `message` says
+    what there is too much of.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.UNAVAILABLE, message, Reason.REJECTED)
+
+    def __reduce__(self) -> tuple[type[Overloaded], tuple[str]]:  # type: ignore[override]
+        return Overloaded, (self.message,)
 
 
 #: A frame of model code: file, line, function, and bytes of the line before the place, None where that is not known.

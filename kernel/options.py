@@ -39,6 +39,7 @@ class Options:
     max_request_values: int = 0
     max_connections: int = 0
     max_connections_per_address: int = 0
+    max_inflight: int = 0  # requests; 0: no limit
     execution_timeout: float = 0.0  # seconds; 0.0: no limit
     rate_limit: str = "off"
     rate_limit_resources: Sequence[str] = ()
@@ -55,6 +56,7 @@ class Options:
             "max_request_values",
             "max_connections",
             "max_connections_per_address",
+            "max_inflight",
             "execution_timeout",
         ):
             if not getattr(self, name) >= 0:

@@ -201,6 +201,14 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop may wait for requests in flight (default: 30)",
     )
     parser.add_argument(
+        "--max-inflight",
+        type=size,
+        default=0,
+        metavar="N",
+        help="how many requests may be in flight before further ones are refused (UNAVAILABLE; over HTTP 503 with Retry-After); "
+        "a model's parameter max_inflight is for it alone (default: 0, any number)",
+    )
+    parser.add_argument(
         "--execution-timeout",
         type=seconds,
         default=0,

@@ -308,6 +308,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
         allow_client_shm=options.allow_client_shm is not False,
+        max_inflight=options.max_inflight,
         execution_timeout=options.execution_timeout,
         memory_limit_receive=options.memory_limit_receive,
         memory_limit_send=options.memory_limit_send,

@@ -165,14 +165,18 @@ def _check_backend(report: Report) -> None:
 
 
 #: What the server reads of a python model's parameters. The others are the model's own, and near names may be meant so.
-_KNOWN = frozenset({"placement", "zero_copy", "max_concurrency", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
+_KNOWN = frozenset(
+    {"placement", "zero_copy", "max_concurrency", "max_inflight", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
+)
 
 
 def _check_parameters(report: Report) -> None:
-    """The parameters by which this server places python models; the reference has none of them, hence no words."""
+    """The parameters by which this server places and limits models; the reference has none of them, hence no words."""
+    parameters = {key: value.string_value for key, value in report.message.parameters.items()}
+    if "max_inflight" in parameters and not re.fullmatch(r"0*[1-9][0-9]{0,8}", parameters["max_inflight"]):
+        _bad_parameter(report, "max_inflight", parameters["max_inflight"], "an integer of at least 1")
     if report.message.backend != "python":
         return
-    parameters = {key: value.string_value for key, value in report.message.parameters.items()}
     for key in parameters.keys() - _KNOWN:
         for near in difflib.get_close_matches(key.lower(), {known.lower(): known for known in _KNOWN}, n=1, cutoff=0.85):
             name = next(known for known in _KNOWN if known.lower() == near)

@@ -18,6 +18,7 @@ from kernel.config.execution_limit import limit_of
 from kernel.errors import Code, ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
+from kernel.models.admission import AdmissionStage, own_ceiling
 from kernel.models.cache_stage import CacheStage
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.life import ModelState, moved
@@ -109,6 +110,9 @@ class Model:
         self.find_observers()
         scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
+        ceilings = [*own_ceiling(self.config), *([kernel.supervision.ceiling] if kernel.supervision.ceiling else [])]
+        if ceilings:
+            self.enqueue = AdmissionStage(ceilings, scheduler, self.enqueue).enqueue
         if self.is_cached:
             assert kernel.cache is not None
             self.enqueue = CacheStage(kernel.cache, scheduler, self.enqueue, self.output_names, kernel.clock).enqueue

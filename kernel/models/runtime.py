@@ -11,6 +11,7 @@ from kernel.config import ModelConfig
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.interfaces import Batcher, Host, Observer
+from kernel.models.admission import Ceiling
 from kernel.models.cache_stage import ResponseCache
 from kernel.observability.request_log import RequestTracing
 from kernel.options import Options
@@ -49,6 +50,7 @@ class LoadPool(Protocol):
 class Supervising(Protocol):
     """Who looks after what models do."""
 
+    ceiling: Ceiling | None
     lookout: Lookout
 
     @property

@@ -81,10 +81,11 @@ class Kernel:
     whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
     answers front ends may hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and
     strings one request may have (0: 2**20). `max_connections`, `max_connections_per_address`: how many connections clients
-    may have (0: as many as there are descriptors). `execution_timeout`: for how many seconds an execution may last, where its
-    model's parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the log,
-    where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use, by
-    default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
+    may have (0: as many as there are descriptors). `max_inflight`: how many requests may be in flight, besides the calls of
+    models, before further ones are refused (0: any). `execution_timeout`: for how many seconds an execution may last, where
+    its model's parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the
+    log, where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use,
+    by default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
     `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or
     `<name>:<count>:<device>`. `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name
     and settings of which a plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of
@@ -126,6 +127,7 @@ class Kernel:
         max_request_values: int = 0,
         max_connections: int = 0,
         max_connections_per_address: int = 0,
+        max_inflight: int = 0,
         execution_timeout: float = 0.0,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
@@ -143,7 +145,7 @@ class Kernel:
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
             memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send, execution_timeout=execution_timeout,
             max_request_values=max_request_values, max_connections=max_connections,
-            max_connections_per_address=max_connections_per_address,
+            max_connections_per_address=max_connections_per_address, max_inflight=max_inflight,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         resources = self.options.resource_limits()
@@ -158,7 +160,7 @@ class Kernel:
         self.mailbox: Mailbox
         self.turn: Turn
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
-        self.supervision = Supervision(lambda: self.clock())
+        self.supervision = Supervision(lambda: self.clock(), max_inflight)
         self.custom_metrics = CustomMetrics()  # those that models make
         self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.live = False

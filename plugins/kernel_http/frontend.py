@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options, is_restricted, local_categories
+from kernel_http.connection import replies
 from kernel_http.connection.gated import GatedConnection, GatedRouter
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Handler, Router
@@ -67,6 +68,7 @@ class HttpFrontend(ListeningFrontend):
     def __init__(self, kernel: Kernel, options: argparse.Namespace) -> None:
         place = Place(options.http_address, options.http_port)
         tls = frontend_options.tls_context(options, "http", ("http/1.1",))
+        replies.overload.status = options.overload_status
         self.server = make_server(
             kernel,
             server_name=getattr(options, "id", None) or "triton",

@@ -68,4 +68,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="APIS:KEY=VALUE",
         help="serve these categories of requests (a comma between them) only to who sends this header; may be given repeatedly",
     )
+    group.add_argument(
+        "--overload-status",
+        type=int,
+        choices=(429, 503),
+        default=503,
+        help="the status of a request that is refused as too many are in flight; either has Retry-After (default 503)",
+    )
     frontend_options.add_tls_options(group, "http", "serve HTTPS", "serve HTTPS to clients with certificates")

@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from kernel import Code, Denial, Denied, ServingError
+from kernel import Code, Denial, Denied, Overloaded, ServingError
 
 __all__ = [
     "CONTINUE",
@@ -126,6 +126,8 @@ def error(status: int, message: str, *, json: bool, headers: bytes = b"") -> byt
 
 def error_of(exception: ServingError, *, json: bool) -> bytes:
     """Return the error response for a ServingError."""
+    if isinstance(exception, Overloaded):
+        return error(overload.status, exception.message, json=json, headers=b"Retry-After: 1\r\n")
     return error(status_of(exception.code), exception.message, json=json)
 
 
@@ -137,6 +139,15 @@ def denied(exception: Denied) -> bytes:
     elif exception.retry_after:
         headers = b"Retry-After: %d\r\n" % math.ceil(exception.retry_after)  # whole seconds, as the header wants them
     return error(DENIED[exception.denial], exception.message, json=True, headers=headers)
+
+
+class _Overload:
+    """How it is told that there is too much to do: `status`, of all front ends of this process."""
+
+    status = 503
+
+
+overload = _Overload()
 
 
 def status_of(code: Code) -> int:

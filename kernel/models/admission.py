@@ -1,0 +1,66 @@
+"""How many requests may be in flight, of a model and of the server: those above are refused at once, with the word to try later.
+
+The law: what was accepted is never refused, nor what it calls; each accepted request is given back once, by its final answer.
+A stage in front of the scheduler, chosen when the model is loaded: where there is no limit nobody counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernel.config import ModelConfig
+from kernel.errors import Overloaded
+from kernel.requests.request import InferenceRequest
+from kernel.scheduling.scheduler import Scheduler
+
+__all__ = ["AdmissionStage", "Ceiling", "own_ceiling"]
+
+
+class Ceiling:
+    """`count` requests are inside, `most` may be. `whose`: of what, for people; `flag`: who has said so."""
+
+    def __init__(self, most: int, whose: str, flag: str) -> None:
+        self.most = most
+        self.count = 0
+        self._whose = whose
+        self._flag = flag
+
+    def refusal(self, request: InferenceRequest) -> Overloaded:
+        """Return why a request is not let in."""
+        words = f"{self._whose} has {self.count} requests in flight, the most that {self._flag} allows; try again later"
+        return Overloaded(f"{request.log_id}{words}")
+
+
+def own_ceiling(config: ModelConfig) -> list[Ceiling]:
+    """Return the ceiling that a model's config asks for, if it does."""
+    most = config.parameters.get("max_inflight")
+    return [Ceiling(int(most), f"model '{config.name}'", "its parameter max_inflight")] if most else []
+
+
+class AdmissionStage:
+    """The ceilings of one model version, those of the model first; `enqueue` takes what is let in."""
+
+    def __init__(self, ceilings: Sequence[Ceiling], scheduler: Scheduler, enqueue: Callable[[InferenceRequest], None]) -> None:
+        self._ceilings = tuple(ceilings)
+        self._life = scheduler.life
+        self._enqueue = enqueue
+        self._inside: set[InferenceRequest] = set()
+        scheduler.life.on_release = (*scheduler.life.on_release, self._released)
+
+    def enqueue(self, request: InferenceRequest) -> None:
+        """Let a checked request in, or refuse it. The call of a request that is inside belongs to that."""
+        if request.parent is None:
+            for ceiling in self._ceilings:
+                if ceiling.count >= ceiling.most:
+                    self._life.refuse(request, ceiling.refusal(request))
+                    return
+            for ceiling in self._ceilings:
+                ceiling.count += 1
+            self._inside.add(request)
+        self._enqueue(request)
+
+    def _released(self, request: InferenceRequest) -> None:
+        if request in self._inside:
+            self._inside.discard(request)
+            for ceiling in self._ceilings:
+                ceiling.count -= 1
