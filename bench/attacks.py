@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -346,6 +347,206 @@ def slow_connections(target: Target) -> None:
         time.sleep(3)
 
 
+# -- gRPC ------------------------------------------------------------------------------------------------------------------------
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)) + bytes((0, 0, 0, 4, 1, 0, 0, 0, 0))
+DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
+END_STREAM, END_HEADERS = 1, 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def varint(number: int) -> bytes:
+    groups = bytearray()
+    while number >= 128:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def head(stream: int, method: str = "ModelInfer", *others: tuple[str, str]) -> bytes:
+    """Return the HEADERS of a call, without the dynamic table."""
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", f"/inference.GRPCInferenceService/{method}")]
+    fields += [(":authority", "a"), ("content-type", "application/grpc"), ("te", "trailers"), *others]
+    texts = [text.encode() for pair in fields for text in (pair[0], pair[1])]
+    block = b"".join((b"" if k % 2 else b"\0") + bytes((len(text),)) + text for k, text in enumerate(texts))
+    return frame(HEADERS, END_HEADERS, stream, block)
+
+
+def prefixed(message: bytes, *, packed: bool = False) -> bytes:
+    return bytes((packed,)) + len(message).to_bytes(4, "big") + message
+
+
+def tensor(datatype: str, shape: Sequence[int], *more: bytes) -> bytes:
+    """Return an input X of a request; `more`: further fields."""
+    sizes = b"".join(map(varint, shape))
+    return field(5, field(1, b"X") + field(2, datatype.encode()) + field(3, sizes) + b"".join(more))
+
+
+def send_body(sock: socket.socket, stream: int, body: bytes) -> None:
+    """Send a message's bytes as a client does that keeps to the windows, and end the stream. Raises OSError where refused."""
+    window, own, got = 16 * MB, 4 * MB, b""
+    sent, view = 0, memoryview(body)
+    sock.settimeout(PATIENCE)
+    while sent < len(body):
+        size = min(16 * 1024, window, own, len(body) - sent)
+        if size > 0:
+            last = END_STREAM if sent + size == len(body) else 0
+            sock.sendall(frame(DATA, last, stream, bytes(view[sent : sent + size])))
+            sent, window, own = sent + size, window - size, own - size
+            if min(window, own) > MB:
+                continue
+        got += sock.recv(65536)
+        while len(got) >= 9 and len(got) >= 9 + int.from_bytes(got[:3], "big"):
+            size, kind, id = int.from_bytes(got[:3], "big"), got[3], int.from_bytes(got[5:9], "big")
+            if kind == WINDOW_UPDATE and id == 0:
+                window += int.from_bytes(got[9:13], "big")
+            elif kind == WINDOW_UPDATE:
+                own += int.from_bytes(got[9:13], "big")
+            elif id == stream and kind in (RST_STREAM, HEADERS):
+                raise OSError("refused")
+            got = got[9 + size :]
+
+
+def grpc_call(target: Target, message: bytes, *others: tuple[str, str], packed: bool = False) -> None:
+    """Make one call, and wait a while for its answer."""
+    with target.connect(target.grpc) as sock:
+        sock.sendall(PREFACE + head(1, "ModelInfer", *others))
+        send_body(sock, 1, prefixed(message, packed=packed))
+        got = b""
+        while len(got) < 9 or got[3] in (SETTINGS, WINDOW_UPDATE):  # until the answer begins
+            got += sock.recv(65536) or b"\xff" * 9
+            while len(got) >= 9 and got[3] in (SETTINGS, WINDOW_UPDATE):
+                got = got[9 + int.from_bytes(got[:3], "big") :]
+
+
+def grpc_rank(target: Target) -> None:
+    grpc_call(target, field(1, b"echo") + tensor("FP32", [2**62] * 200_000) + field(7, b""))
+
+
+def grpc_strings(target: Target) -> None:
+    grpc_call(target, field(1, b"text") + tensor("BYTES", [16 * MB]) + field(7, bytes(64 * MB)))
+
+
+def grpc_integers(target: Target) -> None:
+    contents = field(5, field(3, bytes(62_000_000)))
+    grpc_call(target, field(1, b"ints") + tensor("INT64", [62_000_000], contents))
+
+
+def grpc_parameters(target: Target) -> None:
+    grpc_call(target, field(1, b"echo") + field(4, field(1, b"key") + field(2, b"\x08\x01")) * 1_300_000)
+
+
+def grpc_unfinished(target: Target) -> None:
+    with target.connect(target.grpc) as sock:
+        sock.sendall(PREFACE + head(1))
+        send_body(sock, 1, prefixed(bytes(1536 * MB))[:-1] + bytes(1))
+        time.sleep(1)
+
+
+def grpc_bombs(target: Target) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    body = b"".join(packer.compress(bytes(MB)) for _ in range(512)) + packer.flush()
+
+    def call() -> None:
+        grpc_call(target, body, ("grpc-encoding", "gzip"), packed=True)
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def grpc_window(target: Target) -> None:
+    """140 answers of 16 MiB, for which there is no window."""
+    request = field(1, b"blob") + tensor("INT32", [1]) + field(7, (4 * MB).to_bytes(4, "little"))
+    with target.connect(target.grpc) as sock:
+        sock.sendall(PREFACE + frame(SETTINGS, 0, 0, (4).to_bytes(2, "big") + bytes(4)))
+        for k in range(140):
+            sock.sendall(head(2 * k + 1) + frame(DATA, END_STREAM, 2 * k + 1, prefixed(request)))
+        time.sleep(10)
+
+
+def grpc_outputs(target: Target) -> None:
+    grpc_call(target, field(1, b"echo") + b"\x32\0" * 8_500_000)
+
+
+def grpc_raws(target: Target) -> None:
+    grpc_call(target, field(1, b"echo") + b"\x3a\0" * 8_500_000)
+
+
+def flood(piece: Callable[[int], bytes], times: int, begin: bytes = b"") -> Callable[[Target], None]:
+    """Return the attack that sends `begin`, then `piece` of 0, 1, 2 … joined, on 16 connections."""
+    return lambda target: send_flood(target, begin + b"".join(map(piece, range(times))))
+
+
+def send_flood(target: Target, data: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(target.grpc)) for _ in range(16)]
+        for sock in socks:
+            sock.settimeout(0.05)
+        left = {sock: memoryview(PREFACE + data) for sock in socks}
+        end = time.monotonic() + 10
+        while left and time.monotonic() < end:
+            for sock, view in list(left.items()):
+                try:
+                    left[sock] = view[sock.send(view[: 256 * 1024]) :]
+                except TimeoutError:
+                    continue
+                except OSError:
+                    left[sock] = view[:0]
+                if not left[sock]:
+                    del left[sock]
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.settimeout(0.01)
+                while sock.recv(1 << 20):
+                    pass
+
+
+def grpc_resets(k: int) -> bytes:
+    return head(2 * k + 1) + frame(RST_STREAM, 0, 2 * k + 1, bytes(4))
+
+
+def grpc_wrong(k: int) -> bytes:
+    id = 2 * k + 1
+    return head(id) + frame(DATA, END_STREAM, id, prefixed(b"\xff")) + frame(RST_STREAM, 0, id, bytes(4))
+
+
+def grpc_made_resets(k: int) -> bytes:
+    return head(2 * k + 1) + frame(WINDOW_UPDATE, 0, 2 * k + 1, bytes(4))
+
+
+def grpc_fields(k: int) -> bytes:
+    return frame(HEADERS, END_HEADERS | END_STREAM, 2 * k + 1, b"\x90" * 1400 + b"\x00\x01k" + bytes((8,)) + b"%08d" % k)
+
+
+def grpc_continuation(k: int) -> bytes:
+    whole = head(2 * k + 1)[9:]
+    first, last = frame(HEADERS, END_STREAM, 2 * k + 1, whole), frame(CONTINUATION, END_HEADERS, 2 * k + 1, b"")
+    return first + frame(CONTINUATION, 0, 2 * k + 1, b"") * 62 + last
+
+
+def grpc_credit(k: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")
+
+
+def grpc_settings(k: int) -> bytes:
+    return frame(SETTINGS, 0, 0, bytes((0, 9, 0, 0, 0, 0)) * 10_000)
+
+
+def grpc_messages(k: int) -> bytes:
+    return frame(DATA, 0, 1, bytes(5 * 3000))
+
+
 # -- the rows --------------------------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +582,23 @@ ROWS: list[Row] = [
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
     Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
+    Row("gRPC: shape of 200 000 dimensions", grpc_rank, 0.050, 8 * MB),
+    Row("gRPC: 17 MB of empty outputs", grpc_outputs, 0.050, 52 * MB),
+    Row("gRPC: 17 MB of empty raw contents", grpc_raws, 0.050, 52 * MB),
+    Row("gRPC: 15 MB of parameters", grpc_parameters, 0.050, 46 * MB),
+    Row("gRPC: 64 MiB of empty strings", grpc_strings, 0.050, 193 * MB),
+    Row("gRPC: 62 MB of integers", grpc_integers, 0.050, 1100 * MB),
+    Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
+    Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
+    Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 1200 * MB),
+    Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),
+    Row("gRPC: HEADERS of 1 400 fields, 16 connections", flood(grpc_fields, 1000), 0.050, 64 * MB),
+    Row("gRPC: wrong requests and resets, 16 connections", flood(grpc_wrong, 20_000), 0.050, 64 * MB),
+    Row("gRPC: rapid resets, 16 connections", flood(grpc_resets, 20_000), 0.050, 64 * MB),
+    Row("gRPC: resets that are provoked, 16 connections", flood(grpc_made_resets, 20_000), 0.050, 64 * MB),
+    Row("gRPC: SETTINGS of 10 000 entries, 16 connections", flood(grpc_settings, 100), 0.050, 64 * MB),
+    Row("gRPC: CONTINUATION, 16 connections", flood(grpc_continuation, 3000), 0.050, 64 * MB),
+    Row("gRPC: tiny messages, 16 streams", flood(grpc_messages, 200, head(1, "ModelStreamInfer")), 0.050, 256 * MB),
 ]
 
 

@@ -295,21 +295,23 @@ def _integers(chunk: Any, dtype: np.dtype[Any]) -> Any:
     data = np.frombuffer(chunk, np.uint8) if len(chunk) else np.empty(0, np.uint8)
     if len(data) and data[-1] >= 128:
         raise invalid(f"{MALFORMED}the last of its integers is cut off")
-    parts, at = [], 0
+    total = sum(int(np.count_nonzero(data[at : at + PORTION] < 128)) for at in range(0, len(data), PORTION))
+    array, at, count = np.empty(total, dtype), 0, 0
     while at < len(data):
         portion = data[at : at + PORTION]
         ends = np.flatnonzero(portion < 128)
         if not len(ends):
             raise invalid(f"{MALFORMED}an integer of more than ten bytes")
-        parts.append(_portion(portion, ends, dtype))
+        array[count : count + len(ends)] = _portion(portion, ends, dtype)
+        count += len(ends)
         at += int(ends[-1]) + 1
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
+    return array
 
 
 def _portion(data: Any, ends: Any, dtype: np.dtype[Any]) -> Any:
     """Return the integers of which the last bytes stand at `ends`."""
     if len(ends) == len(data):
-        return data.astype(dtype)
+        return data != 0 if dtype == np.bool_ else data
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     longest = int(lengths.max())
@@ -363,13 +365,15 @@ def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of up to five bytes that begins at `at`, and where it ends."""
+    """Return a number of up to 32 bits that begins at `at`, and where it ends."""
     number = shift = 0
     while True:
         group = data[at]
         at += 1
         number |= (group & 127) << shift
         if group < 128:
+            if number >= 2**32:
+                raise IndexError
             return number, at
         shift += 7
         if shift > 28:

@@ -21,7 +21,7 @@ from kernel_grpc.rpc.status import Status
 __all__ = ["MESSAGES", "Incoming"]
 
 #: How many messages of a streaming call are taken in one turn of the loop: they may be as short as five bytes.
-MESSAGES = 64
+MESSAGES = 16
 
 
 class Taker(Protocol):
