@@ -233,3 +233,28 @@ def test_an_answer_that_fails_there_is_an_error(client: Client, monkeypatch: pyt
     client.kernel.loop.run_jobs()
     (response,) = parse(client.take())
     assert (response.status, response.error) == (500, "the response can't be encoded: ZeroDivisionError: division by zero")
+
+
+# --- loads
+
+
+def test_a_large_load_is_read_on_another_thread(client: Client) -> None:
+    body = {"parameters": {"config": "{}", "file:1/model.py": "eA==", "file:1/data": "AAAA" * 100_000}}
+    client.send(request("POST", "/v2/repository/models/m/load", json.dumps(body).encode()))
+    assert not client.kernel.loop.tasks
+    client.kernel.loop.run_jobs()
+    client.kernel.loop.run_tasks()
+    assert parse(client.take())[0].status == 200
+    (call,) = [call for call in client.kernel.calls if call[0] == "load"]
+    assert b"x" in repr(call).encode()
+
+
+def test_a_load_of_too_many_values_is_refused(client: Client) -> None:
+    client.kernel.memory.values = 10_000
+    body = b'{"parameters":{"a":[' + b"1," * 50_000 + b"1]}}"
+    client.send(request("POST", "/v2/repository/models/m/load", body))
+    client.kernel.loop.run_jobs()
+    client.kernel.loop.run_tasks()
+    (response,) = parse(client.take())
+    assert response.status == 400
+    assert "--max-request-values" in response.error

@@ -17,6 +17,9 @@ __all__ = ["CODINGS", "OFFER", "accepted", "compressed", "decompressed"]
 CODINGS = {"gzip": 31, "deflate": 15}
 READ = 47
 
+#: A longer Accept-Encoding says nothing.
+MAX_ACCEPT = 1024
+
 #: The header that tells what could have been sent.
 OFFER = b"Accept-Encoding: gzip, deflate\r\n"
 
@@ -30,6 +33,8 @@ _LENGTH = re.compile(rb"(?<=\n)Content-Length: [0-9]+\r\n")
 def accepted(header: str) -> str:
     """Return the coding that an Accept-Encoding likes best, "" for none. Of equal ones the first."""
     best, quality = "", 0.0
+    if len(header) > MAX_ACCEPT:
+        return ""
     for item in header.lower().split(","):
         name, *options = (part.strip() for part in item.split(";"))
         if name not in CODINGS and name != "identity":

@@ -29,6 +29,9 @@ RESERVED = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
 )
 
+#: How much of the header Connection is looked at, in bytes.
+MAX_OPTIONS = 1024
+
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r\n")
 
 
@@ -205,7 +208,7 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
                 accept += b"," + value
             case b"inference-header-content-length":
                 _set_json_length(head, value.strip())
-    _note_framing(head, {option.strip() for option in connection.split(b",")}, chunked, announced)
+    _note_framing(head, {option.strip() for option in connection[:MAX_OPTIONS].split(b",")}, chunked, announced)
     head.accept = accepted(accept.decode("latin-1")) if accept else ""
     head.coded = bool(head.accept) or head.encoding not in ("", "identity")
     head.as_is = not (head.close or head.http10 or head.head_only)

@@ -128,6 +128,8 @@ class Server(Connections[OpenConnection], Turns):
             if len(self.heads) >= HEADS:
                 self.heads.clear()
             self.heads[block] = head
+        else:
+            self.spend(len(block) >> 10)
         return head
 
     def look_at(self, connection: OpenConnection, now: float) -> None:

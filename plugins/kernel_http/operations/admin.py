@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
+from kernel_http.json.large import LARGE, decode_large
 from kernel_http.json.members import flag_of
 from kernel_http.operations.operation import Operation, at_once, read_object
 
@@ -124,13 +126,20 @@ class Admin:
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
         connection.barrier = True
-        task = self.kernel.loop.create_task(self._load(connection, exchange, json))
+        if len(json) > LARGE:
+            reading = connection.aside(lambda: large_overrides(json, self.kernel.memory.values))
+            reading.add_done_callback(lambda done: self._begin(connection, exchange, done.result))
+        else:
+            self._begin(connection, exchange, lambda: load_overrides(read_load_parameters(json)))
+
+    def _begin(self, connection: ClientConnection, exchange: Exchange, overrides: Callable[[], Overrides]) -> None:
+        task = self.kernel.loop.create_task(self._load(connection, exchange, overrides))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load(self, connection: ClientConnection, exchange: Exchange, body: bytes) -> None:
+    async def _load(self, connection: ClientConnection, exchange: Exchange, overrides: Callable[[], Overrides]) -> None:
         try:
-            config, files = load_overrides(read_load_parameters(body))
+            config, files = overrides()
             await self.kernel.load(exchange.head.model, config=config, files=files)
             payload = replies.EMPTY_JSON
         except ServingError as error:
@@ -187,7 +196,20 @@ def read_load_parameters(body: bytes) -> dict[str, Any]:
     return parameters
 
 
-def load_overrides(parameters: dict[str, Any]) -> tuple[str | None, dict[str, bytes] | None]:
+#: The config and the files of a load request, each None where there is none.
+Overrides = tuple[str | None, dict[str, bytes] | None]
+
+
+def large_overrides(body: bytes, limit: int) -> Overrides:
+    """As `load_overrides`, of a body that is too large for the loop. `limit`: of its values."""
+    record = decode_large(body, limit, lambda value, text: False, dict)
+    parameters = record.get("parameters", {}) if type(record) is dict else {}
+    if type(parameters) is not dict:
+        raise malformed("parameters", NON_OBJECT)
+    return load_overrides(parameters)
+
+
+def load_overrides(parameters: dict[str, Any]) -> Overrides:
     """Return the config and the files of a load request. Raises ServingError."""
     config: str | None = None
     files: dict[str, bytes] = {}
