@@ -144,10 +144,12 @@ class Tokens:
                 leeway=LEEWAY,
                 options={"require": ["exp", "sub", "iss", "aud"]},
             )
-        except jwt.PyJWTError as error:
+            until = now + int(claims["exp"]) + LEEWAY - time.time()  # perhaps a string of digits, which PyJWT takes, too
+        except Wrong:
+            raise
+        except Exception as error:  # whatever a stranger's bytes bring about in others' parsers, it is no valid token
             raise Wrong(f"the token is not valid: {error}") from None
-        subject = str(claims["sub"])
-        return Token(subject, grants_of(claims.get(settings.claim), settings.prefix), now + claims["exp"] + LEEWAY - time.time())
+        return Token(str(claims["sub"]), grants_of(claims.get(settings.claim), settings.prefix), until)
 
     def _key(self, id: object) -> Any:
         if id is None and len(self._keys) == 1:

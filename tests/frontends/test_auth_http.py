@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 from pathlib import Path
@@ -15,9 +16,11 @@ from virtual import BASE, TestBackend, run, write_repository
 
 from kernel import Kernel, ServingError
 from kernel_auth.gate import KeyGate
+from kernel_http import add_options
 from kernel_http.asgi import KernelApp
 from kernel_http.connection.gated import CHANGING, SETTINGS
 from kernel_http.connection.routes import ROUTES
+from kernel_http.frontend import HttpFrontend
 
 BODY = {"inputs": [tensor("X", "FP32", [2], [1, 2])]}
 INPUTS = [tensor("X", "FP32", [2], binary_data_size=8)]
@@ -184,6 +187,20 @@ def test_audit(gated: Gated, caplog: pytest.LogCaptureFixture) -> None:
         "why=\"client 'some' may not use 'model-repository' of model 'multi'\"",
     ]
     assert "key-" not in caplog.text
+
+
+@pytest.mark.parametrize("flags", [[], ["--safe"]])
+def test_a_key_is_as_good_as_being_on_the_same_machine(flags: list[str], gated: Gated) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    parser.add_argument("--safe", action="store_true")
+    made: Any = gated.kernel
+    frontend = HttpFrontend(made, parser.parse_args(flags))
+    assert not frontend.open_to_all  # though it is for every interface
+    client = Client(gated.kernel, server=frontend.server)
+    client.transport.extra["peername"] = ("10.0.0.7", 5)
+    path = "/v2/systemsharedmemory/unregister"
+    assert [client.ask(request("POST", path, b"", bearer(name))).status for name in ("nobody", "some", "all")] == [401, 403, 200]
 
 
 def test_a_file_that_is_wrong_stops_the_start(tmp_path: Path) -> None:

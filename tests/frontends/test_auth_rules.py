@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernel import CATEGORIES, Denial, ServingError
 from kernel_auth import __main__ as new_key
@@ -44,6 +47,20 @@ def test_bucket_gives_its_rate_in_the_long_run() -> None:
     bucket = Bucket(7.0, 3.0)
     passed = sum(bucket.take(at / 100) == 0.0 for at in range(10_001))
     assert 700 <= passed <= 703
+
+
+@given(st.floats(0.01, 1e4), st.floats(1.0, 1e3), st.lists(st.floats(0.0, 10.0), max_size=50))
+def test_no_more_passes_than_burst_and_rate_allow(rate: float, burst: float, steps: list[float]) -> None:
+    bucket, now, passed = Bucket(rate, burst), 0.0, 0
+    for step in steps:
+        now += step
+        wait = bucket.take(now)
+        passed += wait == 0.0
+        assert passed <= (burst + now * rate) * (1 + 1e-6) + 1e-6
+        if wait:  # who waits as long as he was told gets one
+            now += wait
+            assert bucket.take(now) == 0.0
+            passed += 1
 
 
 def test_account_keeps_what_was_used_when_limits_change() -> None:
@@ -162,6 +179,17 @@ def test_mistakes(text: str, said: str) -> None:
     with pytest.raises(ServingError) as caught:
         parse_book(text, "f")
     assert caught.value.message.startswith(said), caught.value.message
+
+
+WORDS = ["[[client]]", "[jwt]", "name", "keys", "may", "=", '"a"', f'"{DIGEST}"', "[", "]", "{", "}", ",", "\n", "#", "rate", "5"]
+
+
+@given(st.text(max_size=80) | st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join))
+def test_any_text_is_a_file_or_a_mistake_at_its_place(text: str) -> None:
+    try:
+        parse_book(text, "f")
+    except ServingError as error:
+        assert re.match(r"f:\d+:\d+: ", error.message)
 
 
 def test_a_new_key_is_one_of_the_file(tmp_path: Path) -> None:

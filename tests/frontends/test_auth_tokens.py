@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from frontends.fakes import Client, FakeKernel, infer, request, tensor
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kernel import ServingError
 from kernel_auth.book import parse_book
@@ -82,6 +84,25 @@ def test_what_is_not_believed(make: Any, why: str, tmp_path: Path) -> None:
     with pytest.raises(Wrong) as caught:
         tokens(tmp_path).token(make(), 0.0)
     assert why in str(caught.value)
+
+
+def test_an_end_in_digits(tmp_path: Path) -> None:
+    write_jwks(tmp_path, one=ONE)
+    assert tokens(tmp_path).token(token(exp=str(int(time.time()) + 100)), 0.0).until > 100.0
+
+
+@given(st.binary(max_size=60) | st.builds(lambda a, b, c: a + b"." + b + b"." + c, *[st.binary(max_size=40)] * 3))
+@example(b'eyJhbGciOiJFUzI1NiJ9.' + b"W1tb" * 1000 + b".x")
+def test_no_bytes_bring_about_anything_else(found: Tokens, data: bytes) -> None:
+    with pytest.raises(Wrong):
+        found.token(data, 0.0)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+    folder = tmp_path_factory.mktemp("jwks")
+    write_jwks(folder, one=ONE)
+    return tokens(folder)
 
 
 @pytest.mark.parametrize(
