@@ -40,6 +40,7 @@ from frontends.wires import (
 )
 
 from kernel import Account, Code, ServingError, frontend_options
+from kernel.frontends.crowds import PROBES
 from kernel_grpc import options
 from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_STREAMS
 from kernel_grpc.http2.floods import USELESS_BURST
@@ -886,6 +887,19 @@ def test_what_held_calls_keep_back_is_counted(caller: Caller) -> None:
     assert receive(caller).used == 300_000
     caller.transport.abort()
     assert receive(caller).used == 0
+
+
+def test_more_connections_than_there_may_be_ask_for_health_alone(caller: Caller) -> None:
+    caller.kernel.memory.crowd.most = 1
+    caller.server.meanings.methods[b"/pkg.Svc/Keep"].category = "health"
+    others = [Caller(like=caller, greet=k < PROBES) for k in range(PROBES + 1)]
+    assert caller.call(payload=b"x").status == 0  # who is there is served
+    probe = others[0]
+    answer = probe.call(payload=b"x")
+    assert answer.status == 8 and answer.text.endswith("one more can ask for health alone")
+    probe.call("Keep")
+    assert len(caller.service.calls) == 2
+    assert [one.transport.aborted for one in others] == [False] * PROBES + [True]
 
 
 def test_many_calls_of_all_together_leave_few_to_each(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

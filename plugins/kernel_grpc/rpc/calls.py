@@ -27,7 +27,7 @@ from kernel_grpc.rpc.patience import LITTLE, MAX_WAITING, PATIENCE, Patience
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import HEAD, NOBODYS_FAULT, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
-__all__ = ["Call", "Payload", "open_call", "refusal"]
+__all__ = ["Call", "Payload", "open_call", "open_probe", "refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,10 @@ Payload = bytes | Sequence[Data]
 SMALL = 16384 - PREFIX.size
 
 _prefix = PREFIX.unpack_from
+
+_HEALTH_ALONE = Meaning.refused(
+    200, Status.RESOURCE_EXHAUSTED, "the server has as many connections as it may have; one more can ask for health alone"
+)
 
 #: HEADERS with the head, then the beginning of DATA with the prefix of the message; and HEADERS with the trailers.
 _BEGIN = Struct(f">5sI{len(HEAD)}sIBIBI").pack
@@ -395,6 +399,17 @@ def open_call(server: Server, connection: Connection, id: int, head: Head, ended
         meaning = server.meanings(head)
     if server.memory.send.used:
         meaning = refusal(server, connection, meaning) or meaning
+    call = Call(server, connection, id, ended, head.content_length, meaning)
+    if not meaning.plain:
+        call.begin()
+    return call
+
+
+def open_probe(server: Server, connection: Connection, id: int, head: Head, ended: bool) -> Call:
+    """Begin a call on a connection that was let in to ask for health alone."""
+    meaning = server.meanings(head)
+    if meaning.method is not None and meaning.method.category != "health":
+        meaning = _HEALTH_ALONE
     call = Call(server, connection, id, ended, head.content_length, meaning)
     if not meaning.plain:
         call.begin()

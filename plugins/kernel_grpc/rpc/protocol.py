@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
 from kernel import Entry
 from kernel_grpc.http2 import Connection
-from kernel_grpc.rpc.calls import Call
+from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
 from kernel_grpc.rpc.server import FEW, Server
 
@@ -49,12 +50,14 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        clock = self.server.now
-        http = Connection(self.server.open, clock(), on_output=self.output)
-        http.transport = transport
         server = self.server
+        clock = server.now
+        entry = server.opened(self, transport)
+        opens = partial(open_probe, server) if entry is Entry.PROBES else server.open
+        http = Connection(opens, clock(), on_output=self.output)
+        http.transport = transport
         self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
-        if server.opened(self, transport) is Entry.REFUSED:
+        if entry is Entry.REFUSED:
             transport.abort()
             return
         http.start()
