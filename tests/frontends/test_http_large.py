@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frontends.fakes import Client, infer, parse, request, tensor
+from frontends.fakes import Client, Spec, config, infer, parse, request, tensor
 
 from kernel import MemoryBudget, ServingError
 from kernel_http.json.errors import first_wins, read_again
@@ -25,7 +25,7 @@ def flat(text: str, count: int = COUNT, datatype: str = "FP32") -> bytes:
 
 
 def read(data: bytes, limit: int = 2**20) -> Any:
-    return decode_large(data, limit, lambda value, text: text.count(b'"a"') > 1, first_wins)
+    return decode_large(data, limit, lambda value, text: text.count(b'"a"') > 1, first_wins, flat=True)
 
 
 @pytest.fixture
@@ -147,6 +147,19 @@ def test_a_mistake_behind_a_flat_array_is_told_at_its_place(client: Client) -> N
 def test_numbers_within_strings_are_no_arrays() -> None:
     text = '"data":[' + "1," * 100_000 + "1]"
     assert read(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+def test_the_end_of_another_name_is_no_data() -> None:
+    numbers = [1] * 100_000
+    assert read(json.dumps({'a"data': numbers}).encode()) == {'a"data': numbers}
+
+
+def test_an_input_called_data_is_read_by_generate(client: Client) -> None:
+    client.kernel.add(config("flat", [Spec("data", "FP32", (-1,))], [Spec("Y", "FP32", (-1,))]))
+    body = json.dumps({"data": [1.5] * COUNT}).encode()
+    client.send(request("POST", "/v2/models/flat/generate", body))
+    client.kernel.loop.run_jobs()
+    assert len(client.kernel.requests[0].inputs["data"].array) == COUNT
 
 
 def test_of_equal_names_the_first_counts() -> None:

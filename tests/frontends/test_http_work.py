@@ -90,7 +90,7 @@ def repeated(pieces: list[bytes], start: bytes = b"", end: bytes = b"") -> Calla
 READERS: dict[str, Callable[[bytes], Any]] = {
     "decode": lambda data: decode(data, 2**20),
     "read_again": read_again,
-    "decode_large": lambda data: decode_large(data, 2**20, lambda value, text: False, dict),
+    "decode_large": lambda data: decode_large(data, 2**20, lambda value, text: False, dict, flat=True),
     "weight_above": lambda data: weight_above(data, 100),
 }
 

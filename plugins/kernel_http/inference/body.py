@@ -64,7 +64,7 @@ def decode(data: bytes, limit: int) -> dict[str, Any]:
     `limit`: of the values in a large one, in which long flat arrays are FlatNumbers.
     """
     if len(data) > LARGE:
-        value = decode_large(data, limit, _may_be_doubled, first_wins)
+        value = decode_large(data, limit, _may_be_doubled, first_wins, flat=True)
         return value if isinstance(value, dict) else {}
     try:
         value = _decode(data)

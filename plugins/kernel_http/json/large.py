@@ -36,6 +36,7 @@ CONTAINER = 4
 _MARK = secrets.token_hex(8)
 
 _KEY = b'"data"'
+_BACKSLASH = ord("\\")
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
@@ -80,14 +81,20 @@ def _shift(at: int) -> Callable[[int], int]:
 
 
 def decode_large(
-    data: bytes, limit: int, doubled: Callable[[Any, bytes], bool], pairs: Callable[[list[tuple[str, Any]]], Any]
+    data: bytes,
+    limit: int,
+    doubled: Callable[[Any, bytes], bool],
+    pairs: Callable[[list[tuple[str, Any]]], Any],
+    *,
+    flat: bool = False,
 ) -> Any:
-    """Return what `data` says, with FlatNumbers for the long `data` of inputs. `limit`: of the values in what else there is.
+    """Return what `data` says. `limit`: of its values. `flat`: long flat arrays that are the `data` of `inputs` don't count, and
+    are FlatNumbers.
 
     `doubled`: whether a value read from that text may have lost members to others of their names; `pairs` makes its objects then.
     Raises ServingError(INVALID_ARG).
     """
-    short, flats, moved = _shortened(data)
+    short, flats, moved = _shortened(data) if flat else (data, [], None)
     if weight_above(short, limit):
         raise ServingError(
             Code.INVALID_ARG,
@@ -119,7 +126,7 @@ def _shortened(data: bytes) -> tuple[bytes, list[FlatNumbers], Any]:
     at = done = size = 0
     while (at := data.find(_KEY, at)) >= 0:
         opens = _OPENS.match(data, at + len(_KEY))
-        if opens is None:
+        if opens is None or (at and data[at - 1] == _BACKSLASH):  # the end of another name
             at += len(_KEY)
             continue
         start = opens.end()
