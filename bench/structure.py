@@ -48,7 +48,7 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "largest class, lines": (582, 500),
     "largest class, attributes": (26, 25),
     "most branches of a function": (22, 20),
-    "code lines on a request's path": (3990, 3300),
+    "code lines on a request's path": (4015, 3300),
     "instructions of the core, loop": (547, 530),
     "instructions of the core, thread": (742, 720),
     "instructions of the core, batching": (742, 1000),

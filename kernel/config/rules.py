@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 
+from kernel.config.circuit_breaker import BreakerRule
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.graph import check_ensemble
@@ -175,6 +176,12 @@ def _check_parameters(report: Report) -> None:
     parameters = {key: value.string_value for key, value in report.message.parameters.items()}
     if "max_inflight" in parameters and not re.fullmatch(r"0*[1-9][0-9]{0,8}", parameters["max_inflight"]):
         _bad_parameter(report, "max_inflight", parameters["max_inflight"], "an integer of at least 1")
+    if "circuit_breaker" in parameters:
+        try:
+            BreakerRule.parse(parameters["circuit_breaker"])
+        except ValueError:
+            wanted = "'<failures>' or '<failures>/<seconds>', such as 5/30"
+            _bad_parameter(report, "circuit_breaker", parameters["circuit_breaker"], wanted)
     if report.message.backend != "python":
         return
     for key in parameters.keys() - _KNOWN:

@@ -19,6 +19,7 @@ from kernel.errors import Code, ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
 from kernel.models.admission import AdmissionStage, own_ceiling
+from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.life import ModelState, moved
@@ -113,6 +114,8 @@ class Model:
         ceilings = [*own_ceiling(self.config), *([kernel.supervision.ceiling] if kernel.supervision.ceiling else [])]
         if ceilings:
             self.enqueue = AdmissionStage(ceilings, scheduler, self.enqueue).enqueue
+        if (breaker := breaker_of(self.config)) is not None:
+            self.enqueue = BreakerStage(breaker, scheduler, self.enqueue, kernel.clock).enqueue
         if self.is_cached:
             assert kernel.cache is not None
             self.enqueue = CacheStage(kernel.cache, scheduler, self.enqueue, self.output_names, kernel.clock).enqueue
