@@ -48,7 +48,7 @@ from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call
-from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, unpacked
+from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, SEVERAL, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.rpc.incoming import MESSAGES
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
@@ -1058,6 +1058,7 @@ def test_no_memory_for_a_message(caller: Caller, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(assembly, "aligned", fail)
     monkeypatch.setattr(compression, "aligned", fail)
+    monkeypatch.setattr(assembly.Growing, "grow", fail)
     answer = caller.call(payload=bytes(50_000))
     assert outcome(answer) == (8, "there is no memory for the request, of which 0 of 50000 bytes have come", [])
     for times, more in ((50, ", of which 0 of 5 bytes before it have come"), (2000, "")):  # unpacked here, and elsewhere
@@ -1160,6 +1161,28 @@ def test_unpacking_takes_what_the_account_has(caller: Caller) -> None:
     assert 0 <= receive(caller).used - 6 * PORTION < 1_000_000  # besides the message as it came
     caller.service.calls[0].reply(b"")
     assert receive(caller).used == 0
+
+
+@pytest.mark.parametrize("size", [SEVERAL - 1, SEVERAL, SEVERAL + 1, 5_000_003, 40_000_000])
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_what_is_unpacked_ends_on_a_boundary_and_is_not_in_memory_twice(size: int, coding: str) -> None:
+    payload = np.arange(size // 4 + 1, dtype=np.int32).tobytes()[:size]
+    packed = gzip.compress(payload, 1) if coding == "gzip" else zlib.compress(payload, 1)
+    memory = unpacked(packed, coding, 2**31)
+    assert isinstance(memory, Memory) and memory.flags.writeable and memory.tobytes() == payload
+    assert (memory.ctypes.data + size) % ALIGNMENT == 0
+    tensor = np.ndarray((10,), np.int8, memory)
+    assert tensor[3:].base is tensor  # as with other messages: see Memory
+
+
+@pytest.mark.parametrize("lie", range(0, 64, 7))
+def test_a_gzip_that_lies_about_its_size_is_placed_anew(lie: int) -> None:
+    payload = bytes(range(256)) * 8000
+    unpacker = compression.Unpacker(gzip.compress(payload), "gzip", 2**31)
+    unpacker._growing.offset = ALIGNMENT - lie
+    memory = unpacker.go_on(2**31)
+    assert isinstance(memory, Memory) and memory.tobytes() == payload
+    assert (memory.ctypes.data + len(payload)) % ALIGNMENT == 0
 
 
 def test_little_is_unpacked_on_the_loop(caller: Caller) -> None:

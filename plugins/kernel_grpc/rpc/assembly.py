@@ -8,6 +8,7 @@ is reserved untouched once there is something to put there, and a huge message t
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from struct import Struct
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 from kernel import Account, MemoryBudget
 from kernel_grpc.http2 import Data, Sink
 
-__all__ = ["LARGE", "MAX_MESSAGE", "PREFIX", "RESERVE", "Assembly", "Memory", "Message", "MessageError", "aligned"]
+__all__ = ["ALIGNMENT", "LARGE", "MAX_MESSAGE", "PREFIX", "PRIVATE", "RESERVE", "Assembly", "Growing", "Memory", "Message",
+           "MessageError", "aligned"]  # fmt: skip
 
 #: What stands before each message: whether it is compressed, and its length.
 PREFIX = Struct(">BI")
@@ -78,7 +80,7 @@ class Assembly(Sink):
         self.begun = 0  # how many messages have come in pieces
         self._account = account
         self._taken = 0  # of what was lent, for the message that is arriving
-        self._map: mmap.mmap | None = None
+        self._map: Growing | None = None
         self.message: Message | None = None  # complete, and not fetched yet
         self.compressed = False
         self._prefix = b""
@@ -184,34 +186,22 @@ class Assembly(Sink):
 
     def _grow(self, count: int) -> None:
         """Make room for `count` bytes more."""
-        size, at = self._size, self.at
-        capacity = min(size, max(RESERVE, 2 * len(self.view), at + count))
+        size, at, old = self._size, self.at, self.view
+        capacity = min(size, max(RESERVE, 2 * len(old), at + count))
         if size <= RESERVE or not PRIVATE:
             buffer = aligned(capacity, size)
-            buffer.data[:at] = self.view[:at]
+            buffer.data[:at] = old[:at]
+        elif self._map is None:
+            self._map = Growing(-size % ALIGNMENT)
+            buffer = self._map.grow(capacity)
+            buffer.data[:at] = old[:at]
         else:
-            buffer = self._grown(capacity)
+            self.view = old = memoryview(b"")
+            self._buffer = bytearray()  # nothing may refer to what is moved
+            buffer = self._map.grow(capacity)
         self._buffer = buffer
         self.view = buffer.data
         self.end = min(capacity, max(SMALL, self._taken))
-
-    def _grown(self, capacity: int) -> Memory:
-        """Return the message's mapping with room for so many bytes; it may lie elsewhere then, with what was in it."""
-        offset, old = -self._size % ALIGNMENT, self.view
-        try:
-            if self._map is not None:
-                self.view = old = memoryview(b"")
-                self._buffer = bytearray()  # nothing may refer to a mapping that is moved
-                self._map.resize(offset + capacity)
-            else:
-                self._map = mmap.mmap(-1, offset + capacity, flags=PRIVATE)
-                if hasattr(mmap, "MADV_HUGEPAGE"):
-                    self._map.madvise(mmap.MADV_HUGEPAGE)
-        except OSError as error:
-            raise MemoryError(str(error)) from None
-        memory = Memory((capacity,), np.uint8, self._map, offset)
-        memory.data[: len(old)] = old
-        return memory
 
     def _complete(self) -> None:
         buffer = self._buffer
@@ -221,6 +211,41 @@ class Assembly(Sink):
         self._map = None
         self.view = memoryview(b"")
         self.at = self.end = 0
+
+
+class Growing:
+    """Memory that grows by being moved, not copied; only where PRIVATE. `offset`: how far behind a page's beginning it begins."""
+
+    __slots__ = ("_map", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self._map: mmap.mmap | None = None
+
+    def grow(self, capacity: int) -> Memory:
+        """Return it with room for so many bytes. Nobody may hold what was returned before. Raises MemoryError."""
+        size = self.offset + capacity
+        try:
+            if self._map is None:
+                self._map = mmap.mmap(-1, size, flags=PRIVATE)
+                if hasattr(mmap, "MADV_HUGEPAGE"):
+                    self._map.madvise(mmap.MADV_HUGEPAGE)
+            else:
+                self._map.resize(size)
+        except OSError as error:
+            raise MemoryError(str(error)) from None
+        return Memory((capacity,), np.uint8, self._map, self.offset)
+
+    def ending(self, memory: Memory, size: int) -> Memory:
+        """Return the first `size` bytes of `memory`, moved so that their end lies on a multiple of ALIGNMENT."""
+        assert self._map is not None
+        shift = (self.offset + size) % ALIGNMENT
+        if shift > self.offset:
+            shift -= ALIGNMENT  # up instead of down
+        if shift:
+            place = memory.__array_interface__["data"][0]
+            ctypes.memmove(place - shift, place, size)  # does not hold the interpreter
+        return Memory((size,), np.uint8, self._map, self.offset - shift)
 
 
 def aligned(capacity: int, size: int) -> Memory:

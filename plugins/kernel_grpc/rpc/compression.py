@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernel_grpc.http2 import Data
-from kernel_grpc.rpc.assembly import LARGE, Message, MessageError, aligned
+from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, PRIVATE, Growing, Memory, Message, MessageError, aligned
 
 __all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "PORTION", "PORTION_ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "Unpacker",
            "unpacked"]  # fmt: skip
@@ -40,7 +40,10 @@ PORTION_ON_LOOP = 256 * 1024
 
 #: What zlib is given at a time, and what it gives: it copies what it has not looked at, and what it gives is copied once more.
 FEED = 64 * 1024
-PART = 1024 * 1024
+PART = 256 * 1024
+
+#: What is unpacked in parts that are joined; what is longer is put where it stays.
+SEVERAL = 1024 * 1024
 
 
 class Compression:
@@ -68,7 +71,7 @@ class Compression:
 class Unpacker:
     """One message that is being unpacked, a portion at a time: as much as there is memory for. Any thread, one at a time."""
 
-    __slots__ = ("_at", "_coding", "_data", "_limit", "_parts", "_tail", "_total", "_unpacker")
+    __slots__ = ("_at", "_coding", "_data", "_growing", "_limit", "_memory", "_parts", "_tail", "_total", "_unpacker")
 
     def __init__(self, data: Message, coding: str, limit: int) -> None:
         self._data = memoryview(data)  # type: ignore[arg-type]
@@ -77,8 +80,12 @@ class Unpacker:
         self._limit = limit
         self._tail: Any = b""  # of what was given to zlib, what it has not looked at
         self._unpacker = zlib.decompressobj(CODINGS[coding])
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = []  # up to SEVERAL bytes; then all of it is in `_memory`
         self._total = 0
+        # A gzip ends in its size unpacked. If that is a lie, the memory is placed anew when all is there.
+        size = int.from_bytes(bytes(self._data[-4:]), "little") if coding == "gzip" else 0
+        self._growing = Growing(ALIGNMENT - size % ALIGNMENT)
+        self._memory: Memory | None = None
 
     def go_on(self, most: int) -> Message | None:
         """Unpack about `most` bytes more. Return the message once it is complete. Raises MessageError."""
@@ -96,23 +103,42 @@ class Unpacker:
             except zlib.error as error:
                 raise self._wrong(str(error)) from None
             self._tail = unpacker.unconsumed_tail
-            self._total += len(part)
-            if self._total > self._limit:
+            if self._total + len(part) > self._limit:
                 text = f"a message of more than {self._limit} bytes, unpacked; larger ones are not taken"
                 raise MessageError(8, text)
             if part:
-                self._parts.append(part)
+                self._add(part)
             elif not self._tail and self._at == len(data) and not unpacker.eof:
                 raise self._wrong("it is cut off")
         if unpacker.unused_data or self._at < len(data):
             raise self._wrong("there are bytes behind its end")
         return self._joined()
 
+    def _add(self, part: bytes) -> None:
+        at = self._total
+        self._total = end = at + len(part)
+        if end <= SEVERAL or not PRIVATE:
+            self._parts.append(part)
+            return
+        memory = self._memory
+        if memory is None:
+            self._parts.append(part)
+            part, at = b"".join(self._parts), 0
+            self._parts.clear()
+            memory = self._memory = self._growing.grow(4 * SEVERAL)
+        elif end > len(memory) - ALIGNMENT:
+            self._memory = memory = None  # nobody may hold it
+            memory = self._memory = self._growing.grow(min(2 * end, self._limit) + ALIGNMENT)
+        memory.data[at:end] = part
+
     def _wrong(self, what: str) -> MessageError:
         return MessageError(13, f"a message that is no {self._coding}: {what}")
 
     def _joined(self) -> Message:
         parts, total = self._parts, self._total
+        if self._memory is not None:
+            memory, self._memory = self._memory, None
+            return self._growing.ending(memory, total)
         if total < LARGE:
             return b"".join(parts)
         memory = aligned(total, total)

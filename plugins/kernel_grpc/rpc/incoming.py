@@ -160,7 +160,7 @@ class Incoming:
         if not self._account.take(PORTION):
             raise MessageError(Status.RESOURCE_EXHAUSTED, self._account.refusal().message)
         self._lent += PORTION
-        job = call.server.kernel.loop.run_in_executor(None, unpacker.go_on, PORTION)
+        job = call.server.kernel.loop.run_in_executor(call.server.unpackers, unpacker.go_on, PORTION)
         job.add_done_callback(partial(self._unpacked, call, unpacker))
 
     def _unpacked(self, call: Taker, unpacker: Unpacker, done: asyncio.Future[Message | None]) -> None:

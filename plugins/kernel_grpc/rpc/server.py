@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,6 +37,9 @@ FINEST_SWEEP = 0.01
 #: How many of those that wait for a further turn of the loop get one at a time. Each does a millisecond's work or two, so the
 #: loop is held for a few however many there are.
 TURNS = 4
+
+#: Threads that unpack messages.
+UNPACKERS = 2
 
 #: With so many calls open, each connection begins no more than a FEW: a call takes a kilobyte from its first frame on.
 CROWD = 200_000
@@ -111,6 +115,8 @@ class Server(Connections[Served]):
             compression=compression,
         )
         self.deadlines = Deadlines(self._arm)
+        #: Few: what they copy holds the interpreter, for which the loop would have to wait.
+        self.unpackers = ThreadPoolExecutor(UNPACKERS, thread_name_prefix="kernel-grpc-unpack")
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.view = memoryview(bytearray(READ_SIZE))
         self._scheduled: list[Served] = []
