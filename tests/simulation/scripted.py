@@ -239,7 +239,7 @@ class OnLoop(Executor):
         try:
             world, rng = self.world, self.world.rng
             if rng.random() < 0.1:
-                world.loop.now += rng.choice((0.0001, 0.002, 0.15))  # it computes; the loop is held
+                world.jump(rng.choice((0.0001, 0.002, 0.15)))  # it computes; the loop is held
             action = self.action()
             if self.may_wait and rng.random() < 0.3:
                 self.sleep(rng.choice((0.0, 0.001, 0.03)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulation.world import simulate
 
-SEEDS = 250
+SEEDS = 150
 SHARE = 25
 
 

@@ -41,6 +41,8 @@ RULES: tuple[Rule, ...] = (
     ("garbage", r"its executor returned|where a response was wanted|responses for \d+ requests", _committed),
     ("cancelled execution", r"the execution of model '.*' was cancelled", _committed),
     ("deadline", r"deadline of the request to model '.*' passed after", lambda ticket: ticket.deadline),
+    ("deadline on the wire", r"^Deadline Exceeded$", lambda ticket: ticket.deadline),
+    ("shutting down", r"shutting down", lambda ticket: ticket.world.stopping),
     ("cancelled", r"Request cancelled", _cancelled),
     ("time-out", r"Request timeout expired", _below("times_out")),
     ("full", r"Exceeds maximum queue size", _below("bounded")),

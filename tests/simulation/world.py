@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +25,8 @@ from unittest import mock
 
 import numpy as np
 from simulation.books import look_at_books, watched_schedulers
+from simulation.grpc_client import GrpcClient
+from simulation.http_client import HttpClient
 from simulation.plans import CACHED_VALUES, Plan, draw_models
 from simulation.scripted import Elsewhere, Planned, Scripted, number_of
 from simulation.words import explain
@@ -39,12 +42,17 @@ from kernel import (
     ServingError,
     Tensor,
 )
+from kernel_grpc.rpc.calls import open_call
+from kernel_grpc.rpc.server import Server
+from kernel_grpc.services.methods import inference_methods
+from kernel_http.frontend import make_server
 
 __all__ = ["Outcome", "Ticket", "World", "simulate"]
 
 RELEASED = RequestState.RELEASED
 START, END = 1, 2
 LENGTHS = (5, 30, 80, 300)  # steps of a history
+MOST_TURNS = 300_000  # of the loop at one moment
 SHORT_SEEDS, SHORT_LENGTHS = 1000, (3, 8, 20)  # the first seeds live short lives, for the tests
 _times = itertools.count(1_000_000_000)
 
@@ -70,6 +78,15 @@ class SeededLoop(VirtualLoop):
     def __init__(self, rng: Random) -> None:
         super().__init__()
         self.rng = rng
+        self.turns, self.moment = 0, 0.0
+
+    def _run_once(self) -> None:
+        if self.moment != self.now:
+            self.turns, self.moment = 0, self.now
+        self.turns += 1
+        if self.turns > MOST_TURNS:
+            raise Deadlock("something is done over and over, and no time passes")
+        super()._run_once()  # type: ignore[misc]
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         done = super().run_in_executor(executor, function, *args)
@@ -94,7 +111,10 @@ class SeededLoop(VirtualLoop):
 class Ticket:
     """One request of a client, and what came for it: the continuation of one that goes to the kernel directly."""
 
-    __slots__ = ("cancelled", "deadline", "ended", "failed", "got", "number", "plan", "request", "rows", "sent", "world")
+    __slots__ = (
+        "cancelled", "client", "deadline", "ended", "failed", "got", "lost", "number", "place", "plan", "request", "rows", "sent",
+        "timeout", "until", "width", "world",
+    )  # fmt: skip
 
     def __init__(self, world: World, plan: Plan, number: int, rows: int) -> None:
         self.world = world
@@ -104,10 +124,16 @@ class Ticket:
         self.request: InferenceRequest | None = None
         self.sent = world.loop.now
         self.deadline = False
+        self.until = inf  # the deadline that the kernel was told
         self.cancelled = False  # by its client, or by something that its client could see
         self.ended = 0
         self.got = 0  # responses with outputs
         self.failed = ""
+        self.width = 1 + number % 17 // 16
+        self.client: Any = None  # whose wire it went by
+        self.place: Any = None  # where on that
+        self.timeout = 0.0  # that its wire was told, in seconds
+        self.lost = False  # its wire has ended, and with it the right to an answer
 
     @property
     def id(self) -> str:
@@ -117,6 +143,8 @@ class Ticket:
         world, plan = self.world, self.plan
         world.expect(not self.ended, "an answer after the final one", plan)
         self.ended += final
+        if world.loop.now > self.until + 1e-6:
+            world.expect(world.jumped(self.until), f"an answer {world.loop.now - self.until:.4f} s after the deadline", plan)
         if response is None:
             world.expect(plan.decoupled, "a final flag without an answer", plan)
             return
@@ -130,6 +158,11 @@ class Ticket:
             self.look_at(response["Y"])
         if plan.ordered and self.request is not None:
             world.look_at_answer(self.request, plan)
+
+    def end(self) -> None:
+        """The final answer has come by a wire."""
+        self.world.expect(not self.ended, "an answer after the final one", self.plan)
+        self.ended += 1
 
     def look_at(self, values: Any) -> None:
         """Compare what came with what the model gives."""
@@ -177,9 +210,14 @@ class World:
         self.last_answered: dict[Any, int] = {}
         self.unloads: Counter[str] = Counter()
         self.stopping = False
+        self.jumps: list[tuple[float, float]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.kernel: Kernel
         self.folder: Path
+        self.wires = rng.choice((0.0, 0.0, 0.5, 0.95))  # how many of the requests come by one
+        self.http: Any = None
+        self.grpc: Any = None
+        self.clients: list[Any] = []
 
     # -- what must hold --------------------------------------------------------------------------------------------------
 
@@ -191,6 +229,15 @@ class World:
     def expect(self, holds: bool, law: str, plan: Plan | None = None) -> None:
         if not holds:
             self.broken(law, plan)
+
+    def jump(self, seconds: float) -> None:
+        """The clock jumps, or the loop is held."""
+        self.jumps.append((self.loop.now, self.loop.now + seconds))
+        self.loop.now += seconds
+
+    def jumped(self, moment: float) -> bool:
+        """Whether nobody could do anything at a moment."""
+        return any(began <= moment + 1e-6 and moment <= ended + 1e-6 for began, ended in self.jumps)
 
     def look_at_order(self, batch: Batch, plan: Plan) -> None:
         """Executions of a plain queue begin first come, first served."""
@@ -251,19 +298,23 @@ class World:
         return ticket
 
     def array_of(self, ticket: Ticket) -> Any:
-        shape = (ticket.rows, 1 + ticket.number % 17 // 16) if ticket.plan.rows else (1,)
+        shape = (ticket.rows, ticket.width) if ticket.plan.rows else (ticket.width,)
         return np.full(shape, self.value_of(ticket), np.float32)
 
     def send(self) -> None:
-        """Send one request to the kernel directly."""
+        """Send one request, by a wire or to the kernel directly."""
         rng, ticket = self.rng, self.draw_ticket()
         plan = ticket.plan
+        if self.wires and rng.random() < self.wires:
+            self.send_by_wire(ticket)
+            return
         request = ticket.request = Watched(
             plan.name, {"X": Tensor("X", "FP32", self.array_of(ticket))}, ticket, id=ticket.id
         )
         if rng.random() < 0.12:
             ticket.deadline = True
             request.deadline = self.loop.now + rng.choice((-0.001, 0.0, 0.0005, 0.01, 0.04, 3.0))
+            ticket.until = max(self.loop.now, request.deadline)
         if plan.levels:
             request.priority = rng.randint(0, plan.levels)
         if plan.times_out and rng.random() < 0.2:
@@ -272,6 +323,56 @@ class World:
             self.send_in_sequence(ticket, request)
             return
         self.kernel.submit(request)
+
+    def send_by_wire(self, ticket: Ticket) -> None:
+        rng, plan = self.rng, ticket.plan
+        client = ticket.client = self.draw_client(plan)
+        fields: dict[str, Any] = {}
+        if plan.levels:
+            fields["priority"] = rng.randint(0, plan.levels)
+        if plan.times_out and rng.random() < 0.2:
+            fields["timeout"] = rng.choice((1, 900, 20_000))
+        if rng.random() < 0.03 and not plan.sequential:
+            ticket.width = rng.choice((400, 9000, 30_000))
+        if plan.sequential:
+            # By a wire of which nobody knows when it is read: a sequence of one request.
+            self.places_of[ticket.number] = ticket.number, 0
+            fields |= {"sequence_id": 100 + ticket.number, "sequence_start": True, "sequence_end": True}
+        if isinstance(client, GrpcClient) and rng.random() < 0.1:
+            ticket.timeout = rng.choice((1e-6, 0.0005, 0.01, 3.0))
+            ticket.deadline = True
+        client.ask(ticket, fields)
+
+    def draw_client(self, plan: Plan) -> Any:
+        """Return a connection, perhaps a new one."""
+        rng = self.rng
+        kind = GrpcClient if plan.decoupled or rng.random() < 0.5 else HttpClient
+        there = [one for one in self.clients if type(one) is kind and not one.over]
+        if len(there) < 2 or rng.random() < 0.03:
+            there = [kind(self, rng.choice((0, 0, 1, 1)))]
+            self.clients += there
+        return rng.choice(there)
+
+    def disturb(self) -> None:
+        """A client goes, is silent, reads again, says nonsense, or asks for something else."""
+        rng = self.rng
+        there = [one for one in self.clients if not one.over]
+        if not there:
+            return
+        client, what = rng.choice(there), rng.random()
+        if what < 0.15:
+            client.leave(reset=True)
+        elif what < 0.25:
+            client.leave(reset=False)
+        elif what < 0.35:
+            client.misbehave()
+        elif what < 0.6:
+            client.look()
+        elif client.pipe.silent:
+            client.pipe.listen()
+        else:
+            client.pipe.silent = True
+            self.loop.call_later(rng.choice((0.01, 0.5, 200.0)), client.pipe.listen)
 
     def send_in_sequence(self, ticket: Ticket, request: InferenceRequest) -> None:
         rng = self.rng
@@ -292,7 +393,11 @@ class World:
     def cancel(self) -> None:
         if self.tickets:
             ticket = self.rng.choice(self.tickets[-40:])
-            if ticket.request is not None and not ticket.ended:
+            if ticket.ended or ticket.lost:
+                return
+            if ticket.client is not None:
+                ticket.client.cancel(ticket)
+            elif ticket.request is not None:
                 ticket.cancelled = True
                 self.kernel.cancel(ticket.request)
 
@@ -342,6 +447,8 @@ class World:
             rate_limit="execution_count" if self.limited else "off", rate_limit_resources=resources,
         )  # fmt: skip
         async with kernel:
+            self.http = make_server(kernel)  # type: ignore[arg-type]
+            self.grpc = Server(kernel, inference_methods(kernel), open_call)
             self.load_faults = load_faults
             for _ in range(rng.choice(SHORT_LENGTHS if self.seed < SHORT_SEEDS else LENGTHS)):
                 self.step()
@@ -350,9 +457,16 @@ class World:
             self.faults = False
             if rng.random() < 0.2:  # stopped in the middle of everything
                 self.stopping = True
+                if rng.random() < 0.5:
+                    drains = [asyncio.ensure_future(server.drain()) for server in (self.http, self.grpc)]
+                    await asyncio.sleep(rng.choice((0.0, 0.01, 300.0)))
+                    for drain in drains:
+                        drain.cancel()
             else:
                 await self.settle()
-        self.stopping = True
+            self.stopping = True
+        self.http.abort()
+        self.grpc.abort()
         await asyncio.sleep(5)
 
     def step(self) -> None:
@@ -363,15 +477,20 @@ class World:
                 self.send()
         elif what < 0.86:
             self.cancel()
-        elif what < 0.90:
+        elif what < 0.89:
             self.kill()
+        elif what < 0.91:
+            self.disturb()
         elif what < 0.95 and self.load_faults >= 0:
             self.reload()
         else:
-            self.loop.now += rng.choice((0.0005, 0.03, 2.0))  # the clock jumps
+            self.jump(rng.choice((0.0005, 0.03, 2.0)))
 
     async def settle(self) -> None:
         """Faults have stopped: everything comes to its end, and everything can be asked again."""
+        for client in self.clients:
+            if client.pipe.silent:
+                client.pipe.listen()
         await asyncio.sleep(30)
         for plan in self.plans.values():
             await self.load(plan)
@@ -391,9 +510,12 @@ class World:
 
     def look_at_end(self) -> None:
         for ticket in self.tickets:
-            self.expect(ticket.ended == 1, f"request {ticket.id} has {ticket.ended} final answers", ticket.plan)
+            answers = ticket.ended == 1 or (ticket.ended == 0 and ticket.lost)
+            self.expect(answers, f"request {ticket.id} has {ticket.ended} final answers", ticket.plan)
             if ticket.ended and not ticket.failed:
                 self.counts["ok"] += 1
+            if ticket.client is not None:
+                self.counts["answered by " + type(ticket.client).__name__ if ticket.ended else "left by their clients"] += 1
         limits = self.kernel.limits
         if limits is not None:
             limiter = limits.limiter
@@ -441,7 +563,8 @@ def simulate(seed: int) -> Outcome:
     loop.set_exception_handler(lambda _, context: world.broken(f"nobody has seen to this: {context}"))
     world.folder = Path(tempfile.mkdtemp(prefix="kernel_simulation_", dir=_MEMORY))
     found = mock.patch("importlib.metadata.entry_points", lambda **_: _PLUGINS)
-    with _logged(world), watched_schedulers(world), found:
+    gone = mock.patch("kernel_http.connection.ended.is_gone", lambda _: False)
+    with _logged(world), watched_schedulers(world), found, gone:
         try:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(world.live())
