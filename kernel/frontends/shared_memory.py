@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+import threading
+import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +34,9 @@ MOST_REGIONS, MOST_OBJECTS, LONGEST_NAME = 4096, 512, 1024
 #: What no client may register, by how its key begins: what the reference's backends share with their processes, and semaphores.
 RESERVED = ("triton_", "sem.")
 
+#: Copies of regions up to this many bytes are not counted, as messages are not.
+SMALL = 64 * 1024
+
 #: Whatever has a buffer: bytes, a memoryview, an array.
 Buffer = Any
 
@@ -42,6 +49,35 @@ class Region:
     key: str
     offset: int
     byte_size: int
+
+
+class _Copies:
+    """How many bytes of regions were copied for requests, and are still in use: at most `limit`, so that a sparse object, which
+    costs its client nothing, can't take the machine's memory. Any thread.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._returned: deque[int] = deque()  # what is in use no more, and was not subtracted yet
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Count a copy of `size` bytes that is about to be made. Raises ServingError(UNAVAILABLE) where it is too much."""
+        with self._lock:
+            while self._returned:
+                self._used -= self._returned.popleft()
+            if self._used + size > self._limit:
+                raise ServingError(
+                    Code.UNAVAILABLE,
+                    f"{self._used} bytes of shared memory are copied for requests, and {size} more are above the {self._limit} "
+                    "that --memory-limit-receive allows; try again later",
+                )
+            self._used += size
+
+    def give_back(self, size: int) -> None:
+        """A copy is in use no more. Takes no lock: a collection of garbage may come in the middle of anything."""
+        self._returned.append(size)
 
 
 class _Object:
@@ -83,10 +119,11 @@ class Span:
     after the region was unregistered.
     """
 
-    __slots__ = ("_object", "_region", "_start", "byte_size")
+    __slots__ = ("_copies", "_object", "_region", "_start", "byte_size")
 
-    def __init__(self, region: str, object: _Object, start: int, byte_size: int) -> None:
+    def __init__(self, region: str, object: _Object, start: int, byte_size: int, copies: _Copies) -> None:
         self.byte_size = byte_size
+        self._copies = copies
         self._region = region
         self._object = object
         self._start = start
@@ -94,14 +131,21 @@ class Span:
     def read(self, kind: type[np.ndarray[Any, Any]] = np.ndarray) -> Buffer:
         """Return a copy of the bytes, a uint8 array of this `kind` that is the caller's own.
 
-        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile, INTERNAL where there is no memory for
-        a copy: a sparse object may be larger than that.
+        Raises ServingError(INVALID_ARG) where the client has shrunk the object meanwhile, UNAVAILABLE where copies hold too much
+        already, INTERNAL where there is no memory for one.
         """
+        copies = self._copies if self.byte_size > SMALL else None
+        if copies is not None:
+            copies.take(self.byte_size)
         try:
             array: Buffer = kind(self.byte_size, np.uint8)
         except MemoryError:
+            if copies is not None:
+                copies.give_back(self.byte_size)
             text = f"there is no memory for {self.byte_size} bytes of the shared memory region '{self._region}'"
             raise ServingError(Code.INTERNAL, text) from None
+        if copies is not None:
+            weakref.finalize(array, copies.give_back, self.byte_size).atexit = False
         buffer = memoryview(array).cast("B")
         done = 0
         while done < self.byte_size:
@@ -152,11 +196,12 @@ class Span:
 
 class SharedMemory:
     """The system shared memory regions of one kernel (`Kernel.shared_memory`). `allowed`: whether clients may register and
-    unregister.
+    unregister. `limit`: how many bytes of regions may be copied for requests that are not over yet.
     """
 
-    def __init__(self, allowed: bool = True) -> None:
+    def __init__(self, allowed: bool = True, limit: int = sys.maxsize) -> None:
         self.allowed = allowed
+        self._copies = _Copies(limit)
         self._regions: dict[str, tuple[Region, _Object]] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -233,7 +278,7 @@ class SharedMemory:
             raise ServingError(Code.INVALID_ARG, f"Invalid offset for shared memory region: '{region}'")
         if byte_size <= 0 or offset + byte_size > record.byte_size:
             raise ServingError(Code.INVALID_ARG, f"Invalid offset + byte size for shared memory region: '{region}'")
-        return Span(region, object, record.offset + offset, byte_size)
+        return Span(region, object, record.offset + offset, byte_size, self._copies)
 
 
 class CudaSharedMemory:

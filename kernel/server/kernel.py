@@ -171,7 +171,7 @@ class Kernel:
         self.memory = MemoryBudget(  # what front ends may hold
             memory_limit_receive, memory_limit_send, max_request_values, (max_connections, max_connections_per_address)
         )
-        self.shared_memory = SharedMemory(allow_client_shm)
+        self.shared_memory = SharedMemory(allow_client_shm, self.memory.receive.limit)
         self.cuda_shared_memory = CudaSharedMemory(allow_client_shm)
         self.log_settings = log_settings or LogSettings()
         self.tracer = Tracer(self, TraceSettings(self.is_model_ready, trace))

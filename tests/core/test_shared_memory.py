@@ -309,3 +309,27 @@ def test_what_may_only_be_read_serves_for_inputs(make_key: MakeKey, monkeypatch:
     assert bytes(span.read()) == b"\x08\x09"
     words = f"shared memory region 'r' can't be written: the server may only read '{key}'"
     assert refusal(span.write, b"ab") == (Code.INTERNAL, words)
+
+
+def test_a_sparse_object_does_not_take_the_machine_s_memory(make_key: MakeKey) -> None:
+    """It costs its client nothing; copies count as long as somebody has them, or a part of them."""
+    key, size = make_key(), 1 << 20
+    os.truncate(path_of(key), 1 << 40)
+    memory = SharedMemory(limit=3 * size)
+    memory.register("r", key, 0, 1 << 40)
+    whole = memory.span("r", 0, 1 << 40)
+    said = "0 bytes of shared memory are copied for requests, and 1099511627776 more are above the 3145728 that"
+    code, words = refusal(whole.read)
+    assert (code, words.startswith(said)) == (Code.UNAVAILABLE, True)
+    span = memory.span("r", 5, size)
+    first, part = span.read(), span.read()[:10]
+    third = span.read()
+    assert refusal(span.read)[0] is Code.UNAVAILABLE
+    assert memory.span("r", 0, 64).read().nbytes == 64  # what is small is not counted
+    del first
+    gc.collect()
+    fourth = span.read()
+    assert refusal(span.read)[0] is Code.UNAVAILABLE
+    del part, third, fourth
+    gc.collect()
+    assert [span.read() for _ in range(3)]

@@ -232,6 +232,20 @@ def test_an_input_is_a_copy_of_the_region(client: Client, memory: Object) -> Non
     )
 
 
+def test_a_large_region_is_copied_on_another_thread(
+    client: Client, memory: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes as long as it takes; the loop goes on."""
+    monkeypatch.setattr("kernel_http.inference.reader.COPIED", 8)
+    memory.put(128, np.array([1, 2.5, 3], np.float32).tobytes())
+    client.send(infer("types", {"inputs": [in_region("IN_FP32", "FP32", [2], 8)]}))
+    assert not client.kernel.loop.jobs and client.take().endswith(b'"data":[1.0,2.5]}]}')
+    client.send(infer("types", {"inputs": [in_region("IN_FP32", "FP32", [3], 12)]}))
+    assert not client.transport.out
+    client.kernel.loop.run_jobs()
+    assert client.take().endswith(b'"data":[1.0,2.5,3.0]}]}')
+
+
 def test_inputs_of_all_sources_in_one_request(client: Client, memory: Object) -> None:
     memory.put(128, np.array([7, 8], np.int64).tobytes())
     inputs = [

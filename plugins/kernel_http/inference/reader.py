@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader", "Step", "TooLarge"]
 
+#: The largest part of a shared memory region that is copied on the loop, in bytes: what takes some milliseconds.
+COPIED = 8 * 1024 * 1024
+
 
 class Step(NamedTuple):
     """How to make one input of the tail. `dtype`: None for strings. `offset`, `size`: where in the tail it lies, in bytes."""
@@ -184,6 +187,8 @@ class Reader:
         expected = prod(shape) * dtype.itemsize
         if datatype != "BYTES" and expected != span.byte_size:
             return self._mismatch(name, datatype, shape, expected, span.byte_size)
+        if span.byte_size > COPIED and self.on_loop:
+            raise TooLarge
         memory = span.read(Memory)
         if datatype != "BYTES":
             return np.ndarray(shape, dtype, memory)
