@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isinf
 from typing import Any, NoReturn
 
@@ -41,8 +41,8 @@ ABSENT = "attempt to access non-existing object member '{}'"
 DEPTH = "JSON nesting depth exceeds maximum allowed limit (100)"
 
 _LITERALS = ("null", "true", "false", "NaN", "Infinity", "-Infinity")
-_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)
-_NUMBER = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|-?+[0-9]++(?:\.[0-9]++)?+(?:[eE]\+?+[0-9]{3,}+)?+', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+_NUMBER = re.compile(r"-?+[0-9]++(?:\.[0-9]++)?+(?:[eE]\+?+[0-9]{3,}+)?+")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
@@ -89,25 +89,31 @@ def _read_again(data: bytes) -> Any:
         _fail("The string is not valid UTF-8.", error.start)
     try:
         value = json.loads(text, object_pairs_hook=first_wins)
-    except json.JSONDecodeError:
-        pass
+    except json.JSONDecodeError as error:
+        problem = error
     except RecursionError:
         raise ServingError(Code.INVALID_ARG, DEPTH) from None
     except ValueError as error:  # an integer of thousands of digits
         raise ServingError(Code.INVALID_ARG, f"failed to parse the request JSON buffer: {error}") from None
     else:
-        text = data.decode("latin-1")
+        text = _by_bytes(text, data)
         if (place := _lone_surrogate(text)) >= 0:
             _fail("The surrogate pair in string is invalid.", place)
         if (place := _too_big(text)) >= 0:
             _fail("Number too big to be stored in double.", place)
         return value
-    text = data.decode("latin-1")
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        _explain(text, error.msg, error.pos)
-    raise AssertionError("what json.loads refuses as UTF-8 it refuses as Latin-1")
+    if not text.isascii():
+        text = _by_bytes(text, data)
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            problem = error
+    _explain(text, problem.msg, problem.pos)
+
+
+def _by_bytes(text: str, data: bytes) -> str:
+    """Return a text of which each character is a byte of `data`, which is UTF-8 for `text`; without a copy where it is that."""
+    return text if text.isascii() else data.decode("latin-1")
 
 
 def _explain(text: str, problem: str, place: int) -> NoReturn:
@@ -155,23 +161,44 @@ def _matched(text: str, place: int) -> int:
 
 def _inside_array(text: str, place: int) -> bool:
     open = bytearray()  # what stands around the place, outermost first
-    for found in _BRACKET.finditer(text, 0, place):
-        sign = text[found.start()]
-        if sign in "[{":
-            open.append(ord(sign))
-        elif sign != '"' and open:
-            open.pop()
+    for start, end in _outside_strings(text, place):
+        for found in _BRACKET.finditer(text, start, end):
+            sign = found[0]
+            if sign in "[{":
+                open.append(ord(sign))
+            elif open:
+                open.pop()
     return bool(open) and open[-1] == ord("[")
 
 
 def _too_big(text: str) -> int:
     """Return where a number stands that a double can't hold, or -1."""
-    for found in _NUMBER.finditer(text):
-        start, end = found.span()
-        # Shorter ones fit; longer ones without an exponent are integers, of which the double nearest to them is taken.
-        if end - start > 4 and text[start] != '"' and _has_exponent(text, start, end) and isinf(float(found[0])):
-            return start
+    for first, last in _outside_strings(text, len(text)):
+        for found in _NUMBER.finditer(text, first, last):
+            start, end = found.span()
+            # Shorter ones fit; longer ones without an exponent are integers, of which the double nearest to them is taken.
+            if end - start > 4 and _has_exponent(text, start, end) and isinf(float(found[0])):
+                return start
     return -1
+
+
+def _outside_strings(text: str, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of `text[:end]` that are no strings, whose ends are searched for: quicker than an expression."""
+    at = 0
+    while (opens := text.find('"', at, end)) >= 0:
+        yield at, opens
+        at = opens + 1
+        while True:
+            closes = text.find('"', at, end)
+            if closes < 0:
+                return
+            before = closes
+            while before > at and text[before - 1] == "\\":
+                before -= 1
+            at = closes + 1
+            if (closes - before) % 2 == 0:
+                break
+    yield at, end
 
 
 def _has_exponent(text: str, start: int, end: int) -> bool:
@@ -180,6 +207,8 @@ def _has_exponent(text: str, start: int, end: int) -> bool:
 
 def _lone_surrogate(text: str) -> int:
     """Return where an escaped surrogate stands that is not half of a pair, or -1."""
+    if "\\u" not in text:
+        return -1
     high = -1
     for found in _ESCAPE.finditer(text):
         code = int(found[1], 16) if found[1] else 0

@@ -36,6 +36,7 @@ CONTAINER = 4
 _MARK = secrets.token_hex(8)
 
 _KEY = b'"data"'
+_BLANK = re.compile(rb"[ \t\r\n]*+")
 _BACKSLASH = ord("\\")
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
@@ -132,7 +133,7 @@ def _shortened(data: bytes) -> tuple[bytes, list[FlatNumbers], Any]:
         start = opens.end()
         end = data.find(b"]", start)
         if end - start > LARGE and not any(data.find(sign, start, end) >= 0 for sign in (b"[", b'"', b"{")) and (
-            not data[start:end].isspace()
+            _BLANK.match(data, start, end).end() < end  # type: ignore[union-attr]  # it may be nothing
         ):
             mark = b'{"%b":%d}' % (_MARK.encode(), len(flats))
             parts += (data[done : start - 1], mark)
