@@ -195,7 +195,7 @@ class Streaming:
 
 def run_jobs(kernel: Any) -> None:
     """Do what was left to threads, where the loop has not done it in place."""
-    if isinstance(kernel.loop, FakeLoop):
+    while isinstance(kernel.loop, FakeLoop) and kernel.loop.jobs:
         kernel.loop.run_jobs()
 
 

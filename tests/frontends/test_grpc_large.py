@@ -7,15 +7,30 @@ from typing import Any
 import numpy as np
 import pytest
 from frontends import test_grpc_infer as small
-from frontends.fakes_grpc import FakeCall, GrpcKernel, Service, add_sub, arrays, floats, memory, request, strings, typed
+from frontends.fakes_grpc import (
+    FakeCall,
+    GrpcKernel,
+    Service,
+    add_sub,
+    arrays,
+    floats,
+    memory,
+    parameter,
+    request,
+    run_jobs,
+    strings,
+    typed,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from work import instructions, is_linear
 
 from kernel import Code, ServingError
 from kernel_grpc.inference import infer, stream
+from kernel_grpc.inference.encode import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
 from kernel_grpc.inference.infer import SLACK, Inference
 from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, prepared
+from kernel_grpc.inference.outputs import CLASSED_ON_LOOP
 from kernel_grpc.inference.wire import leading, split, varint
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -163,7 +178,7 @@ def test_large_heads_and_many_strings_are_read_on_a_thread() -> None:
         call = FakeCall()
         inference.infer(call, memory(made.SerializeToString()))  # type: ignore[arg-type]
         assert not call.done and len(kernel.loop.jobs) == 1
-        kernel.loop.run_jobs()
+        run_jobs(kernel)
         assert call.status == 0
     for made in (
         request("any", ("X", "FP32", [ON_LOOP]), raw=[np.zeros(ON_LOOP, np.float32)]),
@@ -331,3 +346,62 @@ def test_large_messages_on_a_stream_are_counted_until_their_answers(service: Ser
     one.send(large)
     one.call.cancel()
     assert kernel.memory.receive.used == 0
+
+
+# --- large answers
+
+
+def classed(count: int, classes: int = 2) -> pb.ModelInferRequest:
+    made = request("any", ("X", "FP32", [count]), raw=[np.arange(count, dtype=np.float32)])
+    made.outputs.add(name="Y").parameters["classification"].CopyFrom(parameter(classes))
+    return made
+
+
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("kind", ["classes", "strings"])
+def test_large_answers_are_made_on_a_thread(kind: str, large: bool) -> None:
+    service = Service()
+    kernel = service.kernel
+    kernel.hold = True
+    size = CLASSED_ON_LOOP if kind == "classes" else ANSWERED_ON_LOOP
+    count = size + large
+    texts = request("types", ("IN_BYTES", "BYTES", [count]), raw=[strings(*[b"a"] * count)])
+    made = classed(count) if kind == "classes" else texts
+    call, one = service.start(made), service.stream()
+    one.send(made, add_sub(id="behind"))
+    for held in kernel.held:
+        kernel.finish(held)
+    assert len(kernel.loop.jobs) == 2 * large and call.done == (not large)
+    run_jobs(kernel)
+    response = call.response
+    (first, behind) = one.take()
+    assert first.infer_response.raw_output_contents == response.raw_output_contents
+    assert behind.infer_response.id == "behind"  # in its turn
+    if kind == "classes":
+        expected = strings(*[b"%f:%d" % (k, k) for k in (count - 1, count - 2)])
+        assert response.raw_output_contents[0] == expected
+    else:
+        assert response.raw_output_contents[0] == strings(*[b"a"] * count)
+
+
+def test_large_answers_that_cannot_be_made_or_are_not_wanted() -> None:
+    service = limited(values=100)
+    kernel = service.kernel
+    made = classed(CLASSED_ON_LOOP + 1, 1000)
+    code, text = service.start(made).failure
+    assert code is INVALID and "1000 strings, more than the 100 that --max-request-values allows" in text
+    one = service.stream()
+    one.send(made)
+    (answer,) = one.take()
+    assert "1000 strings" in answer.error_message
+    kernel.hold = True
+    one.send(made)
+    kernel.finish(kernel.held[0])
+    one.call.cancel()
+    run_jobs(kernel)
+    assert not one.take()
+
+
+def test_as_many_classes_as_there_are_elements(service: Service) -> None:
+    made = classed(5, 2**63 - 1)
+    assert service.ask(made).outputs[0].shape == [5]

@@ -16,7 +16,8 @@ from kernel import Code, InferenceResponse, Model, ServingError, Tensor, pack_by
 from kernel_grpc.inference.parameters import encoded
 from kernel_grpc.inference.wire import field, varint
 
-__all__ = ["Payload", "Replies", "Reply", "data_of", "encode", "error_message", "joined", "nothing_more", "streamed"]
+__all__ = ["LargeAnswer", "Payload", "Replies", "Reply", "data_of", "encode", "error_message", "joined", "nothing_more",
+           "streamed"]  # fmt: skip
 
 Payload = bytes | list[bytes | memoryview]
 
@@ -31,6 +32,14 @@ LIMIT = 2**31 - 1
 
 #: Field 4 of ModelInferResponse, `parameters`, as each streamed response has it: whether it is the last.
 FINAL = {final: encoded(4, {"triton_final_response": final}) for final in (False, True)}
+
+
+#: The most strings of an output that are put together on the loop.
+STRINGS_ON_LOOP = 16 * 1024
+
+
+class LargeAnswer(Exception):
+    """A response is more work than is done on the loop: it has to be encoded on a thread."""
 
 
 class Replies:
@@ -83,8 +92,11 @@ def _described(tensor: Tensor) -> bytes:
     return b"\x2a" + varint(len(inner)) + inner
 
 
-def encode(response: InferenceResponse, replies: Replies, sunk: Collection[str] = ()) -> Payload:
-    """Return a ModelInferResponse. `sunk`: outputs whose data has gone into shared memory. Raises ServingError."""
+def encode(response: InferenceResponse, replies: Replies, sunk: Collection[str] = (), on_loop: bool = True) -> Payload:
+    """Return a ModelInferResponse. `sunk`: outputs whose data has gone into shared memory.
+
+    Raises ServingError; LargeAnswer where it is much work and `on_loop`.
+    """
     outputs = response.outputs
     reply = _reply(outputs, replies, sunk)
     if response.id or response.parameters:
@@ -93,7 +105,7 @@ def encode(response: InferenceResponse, replies: Replies, sunk: Collection[str] 
         prefix = reply.plain
     if reply.is_small:
         return _small(prefix, reply, outputs)
-    data, size = _data(reply, outputs, sunk)
+    data, size = _data(reply, outputs, sunk, on_loop)
     return joined(prefix, data, size)
 
 
@@ -103,15 +115,16 @@ def streamed(
     final: bool,
     prefixes: dict[Reply, bytes] | None,
     sunk: Collection[str] = (),
+    on_loop: bool = True,
 ) -> Payload:
-    """Return a ModelStreamInferResponse. Raises ServingError.
+    """Return a ModelStreamInferResponse. Raises ServingError; LargeAnswer where it is much work and `on_loop`.
 
     `prefixes`: where a request whose responses are many keeps what they have in common.
     """
     outputs = response.outputs
     reply = _reply(outputs, replies, sunk)
     if not reply.is_small:
-        data, size = _data(reply, outputs, sunk)
+        data, size = _data(reply, outputs, sunk, on_loop)
         return joined(_stream_prefix(response, replies, reply, final, size), data, size)
     if response.parameters:
         prefix = _stream_prefix(response, replies, reply, final, reply.size)
@@ -181,8 +194,12 @@ def _small(prefix: bytes, reply: Reply, outputs: list[Tensor]) -> bytes:
     return payload
 
 
-def _data(reply: Reply, outputs: list[Tensor], sunk: Collection[str]) -> tuple[list[bytes | memoryview], int]:
-    """Return the raw data of the outputs with their heads, and their size in all."""
+def _data(
+    reply: Reply, outputs: list[Tensor], sunk: Collection[str], on_loop: bool = True
+) -> tuple[list[bytes | memoryview], int]:
+    """Return the raw data of the outputs with their heads, and their size in all. Raises LargeAnswer on the loop."""
+    if on_loop and any(one.array.size > STRINGS_ON_LOOP for one in outputs if one.datatype == "BYTES"):
+        raise LargeAnswer
     pieces: list[bytes | memoryview] = []
     for head, tensor in zip(reply.heads, outputs):
         data = b"" if tensor.name in sunk else data_of(tensor)

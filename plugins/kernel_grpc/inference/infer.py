@@ -17,9 +17,9 @@ from weakref import ref
 import numpy as np
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
-from kernel_grpc.inference.encode import encode
+from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
-from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
+from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
@@ -288,13 +288,27 @@ class Answer:
         else:
             try:
                 payload = self.encoded(response)
+            except LargeAnswer:
+                job = self.replies.model.kernel.loop.run_in_executor(None, partial(self.encoded, response, on_loop=False))
+                job.add_done_callback(self._encoded)
             except Exception as error:
                 call.fail(failed(error, self.replies.model))
             else:
                 call.reply(payload)
 
-    def encoded(self, response: InferenceResponse) -> Any:
-        return encode(response, self.replies)
+    def _encoded(self, done: asyncio.Future[Any]) -> None:
+        """Send what was encoded on a thread."""
+        if done.cancelled():  # the loop is closing
+            return
+        error = done.exception()
+        if error is None:
+            self.call.reply(done.result())
+        elif isinstance(error, Exception):
+            self.call.fail(failed(error, self.replies.model))
+
+    def encoded(self, response: InferenceResponse, *, on_loop: bool = True) -> Any:
+        """Return the message. Raises ServingError; LargeAnswer on the loop."""
+        return encode(response, self.replies, (), on_loop)
 
 
 class WorkedAnswer(Answer):
@@ -308,5 +322,7 @@ class WorkedAnswer(Answer):
         self.recipe = recipe
         self.sinks = opened(recipe, kernel)
 
-    def encoded(self, response: InferenceResponse) -> Any:
-        return encode(response, self.replies, finished_response(response, self.recipe, self.sinks))
+    def encoded(self, response: InferenceResponse, *, on_loop: bool = True) -> Any:
+        if on_loop and is_large(response, self.recipe):  # looked at before anything is done, which is done once
+            raise LargeAnswer
+        return encode(response, self.replies, finished_response(response, self.recipe, self.sinks), False)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, Span, classify
-from kernel_grpc.inference.encode import data_of
+from kernel_grpc.inference.encode import STRINGS_ON_LOOP, data_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from kernel import Kernel, Model
     from kernel_grpc.inference.recipe import Recipe
 
-__all__ = ["failed", "finished_response", "no_response", "opened"]
+__all__ = ["failed", "finished_response", "is_large", "no_response", "opened"]
 
 log = logging.getLogger(__name__)
+
+#: The largest output, in elements, of which classes are found on the loop.
+CLASSED_ON_LOOP = 64 * 1024
 
 
 def opened(recipe: Recipe, kernel: Kernel) -> dict[str, Span]:
@@ -34,7 +37,7 @@ def finished_response(response: InferenceResponse, recipe: Recipe, sinks: Mappin
     `sinks`: as `opened` for the request.
     """
     if recipe.classes:
-        classify(response, recipe.classes, recipe.model)
+        classify(response, recipe.classes, recipe.model, recipe.values)
     if not sinks:
         return frozenset()
     written = []
@@ -45,6 +48,15 @@ def finished_response(response: InferenceResponse, recipe: Recipe, sinks: Mappin
         span.write_output(tensor.name, data_of(tensor))
         written.append(tensor.name)
     return frozenset(written)
+
+
+def is_large(response: InferenceResponse, recipe: Recipe) -> bool:
+    """Whether what is to be done to a response's outputs is more work than is done on the loop."""
+    return any(
+        tensor.array.size > (STRINGS_ON_LOOP if tensor.datatype == "BYTES" else CLASSED_ON_LOOP)
+        for tensor in response.outputs
+        if tensor.datatype == "BYTES" or tensor.name in recipe.classes
+    )
 
 
 def no_response(model: Model) -> ServingError:

@@ -39,7 +39,7 @@ class Recipe:
     """What the head of a message, all but its data, id and parameters, means to one model.
 
     `classes`, `sinks`: as in Reader. `works`: there are such. `fixed`: the steps in short, where all data is raw and has a fixed
-    size. `form`: what the model's check said of the request.
+    size. `form`: what the model's check said of the request. `values`: how many strings there may be in classes of an output.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class Recipe:
         "requested",
         "sinks",
         "steps",
+        "values",
         "version",
         "works",
     )
@@ -72,6 +73,7 @@ class Recipe:
         self.form = Form(request)
         self.steps = tuple(reader.steps)
         self.classes = reader.classes
+        self.values = reader.kernel.memory.values
         self.sinks: Mapping[str, Region] = reader.sinks
         self.works = bool(reader.classes or reader.sinks)
         raw = all(step.size and step.dtype is not None and step.region is None for step in self.steps)

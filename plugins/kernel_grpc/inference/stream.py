@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, InferenceRequest, InferenceResponse, ServingError
-from kernel_grpc.inference.encode import Payload, Reply, error_message, nothing_more, streamed
+from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
-from kernel_grpc.inference.outputs import failed, finished_response, no_response, opened
+from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
 from kernel_grpc.inference.wire import leading
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
@@ -251,13 +251,43 @@ class StreamAnswer:
             recipe = self.recipe
             assert recipe is not None
             try:
-                sunk = finished_response(response, recipe, self.sinks) if recipe.works else ()
-                payload = streamed(response, recipe.replies, final, self.prefixes, sunk)
+                payload = self._encoded(response, final, self.in_order and final)
+            except LargeAnswer:
+                job = recipe.model.kernel.loop.run_in_executor(None, self._encoded, response, final, False)
+                job.add_done_callback(self._answered)
+                return
             except Exception as error:
                 payload = self._error(failed(error, recipe.model), final)
         else:
             payload = self._error(response.error, final)
-        if self.stream is None:  # the error has ended the stream
+        self._send(payload, final)
+
+    def _encoded(self, response: InferenceResponse, final: bool, on_loop: bool) -> Payload:
+        """Return the message of a response. `on_loop`: raise LargeAnswer where it is much work. Raises ServingError."""
+        recipe = self.recipe
+        assert recipe is not None
+        if recipe.works:
+            if on_loop and is_large(response, recipe):  # looked at before anything is done, which is done once
+                raise LargeAnswer
+            sunk = finished_response(response, recipe, self.sinks)
+            return streamed(response, recipe.replies, final, self.prefixes, sunk, False)
+        return streamed(response, recipe.replies, final, self.prefixes, (), on_loop)
+
+    def _answered(self, done: asyncio.Future[Payload]) -> None:
+        """Take the one answer, which was encoded on a thread."""
+        if done.cancelled() or self.stream is None:  # the loop is closing; or nobody waits any more
+            return
+        error = done.exception()
+        if error is None:
+            self._send(done.result(), True)
+        elif isinstance(error, Exception):
+            assert self.recipe is not None
+            self._send(self._error(failed(error, self.recipe.model), True), True)
+
+    def _send(self, payload: Payload, final: bool) -> None:
+        """Send a message, when it is its turn."""
+        stream = self.stream
+        if stream is None:  # the error has ended the stream
             return
         if not self.in_order:
             if payload:
