@@ -19,7 +19,7 @@ from kernel.config import (
     TensorSpec,
     with_changes,
 )
-from kernel.errors import Code, Denial, Denied, ModelError, Overloaded, Reason, ServingError
+from kernel.errors import Code, Denial, Denied, ModelError, Overloaded, Reason, ServingError, clipped
 from kernel.frontends import options as frontend_options
 from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
@@ -188,6 +188,7 @@ __all__ += [
     "check_rank",
     "check_strings",
     "classify",
+    "clipped",
     "cut_off",
     "frontend_options",
     "idle_seconds",

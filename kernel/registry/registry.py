@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, clipped
 from kernel.interfaces import Backend, Observer
 from kernel.models.model import Model
 from kernel.models.readiness import Readiness
@@ -173,7 +173,8 @@ class Registry:
                 continue
             serving = self._versions(one)
             goes_on = f"version {serving} goes on serving" if serving else "nothing serves"
-            log.error("model '%s' is not loaded, %s: %s", one, goes_on, failures[one].message, extra=behind(failures[one]))
+            error = failures[one]
+            log.error("model '%s' is not loaded, %s: %s", clipped(one), goes_on, error.message, extra=behind(error))
         for error in failures.values():
             raise error
 
@@ -252,7 +253,7 @@ class Registry:
         if self._claims.taken(touched):
             turn = self.catalog.later(self._unload_in_turn(name, touched, dependents))
         elif (entry := self.catalog.entries.get(name)) is None or not (entry.serves or entry.failed):
-            log.warning("unload of model '%s', which is not loaded", name)
+            log.warning("unload of model '%s', which is not loaded", clipped(name))
         self._unload_now(name, dependents)
         return turn
 

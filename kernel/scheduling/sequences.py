@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernel.config import ModelConfig
+from kernel.errors import clipped
 from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import ModelInstance
 from kernel.requests.request import (
@@ -117,9 +118,8 @@ class SequenceQueue:
         if not alone and self._sequencer.conflicts(request):
             log.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence will be terminated before new sequence starts.",
-                request.correlation_id,
-                self._name,
-            )
+                clipped(str(request.correlation_id)), self._name,
+            )  # fmt: skip
         if self._states is not None:
             wanted = request.wanted
             request.wanted = self._wanted if wanted is self._outputs else wanted | self._states.names

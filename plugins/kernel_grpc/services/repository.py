@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kernel import Code, ServingError
+from kernel import Code, ServingError, clipped
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import parsed, unary
@@ -86,7 +86,7 @@ class Repository:
         except ServingError as error:
             call.fail(error)
         except Exception as error:
-            log.exception("loading model '%s' failed", name)
+            log.exception("loading model '%s' failed", clipped(name))
             call.fail(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
         else:
             call.reply(LOADED)

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel import Code, InferenceResponse, ServingError, classify
+from kernel import Code, InferenceResponse, ServingError, classify, clipped
 from kernel_http.connection import replies
 from kernel_http.connection.compression import compressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
@@ -125,7 +125,8 @@ class WorkedExchange(InferExchange):
         except ServingError as error:
             return replies.error_of(error, json=False)
         except Exception as error:
-            log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, response.id)
+            id = clipped(response.id)
+            log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, id)
             return replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
         return encoded(response, self.binary, self.replies, self.spans, encode if on_loop else encode_aside)
 
@@ -165,5 +166,5 @@ def encoded(
     except LargeAnswer:
         raise
     except Exception as error:
-        log.exception("the response of model '%s' to request '%s' can't be encoded", response.model_name, response.id)
+        log.exception("the response of model '%s' to request '%s' can't be encoded", response.model_name, clipped(response.id))
         return replies.error(500, f"the response can't be encoded: {type(error).__name__}: {error}", json=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel import ServingError
+from kernel import ServingError, clipped
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
@@ -47,7 +47,7 @@ def _answer_of(operation: Operation, head: Head, body: bytes) -> bytes:
     except ServingError as error:
         return replies.error_of(error, json=head.json_errors)
     except Exception as error:
-        log.exception("%s failed", head.path)
+        log.exception("%s failed", clipped(head.path))
         return replies.error(500, f"{type(error).__name__}: {error}", json=head.json_errors)
 
 
