@@ -6,7 +6,7 @@ A stage in front of the scheduler, chosen when the model is loaded: where there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from kernel.config import ModelConfig
 from kernel.errors import Overloaded
@@ -17,17 +17,17 @@ __all__ = ["AdmissionStage", "Ceiling", "own_ceiling"]
 
 
 class Ceiling:
-    """`count` requests are inside, `most` may be. `whose`: of what, for people; `flag`: who has said so."""
+    """The requests that are `inside`, of which there may be `most`. `whose`: of what, for people; `flag`: who has said so."""
 
     def __init__(self, most: int, whose: str, flag: str) -> None:
         self.most = most
-        self.count = 0
+        self.inside: set[InferenceRequest] = set()
         self._whose = whose
         self._flag = flag
 
     def refusal(self, request: InferenceRequest) -> Overloaded:
         """Return why a request is not let in."""
-        words = f"{self._whose} has {self.count} requests in flight, the most that {self._flag} allows; try again later"
+        words = f"{self._whose} has {len(self.inside)} requests in flight, the most that {self._flag} allows; try again later"
         return Overloaded(f"{request.log_id}{words}")
 
 
@@ -38,29 +38,21 @@ def own_ceiling(config: ModelConfig) -> list[Ceiling]:
 
 
 class AdmissionStage:
-    """The ceilings of one model version, those of the model first; `enqueue` takes what is let in."""
+    """A ceiling in front of one model version; `enqueue` takes what is let in."""
 
-    def __init__(self, ceilings: Sequence[Ceiling], scheduler: Scheduler, enqueue: Callable[[InferenceRequest], None]) -> None:
-        self._ceilings = tuple(ceilings)
+    def __init__(self, ceiling: Ceiling, scheduler: Scheduler, enqueue: Callable[[InferenceRequest], None]) -> None:
+        self._ceiling = ceiling
+        self._inside = ceiling.inside
         self._life = scheduler.life
         self._enqueue = enqueue
-        self._inside: set[InferenceRequest] = set()
-        scheduler.life.on_release = (*scheduler.life.on_release, self._released)
+        # Told of all final answers, also of those to whom it was never inside: that costs less than to ask.
+        scheduler.life.on_release = (*scheduler.life.on_release, ceiling.inside.discard)
 
     def enqueue(self, request: InferenceRequest) -> None:
         """Let a checked request in, or refuse it. The call of a request that is inside belongs to that."""
         if request.parent is None:
-            for ceiling in self._ceilings:
-                if ceiling.count >= ceiling.most:
-                    self._life.refuse(request, ceiling.refusal(request))
-                    return
-            for ceiling in self._ceilings:
-                ceiling.count += 1
+            if len(self._inside) >= self._ceiling.most:
+                self._life.refuse(request, self._ceiling.refusal(request))
+                return
             self._inside.add(request)
         self._enqueue(request)
-
-    def _released(self, request: InferenceRequest) -> None:
-        if request in self._inside:
-            self._inside.discard(request)
-            for ceiling in self._ceilings:
-                ceiling.count -= 1

@@ -111,9 +111,10 @@ class Model:
         self.find_observers()
         scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
-        ceilings = [*own_ceiling(self.config), *([kernel.supervision.ceiling] if kernel.supervision.ceiling else [])]
-        if ceilings:
-            self.enqueue = AdmissionStage(ceilings, scheduler, self.enqueue).enqueue
+        if (ceiling := kernel.supervision.ceiling) is not None:
+            self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
+        for ceiling in own_ceiling(self.config):
+            self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
         if (breaker := breaker_of(self.config)) is not None:
             self.enqueue = BreakerStage(breaker, scheduler, self.enqueue, kernel.clock).enqueue
         if self.is_cached:
