@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from frontends.fakes import Client, FakeKernel, FakeLoop, binary, infer, parse, request, tensor
 
-from kernel import MemoryBudget
+from kernel import InferenceResponse, MemoryBudget, Tensor
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
 from kernel_http.connection.heads import Head
 from kernel_http.connection.protocol import ProbeConnection
 from kernel_http.connection.routes import SMALL_BODY
+from kernel_http.connection.turns import MAX_PIPELINED
 
 MB = 1024 * 1024
 LIVE = request("GET", "/v2/health/live")
@@ -463,3 +464,36 @@ def test_one_that_waits_for_an_answer_is_not_idle() -> None:
     client.send(infer("types", {"inputs": [tensor("IN_INT32", "INT32", [1], [1])]}))
     kernel.loop.advance(500)
     assert not client.transport.closing
+
+
+def test_where_answers_are_large_fewer_are_in_flight_and_later_as_many_as_ever() -> None:
+    kernel = small(receive=64 * MB, send=2**30)
+    client = Client(kernel)
+    server = client.server
+    server.large(16 * MB)
+    kernel.hold = True
+    client.send(big(10) * 8)
+    assert len(kernel.requests) == 4
+    while kernel.held:
+        kernel.finish(kernel.held.pop(0))
+    assert len(parse(client.take())) == 8
+    for _ in range(4):
+        server.sweep(kernel.loop.now)
+    client.send(big(10) * 100)
+    assert len(kernel.requests) == 8 + MAX_PIPELINED
+
+
+def test_pieces_of_a_stream_that_wait_are_counted() -> None:
+    kernel = small(receive=64 * MB, send=64 * MB)
+    client = stuck(kernel)
+    kernel.hold = True
+    client.send(request("POST", "/v2/models/multi/generate_stream", b'{"X":[1,2]}'))
+    client.connection.pause_writing()
+    (held,) = kernel.held
+    kernel.change = lambda response: InferenceResponse(
+        [Tensor("Y", "BYTES", np.array([b"x" * MB], np.object_))], model_name="multi", model_version="3"
+    )
+    kernel.finish(held)
+    assert kernel.memory.send.used >= MB
+    client.lose()
+    assert kernel.memory.send.used == 0

@@ -81,7 +81,9 @@ class Answers(asyncio.BufferedProtocol):
                 send(self._write, payload)
             else:  # a large answer: written at once, so that its memory is free the sooner
                 self.server.outbox.flush()
+                assert isinstance(payload, list)
                 self._transport.writelines(payload)
+                self.server.large(sum(map(len, payload)))
                 self.recount()
             if last:
                 self.server.outbox.flush()

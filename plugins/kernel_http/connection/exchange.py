@@ -118,6 +118,9 @@ class Exchange:
     #: The head of the answer has been written: the payload is only the rest of it.
     begun = False
 
+    #: Bytes of pieces that wait for the client.
+    waiting = 0
+
     @property
     def client(self) -> str:
         """Who waits for the answer, as `Kernel.inflight` shows it."""

@@ -45,6 +45,7 @@ class Holding:
         """Count what was `written` and not taken, in bytes, and the large answers that wait for their turn."""
         size = written
         for exchange in exchanges:
+            size += exchange.waiting
             if type(exchange.payload) is list:
                 size += sum(map(len, exchange.payload))
         if size <= MemoryBudget.SMALL:

@@ -452,7 +452,7 @@ class Connection(Answers):
 
     def _look_whether_idle(self, now: float) -> None:
         """Close a connection that has been idle for too long; otherwise look again when it may have been."""
-        limit = self.server.idle_seconds
+        limit = self.server.patience.idle
         idle = idle_seconds(self._transport) if limit and self._look else 0.0
         if limit and idle >= limit:
             self._close()

@@ -5,7 +5,7 @@ One per front end and loop; everything here runs on the loop's thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernel import Connections
 from kernel_http.connection import replies
@@ -58,6 +58,13 @@ class OpenConnection(Protocol):
     def sweep(self, now: float, limit: float, /) -> None: ...
 
 
+class Patience(NamedTuple):
+    """How long a client may keep others waiting, and a connection may be idle (0: as long as it likes); seconds."""
+
+    slow: float
+    idle: float
+
+
 class Server(Connections[OpenConnection], Turns):
     """The state shared by the connections of one front end."""
 
@@ -77,7 +84,7 @@ class Server(Connections[OpenConnection], Turns):
         self.kernel = kernel
         self.router = router
         self.max_input_size = max_input_size
-        self.idle_seconds = idle_seconds
+        self.patience = Patience(slow_client_seconds, idle_seconds)
         self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
         kernel.memory.send.watch(self._filled)
         self.outbox = Outbox(kernel.loop, self.spend)
@@ -89,7 +96,6 @@ class Server(Connections[OpenConnection], Turns):
         self.refused_head.as_is = False
         self.refused_head.close = True
         self._forwarding = Forwarding(forward_pattern) if forward_pattern else None
-        self._slow_client_seconds = slow_client_seconds
 
     def _filled(self, full: bool) -> None:
         """Refuse requests to models where answers that nobody takes have used up the budget."""
@@ -132,6 +138,11 @@ class Server(Connections[OpenConnection], Turns):
             self.spend(len(block) >> 10)
         return head
 
+    def sweep(self, now: float) -> None:
+        """Look at all connections."""
+        self.ease()
+        super().sweep(now)
+
     def look_at(self, connection: OpenConnection, now: float) -> None:
         """Cut off a client that is too slow."""
-        connection.sweep(now, self._slow_client_seconds)
+        connection.sweep(now, self.patience.slow)

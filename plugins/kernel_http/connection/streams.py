@@ -6,6 +6,7 @@ else is held up by that. A client that lets too much wait is cut off, and its re
 
 from __future__ import annotations
 
+from kernel import MemoryBudget
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
@@ -24,22 +25,24 @@ PASS_ON = b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 class StreamExchange(Exchange):
     """One request and its answer in pieces. `begun`: the head has been written."""
 
-    __slots__ = ("_size", "_status", "_waiting", "begun")
+    __slots__ = ("_status", "_waiting", "begun", "waiting")
 
     def __init__(self, connection: ClientConnection, head: Head) -> None:
         super().__init__(connection, head)
         self.begun = False
         self._status = 0  # of the first piece
         self._waiting: list[bytes] = []
-        self._size = 0
+        self.waiting = 0
 
     def send(self, status: int, piece: bytes) -> None:
         """Send a piece. `status` counts where it is the first."""
         self._status = self._status or status
         self._waiting.append(piece if self.head.http10 else replies.chunk(piece))
-        self._size += len(piece)
+        self.waiting += len(piece)
         self.advance()
-        if self._size > MAX_WAITING:
+        if self.waiting > MemoryBudget.SMALL and self.connection is not None:
+            self.connection.recount()
+        if self.waiting > MAX_WAITING:
             self._give_up()
 
     def end(self) -> None:
@@ -67,7 +70,7 @@ class StreamExchange(Exchange):
     def _taken(self) -> bytes:
         data = b"".join(self._waiting)
         self._waiting.clear()
-        self._size = 0
+        self.waiting = 0
         return data
 
     def _start(self) -> bytes:

@@ -15,6 +15,9 @@ __all__ = ["MAX_PIPELINED", "QUANTUM", "Turns"]
 #: The most requests of one connection that may be in flight; further ones wait in the socket.
 MAX_PIPELINED = 64
 
+#: What the answers of one connection that are in flight should come to at most, where answers are large; bytes.
+AHEAD = 64 * 1024 * 1024
+
 #: How much a connection may do at a stretch, and how much all that have waited may do in a turn.
 QUANTUM = 64
 TURN = 256
@@ -32,7 +35,7 @@ class Turns:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.pipelined = MAX_PIPELINED
+        self.pipelined = self._most = MAX_PIPELINED
         self.full = False  # nobody begins anything but what is small, and that after a look (server.py)
         self._loop = loop
         self.units = 0
@@ -51,6 +54,17 @@ class Turns:
         if always or not self.pipelined:
             self._waiting[connection] = None
             self._schedule()
+
+    def large(self, size: int) -> None:
+        """An answer was large, `size` bytes. As long as such come, a connection has no more of them in flight than AHEAD."""
+        self._most = max(1, min(self._most, AHEAD // size))
+        self.pipelined = min(self.pipelined, self._most)
+
+    def ease(self) -> None:
+        """Time has passed: let connections have twice as many requests in flight as now, if that is less than ever."""
+        if self._most < MAX_PIPELINED:
+            self._most = min(MAX_PIPELINED, 2 * self._most)
+            self.pipelined = self.pipelined and self._most
 
     def fill(self, full: bool) -> None:
         """Have every connection wait for its turn, and look then; or, where it is not `full` any more, go on as ever."""
@@ -78,10 +92,10 @@ class Turns:
             connection = next(iter(waiting))
             del waiting[connection]
             self.units = 0
-            self.pipelined = MAX_PIPELINED
+            self.pipelined = self._most
             connection.go_on()
             done += self.units + 1
         self.units = 0
-        self.pipelined = 0 if waiting or self.full else MAX_PIPELINED
+        self.pipelined = 0 if waiting or self.full else self._most
         if waiting:
             self._schedule()
