@@ -32,6 +32,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   check      ruff, mypy and the tests of the core but for those of many random inputs: within a minute, for while you write
   test       ruff, mypy and all tests; with arguments only the tests, arguments are those of pytest, e.g. -k batching
   bench      measure, side by side with the real Triton where it can be installed
+  fuzz       feed the parsers with what a seed makes of good inputs, for a minute; --seconds, --only; see tests/fuzz
   proto      write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
   reference  write docs/reference.md anew from the public names and their docstrings; --check only compares
   setup      only make the environment, .venv
@@ -81,6 +82,11 @@ def bench(arguments: list[str]) -> int:
     return run("python", "bench/run.py", *arguments)
 
 
+def fuzz(arguments: list[str]) -> int:
+    install("dev")
+    return run("python", "tests/fuzz/run.py", *arguments)
+
+
 def proto(arguments: list[str]) -> int:
     install("dev")
     return run("python", "scripts/proto.py", *arguments)
@@ -108,6 +114,7 @@ COMMANDS = {
     "check": check,
     "test": test,
     "bench": bench,
+    "fuzz": fuzz,
     "proto": proto,
     "reference": reference,
     "setup": setup,
