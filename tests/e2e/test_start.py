@@ -288,3 +288,14 @@ def test_flags_without_effect_are_named(models: Path) -> None:
     result = run("serve", models, *flags, *NOWHERE)
     assert json.dumps("--backend-directory has no effect: there is nothing here that it could act on") in result.stderr
     assert "--model-namespacing" not in result.stderr and "--allow-grpc" not in result.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--safe"], ["--http-address=127.0.0.1"]], ids=str)
+def test_a_start_that_nothing_restricts_says_so(tmp_path: Path, flags: list[str]) -> None:
+    write_model(tmp_path / "models", "echo")
+    with serving(tmp_path, tmp_path / "models", "--http-address=0.0.0.0", *flags) as server:
+        wait_until(lambda: "Started Metrics Service" in server.text())
+        assert server.request("GET", "/v2/health/live")[0] == 200
+        told = [line for line in server.text().splitlines() if "whoever can reach" in line]
+        assert len(told) == (not flags), told
+        assert all(f"reach 0.0.0.0:{server.port} may change what is served: nothing is restricted." in line for line in told)
