@@ -110,7 +110,8 @@ class Rollout:
     async def _changed(self, plan: LoadPlan, entry: Entry, number: int) -> Problem | None:
         """Let a version that stays have the instances, and show the version policy, of the plan's config."""
         model = entry.versions[number].model
-        assert model is not None
+        if model is None:
+            return None  # it was unloaded in the very turn of the loop in which this was begun
         wanted = plan.config.message
         shown = model.config.message
         if shown.instance_group == wanted.instance_group and shown.version_policy == wanted.version_policy:

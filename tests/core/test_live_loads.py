@@ -837,3 +837,25 @@ def test_a_load_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture)
                 await kernel.load("m")
 
     run(main())
+
+
+def test_an_unload_at_any_turn_of_a_load_of_what_has_not_changed(tmp_path: Path) -> None:
+    """The load has succeeded, or was told that the model goes; never that something is wrong inside."""
+    model(tmp_path, "a", 1)
+
+    async def main(turns: int) -> int:
+        async with explicit(tmp_path, load=("a",)) as kernel:
+            load = asyncio.ensure_future(kernel.load("a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            begun = not load.done()
+            kernel.unload("a")
+            await load
+            await asyncio.sleep(1)
+            assert not kernel.is_model_ready("a")
+            return begun
+
+    turns = 1  # before, the load has not begun
+    while run(main(turns)):
+        turns += 1
+    assert turns > 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,23 @@ def test_byte_by_byte() -> None:
             assert split.take() == b""
             split.send(message[at : at + 1])
         assert split.take() == whole.take() != b""
+
+
+def test_a_cancellation_that_brings_others_answers_when_the_client_has_gone(client: Client) -> None:
+    """As with preserve_ordering, where the answers behind a cancelled request may go out."""
+    kernel = client.kernel
+    kernel.hold = True
+    client.send(infer("types", ONE) * 3)
+    first, *others = kernel.held
+
+    def cancel(request: Any, error: Any = None) -> None:
+        kernel.cancelled.append(request)
+        while request is first and others:
+            kernel.finish(others.pop())
+
+    kernel.cancel = cancel  # type: ignore[method-assign]
+    client.lose()
+    assert kernel.cancelled == kernel.held and client.take() == b""
 
 
 # --- versions and the end of a connection

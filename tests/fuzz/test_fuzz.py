@@ -9,7 +9,7 @@ import pytest
 from fuzz.run import failure, kept, mutated
 from fuzz.targets import TARGETS
 
-INPUTS = 300
+INPUTS = 100
 
 
 @pytest.mark.parametrize("name", TARGETS)

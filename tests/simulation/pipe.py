@@ -41,8 +41,9 @@ class Pipe:
         self.outbox = bytearray()  # the server has written it, the client has not read it
         self.high, self.low = HIGH, LOW
         self.paused = self.closing = self.lost = self.held = False
-        self.silent = False  # the client reads nothing for now
+        self.silent = self.has_slept = False  # the client reads nothing for now; has done so
         self.client_ended = self.server_ended = False  # nothing more comes from that side
+        self._eof = False  # the server has said that itself
         self._told = False
         self._reading: Any = None
         self._sending: Any = None
@@ -158,7 +159,7 @@ class Pipe:
     def write(self, data: Any) -> None:
         if self.lost:
             return
-        self.world.expect(not (self.closing or self.server_ended), "a write after the end")
+        self.world.expect(not self._eof, "a write after write_eof")  # after close() asyncio sends what it still can
         self.outbox += data
         if len(self.outbox) > self.high and not self.held:
             self.held = True
@@ -169,7 +170,7 @@ class Pipe:
         self.write(b"".join(bytes(piece) for piece in pieces))
 
     def write_eof(self) -> None:
-        self.server_ended = True
+        self.server_ended = self._eof = True
         self._send_soon()
 
     def can_write_eof(self) -> bool:

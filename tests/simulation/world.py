@@ -371,7 +371,7 @@ class World:
         elif client.pipe.silent:
             client.pipe.listen()
         else:
-            client.pipe.silent = True
+            client.pipe.silent = client.pipe.has_slept = True
             self.loop.call_later(rng.choice((0.01, 0.5, 200.0)), client.pipe.listen)
 
     def send_in_sequence(self, ticket: Ticket, request: InferenceRequest) -> None:

@@ -107,9 +107,10 @@ class Connection(Answers):
         self.server.closed(self)
         exchanges = list(self.exchanges)
         self.exchanges.clear()
-        for exchange in exchanges:
+        for exchange in exchanges:  # all, before the first is cancelled: that may bring the answers of others
             self._holding.give_back(exchange)
             exchange.connection = None
+        for exchange in exchanges:
             request, exchange.request = exchange.request, None
             if request is not None:
                 self.server.kernel.cancel(request)
