@@ -350,6 +350,21 @@ def test_load_parameters_that_are_wrong(serve: Callable[..., None], parameters: 
     serve(test)
 
 
+@pytest.mark.parametrize("tail", [b"\x1a\x00" * 50_000, b"\x1a\x05\x0a\x03abc" * 50_000])
+def test_a_load_of_more_parameters_than_are_looked_at(serve: Callable[..., None], tail: bytes) -> None:
+    async def test(caller: Caller, kernel: Kernel) -> None:
+        data = load_request("m").SerializeToString()
+        cut = data + tail[:8000] + b"\x1a" * 70_000
+        for message, words in ((data + tail, "more than 4096 fields and parameters"), (cut, "")):
+            call = caller.start("RepositoryModelLoad", message)
+            assert call.failure[0] is Code.INVALID_ARG and words in call.failure[1]
+        large = load_request("m", **{"file:1/x": bytes(100_000), "config": 5})
+        call = caller.start("RepositoryModelLoad", large.SerializeToString())
+        assert call.failure[1].startswith("invalid value type for load parameter 'config'")
+
+    serve(test)
+
+
 def test_a_load_that_fails(serve: Callable[..., None]) -> None:
     async def test(client: Caller, kernel: Kernel) -> None:
         with pytest.raises(Failed, match="failed to load 'nope', failed to poll from model repository"):

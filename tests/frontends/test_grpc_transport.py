@@ -7,6 +7,7 @@ import asyncio
 import gc
 import gzip
 import math
+import mmap
 import os
 import random
 import struct
@@ -14,6 +15,7 @@ import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,7 @@ from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_STREAMS
 from kernel_grpc.http2.floods import USELESS_BURST
 from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
-from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, RESERVE, Assembly, Memory, MessageError
+from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, PIECE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, SEVERAL, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
@@ -986,6 +988,39 @@ def test_memory_is_reserved_within_bounds_only() -> None:
     assert assembling.lent == size
     memory = assembling.fetch()
     assert isinstance(memory, Memory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
+
+
+def test_huge_memory_is_given_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by a thread: at once it would hold the interpreter."""
+    began: list[Any] = []
+
+    def thread(target: Any, args: tuple[Any], **_: Any) -> Any:
+        began.append((target, args[0]))
+        return SimpleNamespace(start=bool)
+
+    monkeypatch.setattr(assembly.threading, "Thread", thread)
+    growing = assembly.Growing(0)
+    growing.grow(3 * PIECE)
+    memory = growing.grow(5 * PIECE)
+    tensor = np.ndarray((5 * PIECE,), np.uint8, memory)
+    del memory, growing
+    gc.collect()
+    assert not began and not tensor[::PIECE].any()
+    del tensor
+    ((target, mapping),) = began
+    sizes: list[int] = []
+    resize = mmap.mmap.resize
+
+    def resized(self: Any, size: int) -> None:
+        if self is mapping:  # others may be given back just now
+            sizes.append(size)
+        resize(self, size)
+
+    monkeypatch.setattr(assembly.Mapping, "resize", resized)
+    target(mapping)
+    assert sizes == [k * PIECE for k in (4, 3, 2, 1)] and mapping.closed
+    assembly.Mapping(-1, PIECE, flags=assembly.PRIVATE)
+    assert len(began) == 1  # a small one is gone already
 
 
 def receive(caller: Caller) -> Account:

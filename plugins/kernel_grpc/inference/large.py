@@ -21,7 +21,7 @@ from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
-__all__ = ["ON_LOOP", "STRINGS_ON_LOOP", "Large", "Prepared", "is_work", "most_fields", "prepared", "too_many"]
+__all__ = ["ON_LOOP", "STRINGS_ON_LOOP", "Large", "Prepared", "fields", "is_work", "most_fields", "prepared", "too_many"]
 
 #: The longest message, without its raw data, that is parsed on the loop.
 ON_LOOP = 64 * 1024

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
+import threading
+import time
 from struct import Struct
 from typing import Any
 
@@ -38,6 +41,9 @@ STEP = 1024 * 1024
 RESERVE = 64 * 1024 * 1024
 
 ALIGNMENT = 64
+
+#: How much is given back to the system at once, about a millisecond's work.
+PIECE = 16 * 1024 * 1024
 
 #: A mapping of this process alone, which can grow.
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
@@ -213,6 +219,26 @@ class Assembly(Sink):
         self.at = self.end = 0
 
 
+class Mapping(mmap.mmap):
+    """Memory from the system. A large one that nobody needs any more is given back on a thread, piece by piece: a gigabyte at
+    once would hold the interpreter for a tenth of a second.
+
+    Its pages are small ones: to make room for a huge page the system may take as long.
+    """
+
+    def __del__(self) -> None:
+        if len(self) > PIECE and not sys.is_finalizing():
+            threading.Thread(target=free, args=(self,), name="kernel-grpc-free", daemon=True).start()
+
+
+def free(mapping: mmap.mmap) -> None:
+    """Give a mapping back to the system."""
+    while (left := len(mapping) - PIECE) > 0:
+        mapping.resize(left)
+        time.sleep(0)  # whoever waits for the interpreter gets it
+    mapping.close()
+
+
 class Growing:
     """Memory that grows by being moved, not copied; only where PRIVATE. `offset`: how far behind a page's beginning it begins."""
 
@@ -220,16 +246,14 @@ class Growing:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self._map: mmap.mmap | None = None
+        self._map: Mapping | None = None
 
     def grow(self, capacity: int) -> Memory:
         """Return it with room for so many bytes. Nobody may hold what was returned before. Raises MemoryError."""
         size = self.offset + capacity
         try:
             if self._map is None:
-                self._map = mmap.mmap(-1, size, flags=PRIVATE)
-                if hasattr(mmap, "MADV_HUGEPAGE"):
-                    self._map.madvise(mmap.MADV_HUGEPAGE)
+                self._map = Mapping(-1, size, flags=PRIVATE)
             else:
                 self._map.resize(size)
         except OSError as error:

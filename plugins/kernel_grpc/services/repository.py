@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError, clipped
+from kernel_grpc.inference.large import ON_LOOP, fields
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import parsed, unary
@@ -25,6 +26,9 @@ __all__ = ["Repository", "methods"]
 log = logging.getLogger(__name__)
 
 CATEGORY = "model-repository"
+
+#: The most parameters of a load, one a file, that are looked at where its message is large.
+MOST_FIELDS = 4096
 
 LOADED = pb.RepositoryModelLoadResponse().SerializeToString()
 
@@ -70,6 +74,7 @@ class Repository:
     def load(self, call: Call, message: Any) -> None:
         """Load a model and answer when that is done."""
         try:
+            check_fields(message)
             request = parsed(pb.RepositoryModelLoadRequest, message)
             check_no_repository(request)
             config, files = overrides_of(request)
@@ -90,6 +95,20 @@ class Repository:
             call.fail(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
         else:
             call.reply(LOADED)
+
+
+def check_fields(message: Any) -> None:
+    """Refuse a message of so many fields that its parser would hold the loop; its files may be large. Raises ServingError."""
+    if len(message) <= ON_LOOP:
+        return
+    try:
+        for count, _ in enumerate(fields(memoryview(message), 0, len(message))):
+            if count == MOST_FIELDS:
+                raise ServingError(Code.INVALID_ARG, f"the request has more than {MOST_FIELDS} fields and parameters")
+    except IndexError:
+        raise ServingError(
+            Code.INVALID_ARG, "Unable to parse request as inference.RepositoryModelLoadRequest: it is cut off, or no message"
+        ) from None
 
 
 def check_no_repository(request: Any) -> None:
