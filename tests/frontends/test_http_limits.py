@@ -212,22 +212,32 @@ def flooded(data: bytes) -> tuple[int, int]:
             flood.send(b"")
 
 
+def strings(count: int) -> bytes:
+    """A request that is known when it comes again, with so many strings."""
+    inputs = [tensor("IN_BYTES", "BYTES", [count], binary_data_size=4 * count)]
+    return binary("types", inputs, bytes(4 * count), parameters={"binary_data_output": True})
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"".join(b"GET /v2/health/live HTTP/1.1\r\nHost: %d\r\n\r\n" % number for number in range(1000)),
         head_of("/v2/models/types/infer", "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n",
+        infer("types", b'{"inputs":[' + b"[1]," * 7000 + b"1]}") * 2,
+        request("POST", "/v2/models/multi/generate", b'{"X":[1,2]' + b" " * 20_000 + b"}"),
+        request("POST", "/v2/logging", b"{}" + b" " * 20_000),
+        strings(5000),
     ],
 )
 def test_a_flood_on_16_connections_lets_others_in_between(data: bytes) -> None:
     data *= -(-60_000 // len(data))
     answered, turns = flooded(data)
-    assert answered <= 8 < turns
+    assert answered <= 10 < turns
 
 
 def test_a_flood_of_known_requests_lets_others_in_between() -> None:
     answered, turns = flooded(LIVE * 1000)
-    assert answered <= 8 < turns
+    assert answered <= 10 < turns
 
 
 @pytest.mark.parametrize("count", [256, 12_000])

@@ -109,6 +109,9 @@ class AsgiConnection:
         """Have `work` done on another thread, as it is too large for the loop."""
         return self._loop.run_in_executor(self.server.kernel.pools.aside, work)
 
+    def spend(self, units: int) -> None:
+        """Whose turn it is is the server's business."""
+
     def recount(self) -> None:
         """There is no other answer that one could wait for."""
 

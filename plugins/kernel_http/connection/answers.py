@@ -137,6 +137,10 @@ class Answers(asyncio.BufferedProtocol):
         kernel = self.server.kernel
         return kernel.loop.run_in_executor(kernel.pools.aside, work)
 
+    def spend(self, units: int) -> None:
+        """Serving a request has taken so many units of ten microseconds that others may come first (turns.py)."""
+        self.server.spend(units)
+
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
         self._holding.lend(exchange, size)

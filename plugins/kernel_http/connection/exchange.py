@@ -88,6 +88,9 @@ class ClientConnection(Protocol):
     def aside(self, work: Callable[[], Any], /) -> asyncio.Future[Any]:
         """Have `work` done on another thread, as it is too large for the loop."""
 
+    def spend(self, units: int, /) -> None:
+        """Serving the request has taken so many units of ten microseconds that others may come first (turns.py)."""
+
     def recount(self) -> None:
         """A large answer waits for its turn: count what the client has not taken yet."""
 

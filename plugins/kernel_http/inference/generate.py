@@ -68,6 +68,7 @@ class Generate:
             reading = connection.aside(lambda: reader.read(body, b""))
             reading.add_done_callback(lambda done: self._begin(exchange, reader, done.result))
         else:
+            connection.spend(len(body) >> 7)
             self._begin(exchange, reader, lambda: reader.read(body, b""))
 
     def _begin(self, exchange: OneExchange | EventExchange, reader: FlatReader, read: Callable[[], None]) -> None:

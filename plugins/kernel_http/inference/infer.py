@@ -120,8 +120,10 @@ class Inference:
         """Serve a request whose JSON part isn't known: read it, have it checked, and perhaps remember it."""
         reader = Reader(self.kernel, model, head, self.max_input_size)
         try:
-            if len(json) > LARGE:
-                raise TooLarge
+            if len(json) > JSON_SIZE:
+                if len(json) > LARGE:
+                    raise TooLarge
+                connection.spend(len(json) >> 7)
             reader.read(json, tail)
             exchange: InferExchange
             if reader.classes or reader.spans or head.accept:

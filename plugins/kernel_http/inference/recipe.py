@@ -94,6 +94,7 @@ class Recipe:
         inputs = {}
         for name, datatype, dtype, shape, offset, size in self.steps:
             if dtype is None:
+                connection.spend(size >> 8)
                 try:
                     items = unpacked(name, self.model.name, "", tail, offset, size)
                     array = strings_of(items, name, self.model, shape, "")

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 #: `operation(head, body)` returns the response, or raises ServingError.
 Operation = Callable[[Head, bytes], bytes]
 
+#: An operation whose body and answer are no longer than this takes no longer than most do; bytes.
+MAX_FREE = 1024
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -36,7 +39,10 @@ def at_once(operation: Operation) -> Handler:
     def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
-        exchange.answer(_answer_of(operation, head, json if not len(tail) else json + bytes(tail)))
+        answer = _answer_of(operation, head, json if not len(tail) else json + bytes(tail))
+        if len(json) + len(answer) > MAX_FREE:
+            connection.spend((len(json) >> 7) + (len(answer) >> 10))
+        exchange.answer(answer)
 
     return handler
 
