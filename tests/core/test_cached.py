@@ -429,11 +429,14 @@ def test_requests_leave_nothing_behind(tmp_path: Path) -> None:
             gc.collect()
             gc.disable()
             try:
-                for k in range(50):
-                    client.send("m", f"{k}", [k % 5])
-                client.answers.clear()
-                client.requests.clear()
-                assert gc.collect() == 0, "a request is a reference cycle"
+                left = []
+                for _ in range(3):  # what threads of tests before have left may come in between, but not each time
+                    for k in range(50):
+                        client.send("m", f"{k}", [k % 5])
+                    client.answers.clear()
+                    client.requests.clear()
+                    left.append(gc.collect())
+                assert min(left) == 0, f"a request is a reference cycle: {left}"
             finally:
                 gc.enable()
 
