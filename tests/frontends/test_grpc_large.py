@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -405,3 +407,26 @@ def test_large_answers_that_cannot_be_made_or_are_not_wanted() -> None:
 def test_as_many_classes_as_there_are_elements(service: Service) -> None:
     made = classed(5, 2**63 - 1)
     assert service.ask(made).outputs[0].shape == [5]
+
+
+def test_many_strings_in_shared_memory_are_taken_apart_on_a_thread(service: Service) -> None:
+    count = ON_LOOP // 4
+    data = strings(*[b"abc"] * count)
+    region = SharedMemory(create=True, size=len(data), name=f"kernel_test_grpc_{os.getpid()}")
+    try:
+        region.buf[: len(data)] = data
+        kernel = service.kernel
+        kernel.shared_memory.register("reg", f"/{region.name}", 0, len(data))
+        made = small.on_input(request("types", ("IN_BYTES", "BYTES", [count])), **small.shared(size=len(data)))
+        for _ in range(2):  # the second by its head
+            call = FakeCall()
+            service._infer(call, made.SerializeToString())
+            assert not call.done and len(kernel.loop.jobs) == 1
+            run_jobs(kernel)
+            assert kernel.requests[-1].inputs["IN_BYTES"].array.tolist() == [b"abc"] * count
+            assert call.status == 0
+        cut = small.on_input(request("types", ("IN_BYTES", "BYTES", [count])), **small.shared(size=len(data) - 1))
+        assert service.start(cut).failure[1].startswith("incomplete string data for inference input 'IN_BYTES'")
+    finally:
+        region.close()
+        region.unlink()

@@ -72,8 +72,8 @@ class Inference:
         except ServingError as error:
             call.fail(error)
             return
-        except Large:
-            self.prepare(message, partial(self._infer_prepared, call))
+        except Large as large:
+            self.prepare(message, partial(self._infer_prepared, call), large)
             return
         request.deadline = call.deadline
         call.request = request
@@ -96,9 +96,11 @@ class Inference:
         except Exception as problem:
             call.crashed(problem)
 
-    def prepare(self, message: Any, then: Callable[[asyncio.Future[Prepared]], None]) -> None:
+    def prepare(self, message: Any, then: Callable[[asyncio.Future[Prepared]], None], large: Large) -> None:
         """Have a large message read on a thread; `then` gets what `prepared` has returned or raised, on the loop."""
-        job = self.kernel.loop.run_in_executor(self._thread, prepared, message, self.limits, self.kernel.memory.values)
+        kernel = self.kernel
+        work = partial(prepared, message, self.limits, kernel.memory.values, large.region)
+        job = kernel.loop.run_in_executor(self._thread, work)
         job.add_done_callback(then)
 
     def read_prepared(
@@ -171,7 +173,7 @@ class Inference:
         forwarded: Forwarded,
         streaming: bool,
         key: bytes | None,
-        ready: Mapping[int, Any] | None = None,
+        ready: Mapping[int | str, Any] | None = None,
     ) -> tuple[InferenceRequest, Recipe, Parameters]:
         """Read a request whose head isn't known, have it checked, and perhaps remember it."""
         model = self.model(record.model_name, record.model_version)

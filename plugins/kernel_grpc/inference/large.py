@@ -59,7 +59,14 @@ VALUES = "--max-request-values"
 
 
 class Large(Exception):
-    """A message is more work than is done on the loop: it has to be `prepared` on a thread."""
+    """A message is more work than is done on the loop: it has to be `prepared` on a thread.
+
+    `region`: the name of an input, its strings as they lie in shared memory, and how many they should be; None where it is the
+    message itself.
+    """
+
+    def __init__(self, region: tuple[str, Any, int] | None = None) -> None:
+        self.region = region
 
 
 def most_fields(limits: Limits) -> int:
@@ -76,7 +83,7 @@ class Prepared:
 
     __slots__ = ("contents", "raws", "record")
 
-    def __init__(self, record: Any, raws: list[Any], contents: dict[int, Any]) -> None:
+    def __init__(self, record: Any, raws: list[Any], contents: dict[int | str, Any]) -> None:
         self.record = record
         self.raws = raws
         self.contents = contents
@@ -87,15 +94,17 @@ def is_work(shape: tuple[int, ...], size: int) -> bool:
     return size > ON_LOOP and prod(shape) > STRINGS_ON_LOOP
 
 
-def prepared(message: Any, limits: Limits, values: int) -> Prepared:
-    """Read a message. `values`: how many strings its tensors may have. Raises ServingError(INVALID_ARG)."""
+def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Any, int] | None = None) -> Prepared:
+    """Read a message. `values`: how many strings its tensors may have. `region`: as Large has it; then `contents` has the strings
+    by the name of their input. Raises ServingError(INVALID_ARG).
+    """
     skeleton = Skeleton(memoryview(message), limits, values)
     try:
         skeleton.read()
     except IndexError:
         raise invalid(f"{MALFORMED}it is cut off, or no message") from None
     record = parsed(pb.ModelInferRequest, b"".join(skeleton.pieces))
-    contents: dict[int, Any] = {}
+    contents: dict[int | str, Any] = {}
     for index, found in skeleton.contents.items():
         item = record.inputs[index]
         datatype = item.datatype if item.datatype in DATATYPES else "<invalid>"
@@ -104,6 +113,8 @@ def prepared(message: Any, limits: Limits, values: int) -> Prepared:
             contents[index] = _objects(typed_contents(elements, item.name, datatype, record.model_name))
         except ServingError as error:
             contents[index] = error
+    if region is not None:
+        contents[region[0]] = strings(memoryview(region[1]), region[2])
     return Prepared(record, _unpacked(record, skeleton.raws, values), contents)
 
 

@@ -82,7 +82,7 @@ class Reader:
         model: Model,
         record: Any,
         raws: Sequence[Any],
-        ready: Mapping[int, Any] | None = None,
+        ready: Mapping[int | str, Any] | None = None,
     ) -> None:
         self.kernel = kernel
         self.model = model
@@ -137,6 +137,8 @@ class Reader:
                     f"for model '{self.model.name}'"
                 )
             data = self.kernel.shared_memory.span(*region)
+            if self.ready is not None:
+                data = self.ready.get(name, data)
         elif item.HasField("contents"):
             if self.raws:
                 raise invalid(
@@ -179,7 +181,8 @@ class Reader:
             raise size_mismatch(name, self.model.name, self.record.id, expected, size)
         if datatype == "BYTES" and size_of(data) > ON_LOOP:
             check_strings(name, shape, self.kernel.memory.values)
-        if isinstance(data, Span):
+        region = isinstance(data, Span)
+        if region:
             data = data.read()
         try:
             if datatype != "BYTES":
@@ -189,7 +192,7 @@ class Reader:
                 raise cut_off(data, name, self.model.name, self.record.id)
             if not (isinstance(data, list) or getattr(data, "dtype", None) == np.object_):
                 if self.ready is None and is_work(shape, len(data)):
-                    raise Large
+                    raise Large((name, data, prod(shape)) if region else None)
                 items = unpacked(name, self.model.name, self.record.id, data, 0, len(data), prod(shape))
             return strings_of(items, name, self.model, shape, self.record.id)
         except ValueError as error:  # the size is right, 0 bytes, but numpy has no array of that shape

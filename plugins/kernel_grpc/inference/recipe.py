@@ -101,7 +101,7 @@ class Recipe:
                 return None
             if dtype is None:
                 if is_work(shape, len(raw)):
-                    raise Large
+                    raise Large((name, raw, prod(shape)) if region is not None else None)
                 items = unpacked(name, self.model.name, id, raw, 0, len(raw), prod(shape))
                 array = strings_of(items, name, self.model, shape, id)
             elif len(raw) != size:

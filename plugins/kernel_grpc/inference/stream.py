@@ -78,11 +78,11 @@ class InferStream:
         except ServingError as error:
             self._refuse(data, error)
             return
-        except Large:
+        except Large as large:
             self.preparing = True
             if not self.held:
                 call.hold()
-            inference.prepare(data, partial(self._prepared, data))
+            inference.prepare(data, partial(self._prepared, data), large)
             return
         except Exception as error:  # a mistake of ours must not cost the stream's other requests their answers
             log.exception("a request on a stream can't be read")
