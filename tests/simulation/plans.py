@@ -89,7 +89,9 @@ def draw_models(rng: Random, limited: bool) -> list[Plan]:
     plans = [_base(rng, f"m{number}", 1 << number, limited) for number in range(rng.randint(2, 4))]
     callable_plans = [plan for plan in plans if not plan.sequential and not plan.decoupled]
     if callable_plans and rng.random() < 0.7:
-        plans.append(_caller(rng, callable_plans, limited))
+        plans.append(_caller(rng, "caller", 64, callable_plans, limited))
+        if rng.random() < 0.3:  # which calls what calls
+            plans.append(_caller(rng, "outer", 128, [plans[-1], *callable_plans], limited))
     if callable_plans and rng.random() < 0.6:
         plans.append(_ensemble(rng, [plan for plan in plans if not plan.sequential and not plan.decoupled]))
     return plans
@@ -159,9 +161,9 @@ def _draw_sequences(rng: Random, plan: Plan) -> None:
     plan.rules = f"sequence_batching {{ {how} max_sequence_idle_microseconds: {idle} {CONTROLS} {STATE} }}\n"
 
 
-def _caller(rng: Random, callees: list[Plan], limited: bool) -> Plan:
+def _caller(rng: Random, name: str, add: int, callees: list[Plan], limited: bool) -> Plan:
     calls = tuple(rng.choice(callees) for _ in range(rng.randint(1, 2)))
-    plan = Plan("caller", "caller", rng.choice(("greenlet", "task")), 64, calls=calls, instances=rng.randint(1, 2))
+    plan = Plan(name, "caller", rng.choice(("greenlet", "task")), add, calls=calls, instances=rng.randint(1, 2))
     plan.fifo = True
     if plan.style == "task":
         plan.concurrency = rng.randint(1, 4)

@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     ("cancelled execution", r"the execution of model '.*' was cancelled", _committed),
     ("deadline", r"deadline of the request to model '.*' passed after", lambda ticket: ticket.deadline),
     ("deadline on the wire", r"^Deadline Exceeded$", lambda ticket: ticket.deadline),
+    ("memory", r"--memory-limit-\w+ allow|the largest that is taken has", lambda ticket: ticket.client is not None),
     ("shutting down", r"shutting down", lambda ticket: ticket.world.stopping),
     ("cancelled", r"Request cancelled", _cancelled),
     ("time-out", r"Request timeout expired", _below("times_out")),

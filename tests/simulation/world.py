@@ -444,6 +444,7 @@ class World:
         kernel = self.kernel = Kernel(
             self.folder, plugins=[Scripted(self)], control_mode="explicit", load_models=["*"],
             cache=LocalCache(rng.choice((1000, 1 << 20))), drain_seconds=rng.choice((0.0, 0.01, 5.0, 1000.0)),
+            memory_limit_receive=rng.choice((0, 200_000)), memory_limit_send=rng.choice((0, 200_000)),
             rate_limit="execution_count" if self.limited else "off", rate_limit_resources=resources,
         )  # fmt: skip
         async with kernel:
