@@ -47,7 +47,7 @@ def main() -> int:
                 if len(broken) <= SHOWN:
                     print(f"seed {outcome.seed}: python bench/simulate.py --start {outcome.seed} --seeds 1")
                     for violation in outcome.violations:
-                        print(f"    {violation}")
+                        print(f"    {violation}", flush=True)
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
     seconds = time.monotonic() - began

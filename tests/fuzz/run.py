@@ -86,7 +86,7 @@ def fuzz(name: str, seconds: float, seed: int) -> tuple[int, int, str]:
     seen: set[str] = set()
     executions = 0
     ends = time.monotonic() + seconds
-    while executions % 64 or time.monotonic() < ends:
+    while executions % 8 or time.monotonic() < ends:
         data = mutated(rng, target, pool) if executions >= len(pool) else pool[executions]
         executions += 1
         try:
