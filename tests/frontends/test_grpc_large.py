@@ -23,6 +23,7 @@ from frontends.fakes_grpc import (
     strings,
     typed,
 )
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from work import instructions, is_linear
@@ -153,6 +154,22 @@ def test_reading_agrees_with_the_parser(made: pb.ModelInferRequest, found: list[
 
 def read(data: bytes) -> Any:
     return prepared(data, Limits(), 1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        b"\x0a\x03\x00\x00\x80" + b"\x0a\x02\x00\x00",  # bool_contents: an integer whose end is in the next piece
+        b"\x3a\x04\x00\x00\x00\x00" + b"\x3a\x04\x00\x00\x00\x00",  # fp64_contents: halves
+    ],
+)
+def test_elements_end_in_their_own_piece(pieces: bytes) -> None:
+    inner = b"\x0a\x01X\x2a" + varint(len(pieces)) + pieces
+    data = b"\x0a\x01m\x2a" + varint(len(inner)) + inner
+    with pytest.raises(DecodeError):
+        pb.ModelInferRequest.FromString(data)
+    with pytest.raises(ServingError, match="Unable to parse request"):
+        read(data)
 
 
 def test_elements_that_are_not_packed_or_lie_in_several_pieces(service: Service, all_large: None) -> None:

@@ -265,6 +265,9 @@ class Contents:
             if number == STRINGS and wire == BYTES:
                 self._strings.append(bytes(data[at:end]))
             elif number in CONTENTS and wire in (BYTES, CONTENTS[number][1]):
+                _, kind, dtype = CONTENTS[number]
+                if end > at and (data[end - 1] >= 128 if kind == 0 else (end - at) % dtype.itemsize):
+                    raise IndexError  # elements do not go on in the next piece
                 chunks = self._chunks.setdefault(number, [])
                 if end - at > SMALL:
                     chunks.append(data[at:end])
