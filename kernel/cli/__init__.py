@@ -78,7 +78,8 @@ def _open_streams() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
             os.set_inheritable(opened, True)
-            setattr(sys, name, open(opened, "w" if number else "r"))
+            # The descriptor outlives the object: others are put in its place (streams.py).
+            setattr(sys, name, open(opened, "w" if number else "r", closefd=False))
 
 
 def _mistake(command: str) -> str:

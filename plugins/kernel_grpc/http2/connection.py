@@ -195,10 +195,14 @@ class Connection:
             except StreamFailure as failure:
                 ending.fail_stream(failure)
         if at < size and not ending.closed:
-            if at <= last:
-                self.later, self._later_at = bytes(data), at
-            else:
-                self._keep(data, at, HEADER_SIZE)
+            self._keep_rest(data, at)
+
+    def _keep_rest(self, data: Data, at: int) -> None:
+        """Keep what is left of what has come: frames for the next turn, or the beginning of one."""
+        if at <= len(data) - HEADER_SIZE:
+            self.later, self._later_at = bytes(data), at
+        else:
+            self._keep(data, at, HEADER_SIZE)
 
     def _greet(self, data: Data, size: int) -> int:
         """Take the client's preface; return where the frames begin. What has come of it so far is kept."""
