@@ -74,8 +74,8 @@ class Owner(Protocol):
     def finished(self, instance: ModelInstance, batch: Batch, result: object) -> None:
         """An execution has ended."""
 
-    def changed(self, instance: ModelInstance) -> None:
-        """It has gone down, or is up again: `healthy`."""
+    def changed(self) -> None:
+        """An instance has gone down, or is up again: `healthy`."""
 
     def lose(self, instance: ModelInstance, why: ServingError) -> None:
         """What executions have left in the instance is lost."""

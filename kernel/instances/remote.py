@@ -70,7 +70,7 @@ class RemoteInstance(ModelInstance):
         """The executor takes no more executions until `up`."""
         self.healthy, self.limit = False, 0
         if self.owner is not None:
-            self.owner.changed(self)
+            self.owner.changed()
 
     def give_back(self, batches: Sequence[Batch]) -> None:
         """What was handed over and has not begun waits again. Called while down."""
@@ -88,7 +88,7 @@ class RemoteInstance(ModelInstance):
         self.healthy, self.limit, self.problem = True, self.capacity, None
         self._length.forget()
         if self.owner is not None:
-            self.owner.changed(self)
+            self.owner.changed()
             self.owner.refuse_all(None)
             self.owner.look_again()
 

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernel.instances.instance import all_gone
 from kernel.interfaces import Cache
 from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.rules.response_cache import CacheUsage, RequestKeys, StoredResponse, least_size, load_key
@@ -195,4 +196,4 @@ def _is_refused(request: InferenceRequest, scheduler: Scheduler, now: float) -> 
     if scheduler.stopping or scheduler.refusing is not None or (request.deadline is not None and request.deadline <= now):
         return True
     parent = request.parent
-    return parent is not None and all(one.state is RELEASED for one in parent.requests)
+    return parent is not None and all_gone(parent)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
-from kernel.instances.instance import SKIPPED
+from kernel.instances.instance import SKIPPED, all_gone
 from kernel.observability.statistics import StatisticsCounter
 from kernel.requests.request import (
     RESCHEDULED,
@@ -258,12 +258,16 @@ class Lifecycle:
             for stage in self.on_release:
                 stage(request)
 
+    def end(self, request: InferenceRequest, error: ServingError) -> None:
+        """Release a request with an error that is no answer of an execution: by it, statistics and `is_cancelled` say so."""
+        request.error = error
+        self.release(request, InferenceResponse([], error=error))
+
     def refuse(self, request: InferenceRequest, error: ServingError) -> None:
         """Answer a request that is not accepted. The reference counts it nowhere (observability, section 1.2)."""
         self.statistics.refused += 1
         request.order = 0  # it has no place among those that were accepted
-        request.error = error
-        self.release(request, InferenceResponse([], error=error))
+        self.end(request, error)
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""
@@ -306,11 +310,8 @@ class Lifecycle:
 
     def adopt(self, request: InferenceRequest, parent: Batch) -> None:
         """Enter the call of a model into the tree under its parent, whose end is to be its end too."""
-        for one in parent.requests:
-            if one.state is not RELEASED:
-                break
-        else:
-            request.model.scheduler.cancel(request)  # the parent has ended while the call was begun
+        if all_gone(parent):  # it has ended while the call was begun
+            request.model.scheduler.cancel(request)
             return
         children = parent.children
         if children is None:
@@ -328,25 +329,23 @@ class Lifecycle:
         if error is None:
             error = ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
         behind = self._queue.withdraw(request) if request.state is not EXECUTING else ()
-        request.error = error
         batch = request.batch
         children: set[InferenceRequest] | None = None
         if batch is not None and batch.children and all(one is request or one.state is RELEASED for one in batch.requests):
             # Who executes elsewhere hears of it before what it has called answers that it was cancelled, too.
             children, batch.children = batch.children, None
-        self.release(request, InferenceResponse([], error=error))
+        self.end(request, error)
         if batch is not None:
             batch.instance.cancelled(batch, request)
         for child in children or ():
             child.model.scheduler.cancel(child)
         for one in behind:
             words = f"{one.log_id}Request cancelled: a request before it in its sequence was given up"
-            one.error = ServingError(Code.CANCELLED, words, Reason.CANCELED)
-            self.release(one, InferenceResponse([], error=one.error))
+            self.end(one, ServingError(Code.CANCELLED, words, Reason.CANCELED))
 
     def _cancel_children(self, batch: Batch) -> None:
         """The calls of an execution that nobody waits for any more are of no use either."""
-        if all(request.state is RELEASED for request in batch.requests):
+        if all_gone(batch):
             children, batch.children = batch.children or (), None
             for child in list(children):
                 child.model.scheduler.cancel(child)

@@ -20,7 +20,7 @@ from itertools import count
 from kernel.circles.lookout import circular_wait
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
-from kernel.instances.instance import ModelInstance
+from kernel.instances.instance import ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
 from kernel.observability.statistics import StatisticsCounter
@@ -118,7 +118,7 @@ class Scheduler:
         self.pool.let_in(instances)
         self._decide()
 
-    def changed(self, instance: ModelInstance) -> None:
+    def changed(self) -> None:
         """An instance has gone down, or is up again."""
         self.pool.changed()
         self._decide()
@@ -205,10 +205,7 @@ class Scheduler:
 
     def _check_call(self, request: InferenceRequest, parent: Batch) -> None:
         """Raise ServingError for the call of a model that nobody waits for any more, or that could only wait for itself."""
-        for one in parent.requests:
-            if one.state is not RELEASED:
-                break
-        else:
+        if all_gone(parent):
             raise ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
         free = self.pool.best()
         if (free is None or free.outstanding >= free.capacity) and (cycle := circular_wait(request, self)):
@@ -273,7 +270,7 @@ class Scheduler:
                     again = when
             if not started or not queue.size:
                 return again
-            if self.pool.inline:
+            if pool.inline:
                 now = self.clock()
                 if now - began > TURN_SECONDS:
                     self._schedule(now)
@@ -430,8 +427,7 @@ class Scheduler:
     def _give_up(self, requests: Sequence[InferenceRequest], error: ServingError) -> None:
         """Refuse what the queue has given up."""
         for request in requests:
-            request.error = error
-            self.life.release(request, InferenceResponse([], error=error))
+            self.life.end(request, error)
         self._after_release()
 
     def _pass_deadlines(self, now: float) -> None:
