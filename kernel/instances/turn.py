@@ -18,7 +18,7 @@ STREAK = 1000  # … and how many of them at most: on virtual time they take no 
 class Turn:
     """`depth`: executions within executions. `ends`: until when calls may run at once; 0.0 before the first one in this turn.
 
-    `left`: how many more may then. `cant_wait`: the innermost execution runs without a greenlet, so it can't wait.
+    `left`: how many more may begin then. `cant_wait`: the innermost execution runs without a greenlet, so it can't wait.
     """
 
     __slots__ = ("_loop", "cant_wait", "depth", "ends", "left")
@@ -30,11 +30,8 @@ class Turn:
         self.left = 0
         self.cant_wait = False
 
-    def has_time(self, now: float) -> bool:
-        """Whether a call may run at once; the first one begins a turn."""
-        if now < self.ends:
-            self.left -= 1
-            return self.left >= 0
+    def begin(self, now: float) -> bool:
+        """Whether a call may run at once though `ends` is over: that of the turn before, as the first one begins the next."""
         if self.ends:
             return False
         self.ends = now + CALLS_SECONDS

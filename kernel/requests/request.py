@@ -270,14 +270,15 @@ class Batch:
 
     `children`: requests that this execution has made (BLS, ensemble steps) and that are still alive; they are cancelled when
     every request of the batch is gone. `blocked_on`: the child that the execution can't go on without (a synchronous call).
-    `started`, `input_ended`, `output_started`, `ended`: seconds on the kernel's clock, 0.0 until then; executors may set the
-    middle two.
+    `handed_over`: when the instance was given it, in seconds on the kernel's clock. `started`, `input_ended`, `output_started`,
+    `ended`: likewise, 0.0 until then; executors may set the middle two.
     """
 
     __slots__ = (
         "blocked_on",
         "children",
         "ended",
+        "handed_over",
         "input_ended",
         "instance",
         "output_started",
@@ -290,6 +291,7 @@ class Batch:
         self.requests = requests
         self.size = size
         self.instance: Any  # set as the execution starts
+        self.handed_over: float  # likewise
         self.children: set[InferenceRequest] | None = None
         self.blocked_on: InferenceRequest | None = None
         self.started = 0.0

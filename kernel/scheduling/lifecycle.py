@@ -118,9 +118,10 @@ class Lifecycle:
             else:
                 # An ensemble's batch holds sums of times, not moments.
                 self.statistics.answered(batch, self._clock() if self._is_ensemble else batch.ended)
-                for request, response in zip(requests, result):
+                # Most executions are of one request, and a `zip` costs a tenth of what the core does for that.
+                for request, answer in zip(requests, result) if len(requests) > 1 else ((requests[0], response),):
                     request.counted = True
-                    self.release(request, response)
+                    self.release(request, answer)
                 return
         self._sort_out(batch, result)
 

@@ -70,7 +70,7 @@ class Pool:
         """Return the instance with the fewest executions that may start one more."""
         single = self.single
         if single is not None:
-            return single if single.outstanding < single.limit else None
+            return single if len(single.running) < single.limit else None
         best = None
         for instance in self.instances:
             if instance.outstanding < instance.limit and (best is None or instance.outstanding < best.outstanding):

@@ -39,7 +39,10 @@ class Queue(RequestQueue):
 
         An instance that may be handed more than it can begin gets all that it may have, each as an execution of its own.
         """
-        count = min(self.size, instance.limit - instance.outstanding) if instance.alone else 1
+        if not instance.alone:
+            requests = self.take_first(1)
+            return (Batch(requests, requests[0].batch_size),), None
+        count = min(self.size, instance.limit - instance.outstanding)
         return [Batch([request], request.batch_size) for request in self.take_first(count)], None
 
     def withdraw(self, request: InferenceRequest) -> Sequence[InferenceRequest]:

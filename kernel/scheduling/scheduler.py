@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 
+from kernel.circles.deadlock import may_close
 from kernel.circles.lookout import circular_wait
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
@@ -136,7 +137,8 @@ class Scheduler:
 
     def enqueue(self, request: InferenceRequest) -> None:
         """Accept a checked request, or answer it with why not. From here on the scheduler owns it."""
-        request.enqueued = now = self.clock()
+        clock = self.clock  # as it is no method, this costs less than to call it by its name
+        request.enqueued = now = clock()
         parent = request.parent
         instance = self.direct
         if instance is None and self._one_by_one and (self._several or (parent is not None and parent.blocked_on is request)):
@@ -148,20 +150,28 @@ class Scheduler:
             or self.queue.size
             or turn.depth >= NESTED
             or (request.deadline is not None and request.deadline <= now)
-            or (parent is not None and (parent.requests[0].state is RELEASED or not turn.has_time(now)))
+            or (
+                parent is not None
+                and (parent.requests[0].state is RELEASED or not ((now < turn.ends and turn.left > 0) or turn.begin(now)))
+            )
         ):
             self._let_wait(request, parent, now)
             return
+        turn.left -= 1
         turn.depth += 1
         try:
-            self.start(instance, Batch([request], request.batch_size))
+            self.start(instance, Batch([request], request.batch_size), now)
         finally:
             turn.depth -= 1  # only now: whoever hears of the answer may make the next request
-        if request.state is not RELEASED:  # else none of this would have been worth while
-            if request.deadline is not None:
-                self._watch_over(request)
-            if parent is not None:
-                self.life.adopt(request, parent)
+        if request.state is not RELEASED:
+            self._left_executing(request, parent)
+
+    def _left_executing(self, request: InferenceRequest, parent: Batch | None) -> None:
+        """Enter a request that has begun at once where those are known that have no answer yet: most have theirs by then."""
+        if request.deadline is not None:
+            self._watch_over(request)
+        if parent is not None:
+            self.life.adopt(request, parent)
 
     def _let_wait(self, request: InferenceRequest, parent: Batch | None, now: float) -> None:
         """Let a request wait in the queue, or refuse it."""
@@ -169,9 +179,15 @@ class Scheduler:
         if not self.pool.inline:
             self.direct = None  # requests do not come one at a time
         request.order = self._next_order()
+        free = None
         try:
-            if parent is not None or not self._takes_any:
+            if not self._takes_any:
                 self._check(request, parent)
+            if parent is not None:
+                free = self.pool.best()
+                self._check_call(request, parent, free)
+            elif not self._scheduled:
+                free = self.pool.best()
             if not queue.no_policy and queue.is_full(request):
                 self.dispatch()  # full of what has come in this very turn: what can begin at once does not wait
             queue.push(request, now)
@@ -188,7 +204,7 @@ class Scheduler:
         expiry = queue.next_expiry() if queue.bound else request.expires
         if expiry is not None:
             self._timer.arm(expiry)
-        if not self._scheduled and (queue.bound or self.pool.best() is not None):
+        if not self._scheduled and (free is not None or queue.bound):
             self._schedule(now)
 
     def _check(self, request: InferenceRequest, parent: Batch | None) -> None:
@@ -200,16 +216,14 @@ class Scheduler:
             raise error_for(request, self.refusing)
         self.queue.check(request)
         self.pool.arriving(request)
-        if parent is not None:
-            self._check_call(request, parent)
 
-    def _check_call(self, request: InferenceRequest, parent: Batch) -> None:
+    def _check_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> None:
         """Raise ServingError for the call of a model that nobody waits for any more, or that could only wait for itself."""
-        if all_gone(parent):
+        if parent.requests[0].state is RELEASED and all_gone(parent):
             raise ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
-        free = self.pool.best()
-        if (free is None or free.outstanding >= free.capacity) and (cycle := circular_wait(request, self)):
-            raise self.circular(request, cycle)
+        if free is None or len(free.running) >= free.capacity:
+            if may_close(parent, self) and (cycle := circular_wait(request, self)):
+                raise self.circular(request, cycle)
 
     def circular(self, request: InferenceRequest, cycle: Sequence[str]) -> ServingError:
         """Return why a call is refused that could only wait for itself, and the way out."""
@@ -229,7 +243,7 @@ class Scheduler:
         now = self.clock()
         for request in batch.requests:
             request.enqueued = now
-        self.start(instance, batch)
+        self.start(instance, batch, now)
 
     # -- decide --------------------------------------------------------------------------------------------------------
 
@@ -263,7 +277,7 @@ class Scheduler:
                 batches, when = queue.take(instance, now)
                 for batch in batches:
                     started = True
-                    self.start(instance, batch)
+                    self.start(instance, batch, now)
                 if instance.runs and instance.outstanding > 1:
                     self._runs.guard(instance)
                 if when is not None and (again is None or when < again):
@@ -271,7 +285,7 @@ class Scheduler:
             if not started or not queue.size:
                 return again
             if pool.inline:
-                now = self.clock()
+                now = batch.ended or self.clock()  # most have just ended
                 if now - began > TURN_SECONDS:
                     self._schedule(now)
                     return again
@@ -306,7 +320,7 @@ class Scheduler:
 
     # -- execute -------------------------------------------------------------------------------------------------------
 
-    def start(self, instance: ModelInstance, batch: Batch) -> None:
+    def start(self, instance: ModelInstance, batch: Batch, now: float) -> None:
         """Have an instance execute a batch: the one way to EXECUTING."""
         for request in batch.requests:
             request.state = EXECUTING
@@ -315,6 +329,7 @@ class Scheduler:
             for stage in self._on_start:
                 stage(instance, batch)
         batch.instance = instance
+        batch.handed_over = now
         instance.running[batch] = None
         result = instance.start(batch)
         if result is not LATER:
@@ -327,11 +342,12 @@ class Scheduler:
             batch.input_ended = batch.started
         if not batch.output_started:
             batch.output_started = batch.ended
+        conclude = self.life.conclude
         try:
-            self.life.conclude(batch, result)
+            conclude(batch, result)
         except Exception as problem:  # an executor that keeps to no contract
             self.life.fail(batch, problem)
-        if self.queue.size and not self._scheduled:
+        if self.queue.size and not (self._scheduled or self._dispatching):
             if self._mailbox.draining and not self.pool.inline:
                 # More of a run may have ended: a thread that is woken before it is counted gets in the way of that.
                 self._scheduled = True

@@ -16,7 +16,6 @@ from threading import get_ident
 from typing import Any, ClassVar
 
 from kernel import RESCHEDULED, Batch, Placement, Result, ServingError, log_ids
-from kernel import InferenceRequest as CoreRequest
 from kernel import InferenceResponse as CoreResponse
 from kernel_python import waiting
 from kernel_python.api.received import Received
@@ -101,19 +100,6 @@ class ModelExecutor:
         """Put away what was needed to execute. After `finalize`, whatever came of that."""
 
     # -- what came of an execution -------------------------------------------------------------------------------------
-
-    def _small_answer(self, core: CoreRequest, request: Received, result: Any) -> CoreResponse | None:
-        """Return what `_conclude` would for the one request of an execution, as most end; None where that has to look closer."""
-        if (
-            type(result) is list
-            and len(result) == 1
-            and self._copies_small
-            and type(response := result[0]) is InferenceResponse
-            and request._sender is None
-            and not request._release
-        ):
-            return small_answer(core, response)
-        return None
 
     def _conclude(self, batch: Batch, requests: list[Received], result: Any) -> list[CoreResponse | None] | None:
         """Return the core's responses for what `execute` returned. Raises ServingError where it fails the whole batch."""
@@ -269,7 +255,7 @@ class SyncExecutor(ModelExecutor):
         try:
             result = execute(requests.copy())
             batch.output_started = clock()
-            if len(cores) == 1 and (answer := self._small_answer(cores[0], request, result)) is not None:
+            if self._copies_small and len(cores) == 1 and (answer := small_answer(request, result)) is not None:
                 return [answer]
             if type(result) is not list and result is not None and _is_coroutine(result):
                 result = self._awaited(batch, requests, result)
@@ -374,10 +360,8 @@ class AsyncExecutor(ModelExecutor):
                 work = waiting.drive(work, instance.drivers)  # type: ignore[arg-type]  # by now there are some
             result = await work
             batch.output_started = self._clock()
-            if len(requests) == 1:
-                answer = self._small_answer(batch.requests[0], requests[0], result)
-                if answer is not None:
-                    return [answer]
+            if self._copies_small and len(requests) == 1 and (answer := small_answer(requests[0], result)) is not None:
+                return [answer]
             held = [result]
             del result  # `_conclude` counts who else holds the responses
             return self._conclude(batch, requests, held.pop())

@@ -153,7 +153,7 @@ def test_bf16_goes_through_dlpack_only() -> None:
     from kernel_python.api.tensors import received
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
-    (tensor,) = received([CoreTensor("a", "BF16", bits)], False)
+    tensor = received(CoreTensor("a", "BF16", bits), False)
     assert tensor.triton_dtype() == 14
     assert raised(tensor.as_numpy) == (
         "TritonModelException: Tensor dtype is BF16 and cannot be converted to NumPy. "
@@ -195,7 +195,7 @@ def bf16_capsule() -> Any:
     from kernel import Tensor as CoreTensor
     from kernel_python.api.tensors import received
 
-    (tensor,) = received([CoreTensor("a", "BF16", np.array([0x3F80], np.uint16))], False)
+    tensor = received(CoreTensor("a", "BF16", np.array([0x3F80], np.uint16)), False)
     return tensor.to_dlpack()
 
 

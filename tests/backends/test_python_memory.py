@@ -12,6 +12,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from kernel import InferenceRequest, InferenceResponse, Kernel, Tensor
 from kernel_python import COPIES
+from kernel_python.api.received import Received
 from kernel_python.api.responses import answers, small_answer
 from kernel_python.calling import Instance
 
@@ -356,7 +357,7 @@ def test_small_answers_go_out_as_all_do(kind: str) -> None:
         return outputs, response.error, response.parameters
 
     made = make()
-    small = small_answer(request, made)
+    small = small_answer(Received(request, instance), [made])
     counted = COPIES.small
     assert (small is not None) == is_small
     if small is not None:

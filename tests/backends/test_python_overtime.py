@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kernel import Kernel
+from kernel_python import calling
+
+
+@pytest.fixture(autouse=True)
+def left_alone() -> Iterator[None]:
+    """What a model is left in the middle of goes on after a test; for others it is not there."""
+    yield
+    calling._serving.clear()
+
 
 WAITS = {
     "def": "sys.overtime_for_test.wait(60)",

@@ -341,11 +341,11 @@ class FakeLoop:
 def test_a_turn_is_over_when_its_time_is_and_begins_anew_when_others_have_had_theirs() -> None:
     loop = FakeLoop()
     turn = Turn(loop)  # type: ignore[arg-type]
-    assert turn.has_time(5.0)
+    assert turn.begin(5.0)
     assert turn.ends == 5.0 + CALLS_SECONDS
-    assert not turn.has_time(5.1) and len(loop.soon) == 1
+    assert not turn.begin(5.1) and len(loop.soon) == 1
     loop.soon.pop()()
-    assert turn.has_time(5.2) and turn.ends == 5.2 + CALLS_SECONDS
+    assert turn.begin(5.2) and turn.ends == 5.2 + CALLS_SECONDS
 
 
 def called(kernel: Kernel, batch: Batch) -> asyncio.Future[None]:

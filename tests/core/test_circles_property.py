@@ -143,3 +143,46 @@ def test_a_call_is_served_while_those_before_it_go_on(width: int) -> None:
     slow = {"is_async": True, "count": 1, "concurrency": 1, "steps": [("sleep", 2.0)]}
     outer = {"is_async": True, "count": 2, "concurrency": 2, "steps": [("call", [1])]}
     assert serve([outer, slow], [(0, 0.0)] * width, acyclic=True) == ["ok"] * width
+
+
+@pytest.mark.parametrize(("calls", "looked_after"), [(False, 0), (True, 1)])
+def test_only_a_call_behind_one_that_calls_is_looked_after(calls: bool, looked_after: int, tmp_path: Path) -> None:
+    """Whoever has no call under way is in no circle; should it ever be, its own call comes later, and is looked after then."""
+    futures: list[asyncio.Future[InferenceResponse]] = []
+
+    async def calling(batch: Batch, target: str) -> Result:
+        kernel = batch.instance.executor.context.kernel
+        futures.append(future := kernel.loop.create_future())
+        inputs = dict(batch.requests[0].inputs)
+        kernel.submit(InferenceRequest(target, inputs, lambda response, final: future.set_result(response), parent=batch))
+        return [await future]
+
+    async def busy(batch: Batch) -> Result:
+        if calls:
+            await calling(batch, "leaf")
+        else:
+            await asyncio.sleep(1.0)
+        return [answer(batch.requests[0])]
+
+    async def leaf(batch: Batch) -> Result:
+        await asyncio.sleep(1.0)
+        return [answer(batch.requests[0])]
+
+    async def outer(batch: Batch) -> Result:
+        return await calling(batch, "busy")
+
+    async def main() -> None:
+        one = 'parameters { key: "max_concurrency" value { string_value: "1" } }\n'
+        write_repository(tmp_path, dict.fromkeys(("busy", "leaf", "outer"), BASE + one))
+        backend = TestBackend({"busy": busy, "leaf": leaf, "outer": outer})
+        async with Kernel(tmp_path, plugins=[backend], control_mode="explicit", load_models=["*"]) as kernel:
+            client = Client(kernel)
+            client.send("busy", "0", np.ones(1, np.float32))
+            await asyncio.sleep(0.001)
+            client.send("outer", "1", np.ones(1, np.float32))
+            await asyncio.sleep(0.001)
+            assert sum(map(len, kernel.supervision.lookout._waiting)) == looked_after
+            await asyncio.sleep(5.0)
+            assert [client.outcome(name)[1] for name in "01"] == ["ok", "ok"]
+
+    run(main())

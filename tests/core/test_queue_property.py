@@ -240,9 +240,9 @@ class World:
         self.started: dict[InferenceRequest, float] = {}
         start = self.scheduler.start
 
-        def spy(instance: Any, batch: Batch) -> None:
+        def spy(instance: Any, batch: Batch, now: float) -> None:
             self.look(batch)
-            start(instance, batch)
+            start(instance, batch, now)
 
         self.scheduler.start = spy  # type: ignore[method-assign]
 

@@ -37,8 +37,7 @@ class Received(InferenceRequest):
         core = self._given.get(name)
         if core is None:
             return None
-        (tensor,) = received((core,), self._instance.zero_copy)
-        self._by_name[name] = tensor
+        self._by_name[name] = tensor = received(core, self._instance.zero_copy)
         return tensor
 
     def inputs(self) -> list[Tensor]:

@@ -5,7 +5,6 @@ Holds the rule of what a received array may be used for; who may pass an array o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -184,17 +183,14 @@ class _Held:
         self.__array_interface__ = array.__array_interface__
 
 
-def received(cores: Iterable[CoreTensor], zero_copy: bool) -> list[Tensor]:
-    """Return the pb Tensors of tensors that somebody has handed to a model."""
-    tensors = []
-    for core in cores:
-        tensor: Tensor = _new(Tensor)
-        tensor._name = core.name
-        tensor._array = array = core.array
-        tensor._datatype = datatype = core.datatype
-        if zero_copy or datatype == "BF16" or not array.flags.writeable:
-            tensor._state = _VIEW if zero_copy else _RECEIVED
-        else:
-            tensor._state = _PLAIN
-        tensors.append(tensor)
-    return tensors
+def received(core: CoreTensor, zero_copy: bool) -> Tensor:
+    """Return the pb Tensor of a tensor that somebody has handed to a model."""
+    tensor: Tensor = _new(Tensor)
+    tensor._name = core.name
+    tensor._array = array = core.array
+    tensor._datatype = datatype = core.datatype
+    if zero_copy or datatype == "BF16" or not array.flags.writeable:
+        tensor._state = _VIEW if zero_copy else _RECEIVED
+    else:
+        tensor._state = _PLAIN
+    return tensor
