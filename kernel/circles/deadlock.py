@@ -18,7 +18,7 @@ from kernel.requests.request import InferenceRequest, RequestState
 if TYPE_CHECKING:
     from kernel.requests.request import Batch
 
-__all__ = ["Facts", "circular_wait", "closes_circle", "may_close"]
+__all__ = ["Facts", "circular_wait", "closes_circle"]
 
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
@@ -45,29 +45,6 @@ class Facts:
 
 
 _SAID = Facts()
-
-
-def may_close(batch: Batch, target: Target) -> bool:
-    """Whether a call that `batch` makes could be what closes a circle, now that `target` has no free instance.
-
-    It can't where an execution there has no call under way: should that ever come to wait for this one, then by a call that is
-    made later, and it is that one's turn to be looked at. This is so for most calls, and costs them no more than this.
-    """
-    for instance in target.instances:
-        if instance.capacity == 1 and instance.claim is None:
-            oldest = next(iter(instance.running), None)
-            if oldest is not None and not oldest.children and oldest.blocked_on is None and not _is_above(oldest, batch):
-                return False
-    return True
-
-
-def _is_above(one: Batch, batch: Batch | None) -> bool:
-    """Whether `batch` is, or was made by, the execution `one`: nobody has entered a call that has only just begun."""
-    while batch is not None and batch is not one:
-        if len(batch.requests) > 1:
-            return one in _ancestors(batch)
-        batch = batch.requests[0].parent
-    return batch is one
 
 
 def circular_wait(request: InferenceRequest, target: Target) -> list[str] | None:

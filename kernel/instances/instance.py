@@ -50,9 +50,10 @@ class Watch(Protocol):
 
 
 class Owner(Protocol):
-    """Who gives an instance its batches, and takes them back: the scheduler of its model."""
+    """Who gives an instance its batches, and takes them back: the scheduler of its model. `calls`: see there."""
 
     name: str
+    calls: bool
 
     @property
     def statistics(self) -> Held: ...

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 
-from kernel.circles.deadlock import may_close
 from kernel.circles.lookout import circular_wait
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
@@ -49,7 +48,8 @@ class Scheduler:
 
     The parts: `queue`, `pool`, `life`. `direct`: the instance that begins with a request the moment it comes. `stopping`: only
     calls of accepted requests are accepted; `closed`: nothing is. `refusing`: why there is no use in waiting, where no instance
-    can be counted on. `warming`: the instances that are warmed up before they take requests.
+    can be counted on. `warming`: the instances that are warmed up before they take requests. `calls`: executions wait, or have
+    waited, for calls, for what these have called, or for resources.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Scheduler:
         self.life = Lifecycle(config, version, clock, self.queue)
         self.stopping = False
         self.closed = False
+        self.calls = limits is not None  # where executions may wait for what others hold, too
         self.refusing: ServingError | None = None
         self.warming = WarmUps(self.life)
         self._loop = loop
@@ -221,9 +222,13 @@ class Scheduler:
         """Raise ServingError for the call of a model that nobody waits for any more, or that could only wait for itself."""
         if parent.requests[0].state is RELEASED and all_gone(parent):
             raise ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
-        if free is None or len(free.running) >= free.capacity:
-            if may_close(parent, self) and (cycle := circular_wait(request, self)):
-                raise self.circular(request, cycle)
+        maker: Batch | None = parent
+        while maker is not None:
+            maker.instance.owner.calls = True
+            maker = maker.requests[0].parent
+        # Who has never called is in no circle: the call that would close one is yet to come, and is looked at then.
+        if self.calls and (free is None or len(free.running) >= free.capacity) and (cycle := circular_wait(request, self)):
+            raise self.circular(request, cycle)
 
     def circular(self, request: InferenceRequest, cycle: Sequence[str]) -> ServingError:
         """Return why a call is refused that could only wait for itself, and the way out."""
