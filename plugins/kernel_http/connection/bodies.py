@@ -8,6 +8,7 @@ body is refused.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ LINES = 512
 #: The longest chunk-size line, and the most bytes of trailers, of a chunked body.
 MAX_LINE = 4096
 MAX_TRAILERS = 16 * 1024
+
+#: A chunk's size, with what may stand behind it, which is not looked at; a field of the trailers. Without the CR LF at the end.
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
+_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++:[^\x00-\x08\x0a-\x1f\x7f]*+")
 
 
 class Memory(np.ndarray[Any, Any]):
@@ -259,14 +264,16 @@ class ChunkedBody(Counted):
             self._trailers += len(line)
             if self._trailers > MAX_TRAILERS:
                 raise ChunkError("the trailers are too long")
+            if line and not _FIELD.fullmatch(line):
+                raise ChunkError("a line of the trailers is no header field")
             self.complete = not line
         else:
             if b"\r" in line:
                 raise ChunkError("there is a CR within a chunk's line")
-            digits = bytes(line.partition(b";")[0]).strip(b" \t")
-            if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
-                raise ChunkError("a chunk's size is no hexadecimal number")
-            self._missing = int(digits, 16) or -2
+            size = _SIZE.fullmatch(line)
+            if size is None:
+                raise ChunkError("a chunk's size is no hexadecimal number, or there are control characters behind it")
+            self._missing = int(size[1], 16) or -2
 
     def parts(self) -> tuple[bytes, Bytes]:
         if self.discard:

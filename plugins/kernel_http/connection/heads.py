@@ -170,6 +170,8 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     version = parser.get_http_version()
     if version not in ("1.0", "1.1"):
         raise HeadError(0, f"HTTP/{version}")
+    if not _REQUEST_LINE.match(block):  # httptools lets other protocols' names and doubled spaces through
+        raise HeadError(400, "the request line is not METHOD PATH HTTP/1.1, with one space between each")
     head.http10 = version == "1.0"
     head.head_only = head.method == "HEAD"
     head.path = _path(sink.url)
