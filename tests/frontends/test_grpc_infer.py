@@ -779,6 +779,7 @@ PLAIN = data_of(add_sub())
         PLAIN + b"\x2a\x04\x0a\x02\xff\xfe",
         b"\x0a\xff\xff\xff\xff\x7f",
         b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        PLAIN + b"\x4b\x08" + b"\x80" * 10 + b"\x01\x4c",  # within a group, a number of eleven bytes
     ],
 )
 @pytest.mark.parametrize("large", [False, True], ids=["bytes", "memory"])

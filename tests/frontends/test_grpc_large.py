@@ -32,9 +32,9 @@ from kernel import Code, ServingError
 from kernel_grpc.inference import infer, stream
 from kernel_grpc.inference.encode import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
 from kernel_grpc.inference.infer import SLACK, Inference
-from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, prepared
+from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, fields, prepared
 from kernel_grpc.inference.outputs import CLASSED_ON_LOOP
-from kernel_grpc.inference.wire import leading, split, varint
+from kernel_grpc.inference.wire import leading, number_at, split, varint
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
@@ -115,6 +115,22 @@ def test_odd_but_well_formed_messages(service: Service, data: bytes, all_large: 
 def test_malformed_messages(service: Service, data: bytes, all_large: None) -> None:
     code, text = service.start(data).failure
     assert code is INVALID and text.startswith("Unable to parse request as inference.ModelInferRequest")
+
+
+@pytest.mark.parametrize("size", [127, 128, 2**31, 2**32 - 1, 2**32, 2**34, 2**35, 2**63])
+def test_a_length_is_read_in_one_way(size: int) -> None:
+    """By whoever splits a message on the loop, and by whoever reads it on a thread."""
+    written = varint(size)
+    if size >= 2**32:
+        with pytest.raises(IndexError):
+            number_at(written, 0)
+        with pytest.raises(IndexError):
+            next(fields(memoryview(b"\x0a" + written), 0, 2**40))
+        assert leading(b"\x0a" + written + b"\x0a") == 0
+    else:
+        assert number_at(written, 0) == (size, len(written))
+        assert next(fields(memoryview(b"\x0a" + written), 0, 2**40))[3:] == (1 + len(written), 1 + len(written) + size)
+    assert split(b"\x0a" + written, 10) is None
 
 
 contents = st.builds(

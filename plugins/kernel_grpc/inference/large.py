@@ -16,7 +16,7 @@ import numpy as np
 from kernel import DATATYPES, ServingError, check_rank
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid
-from kernel_grpc.inference.wire import BYTES, varint
+from kernel_grpc.inference.wire import BYTES, number_at, varint
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -51,6 +51,9 @@ CONTENTS: dict[int, tuple[str, int, np.dtype[Any]]] = {
     7: ("fp64_contents", 1, np.dtype(np.float64)),
 }
 STRINGS = 8
+
+#: The wire types of what stands around the fields of a group.
+GROUP, END_GROUP = 3, 4
 
 #: The flags that limit what a request may have.
 TENSORS = "--grpc-max-tensors"
@@ -349,75 +352,60 @@ def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
         tag = data[at]
         at += 1
         if tag >= 128:
-            tag, at = _number(data, begin)
+            tag, at = number_at(data, begin)
         wire = tag & 7
         start = at
         if wire == BYTES:
             size = data[at]
             at += 1
             if size >= 128:
-                size, at = _number(data, at - 1)
+                size, at = number_at(data, at - 1)
             start = at
             at += size
-        elif wire == 0:
-            while data[at] >= 128:
-                at += 1
-            at += 1
-            if at - start > 10:
-                raise IndexError
-        elif wire == 5:
-            at += 4
-        elif wire == 1:
-            at += 8
-        elif wire == 3:
+        elif wire == GROUP:
             at = _past_group(data, at, end, tag >> 3)
         else:
-            raise IndexError
+            at = _past_plain(data, at, wire)
         if at > end or tag < 8:
             raise IndexError
         yield tag >> 3, wire, begin, start, at
 
 
-def _number(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of up to 32 bits that begins at `at`, and where it ends."""
-    number = shift = 0
-    while True:
-        group = data[at]
+def _past_plain(data: memoryview, at: int, wire: int) -> int:
+    """Return where the content of a field ends that has neither a length nor fields within. `wire`: its type."""
+    if wire == 0:
+        start = at
+        while data[at] >= 128:
+            at += 1
         at += 1
-        number |= (group & 127) << shift
-        if group < 128:
-            if number >= 2**32:
-                raise IndexError
-            return number, at
-        shift += 7
-        if shift > 28:
+        if at - start > 10:
             raise IndexError
+        return at
+    if wire == 5:
+        return at + 4
+    if wire == 1:
+        return at + 8
+    raise IndexError
 
 
 def _past_group(data: memoryview, at: int, end: int, number: int) -> int:
     """Return where a group ends. Groups within it are counted, not entered, so any depth costs the same."""
     open_groups = [number]
     while open_groups:
-        tag, at = _number(data, at)
+        tag, at = number_at(data, at)
         wire = tag & 7
-        if wire == 3:
+        if wire == GROUP:
             open_groups.append(tag >> 3)
             if len(open_groups) > 100:  # no parser goes deeper
                 raise IndexError
-        elif wire == 4:
+        elif wire == END_GROUP:
             if open_groups.pop() != tag >> 3:
                 raise IndexError
         elif wire == BYTES:
-            size, at = _number(data, at)
+            size, at = number_at(data, at)
             at += size
-        elif wire == 0:
-            while data[at] >= 128:
-                at += 1
-            at += 1
-        elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
         else:
-            raise IndexError
+            at = _past_plain(data, at, wire)
         if at > end:
             raise IndexError
     return at

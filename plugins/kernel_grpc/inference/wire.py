@@ -7,7 +7,7 @@ has the whole message parsed then.
 
 from __future__ import annotations
 
-__all__ = ["BYTES", "ID", "Buffer", "field", "leading", "split", "varint"]
+__all__ = ["BYTES", "ID", "Buffer", "field", "leading", "number_at", "split", "varint"]
 
 Buffer = bytes | memoryview
 
@@ -81,7 +81,8 @@ def split(data: Buffer, most: int) -> tuple[int, int, int, list[Buffer]] | None:
                 start = at + 2
                 at = start + size
             else:
-                start, at = _span(data, at + 1)
+                size, start = number_at(data, at + 1)
+                at = start + size
             raws.append(data[start:at])
             left -= 1
             if left < 0:
@@ -106,18 +107,24 @@ def leading(data: Buffer) -> int:
 
 def _past(data: Buffer, at: int) -> int:
     """Return where the field ends whose length is written at `at`."""
-    return _span(data, at)[1]
+    size, start = number_at(data, at)
+    return start + size
 
 
-def _span(data: Buffer, at: int) -> tuple[int, int]:
-    """Return where the content of a field begins and ends whose length is written at `at`."""
-    size = shift = 0
+def number_at(data: Buffer, at: int) -> tuple[int, int]:
+    """Return the number of up to 32 bits, a tag or a length, that is written at `at`, and where it ends.
+
+    Raises IndexError where it is cut off, or larger: no message is as long.
+    """
+    number = shift = 0
     while True:
         group = data[at]
         at += 1
-        size |= (group & 127) << shift
+        number |= (group & 127) << shift
         if group < 128:
-            return at, at + size
+            if number >= 2**32:
+                raise IndexError
+            return number, at
         shift += 7
         if shift > 28:
-            raise IndexError  # no message is as long
+            raise IndexError
