@@ -80,6 +80,29 @@ def test_every_kind_of_death_is_told(repo: Any, helpers: Any, deadly: str, how: 
     assert repo.run(main) == [[5.0], True]
 
 
+@pytest.mark.parametrize("data", [b"\xff" * 16, b"\x00\x00\x00\x7f" + bytes(16), b"\x04\x00\x00\x00abcd"])
+def test_a_child_that_says_what_is_no_message_is_ended(repo: Any, helpers: Any, data: bytes) -> None:
+    """Model code has written into a descriptor that is not its own; nobody waits for what it seems to announce."""
+    rest = f"""
+def scribble():
+    for fd in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                os.write(fd, {data!r})
+        except OSError:
+            pass
+"""
+    repo.add("a", "import stat" + mortal("scribble()\ntime.sleep(60)", rest=rest), parameters=PROCESS)
+
+    async def main(kernel: Kernel) -> Any:
+        pid = pid_of(kernel)
+        told = await asyncio.wait_for(helpers.ask(kernel, "a", [-1]), 30)
+        assert told.startswith(f"{GONE}{pid} was ended, since something has come from it that is no message"), told
+        return await helpers.ask(kernel, "a", [5])
+
+    assert repo.run(main) == [5.0]
+
+
 def test_a_segfault_names_the_models_line(repo: Any, helpers: Any) -> None:
     path = repo.add("a", mortal("ctypes.string_at(0)"), parameters=PROCESS)
     line = 1 + next(i for i, text in enumerate(path.read_text().splitlines()) if "string_at(0)" in text)

@@ -249,6 +249,20 @@ def test_messages_however_they_are_cut(step: int) -> None:
     assert wire.messages_in(b"".join(map(wire.frame, messages))) == messages
 
 
+@pytest.mark.parametrize("length", [1 << 20, 1 << 30, wire.MOST])
+def test_a_length_is_believed_as_far_as_bytes_come(length: int) -> None:
+    frames = wire.Frames()
+    begins = wire.frame((b"x",))[4:5]
+    assert feed(frames, length.to_bytes(4, "little") + begins + bytes(300_000), 1 << 16) == []
+    assert len(frames.space()) <= 2 * wire.STEP
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x00\x00\x00\x7fx", b"\x05\x00\x00\x00{"])
+def test_what_no_message_begins_with_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no message begins with " + data.hex(" ")):
+        feed(wire.Frames(), data, 1 << 16)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, INLINE // 4, INLINE // 4 + 1, 100_000])
 def test_tensors_in_messages(pool: Pool, loans: Loans, count: int) -> None:
     tensors = [

@@ -216,8 +216,16 @@ class Life:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _cut_off(self) -> None:
-        """No more messages will come."""
+    def _cut_off(self, problem: str) -> None:
+        """No more messages will come. `problem`: since something came that is none."""
+        if problem and self.why is None:
+            self.why = ServingError(
+                Code.INTERNAL,
+                f"Stub process '{self.name}' is not healthy. Process {self.pid} was ended, since something has come from it that "
+                f"is no message; perhaps the model's code has written into a descriptor that is not its own ({problem})",
+                Reason.BACKEND,
+            )
+            self.kill()
         self._owner.ending(self)
         self._process.look()
 

@@ -22,7 +22,10 @@ TICKET = struct.Struct("<I")
 
 
 class Link:
-    """`receive(message)` is called for each message, `ended()` once when no more will come. Everything on the loop."""
+    """`receive(message)` is called for each message, `ended(problem)` once when no more will come. Everything on the loop.
+
+    `problem`: what came that is no message, else "".
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class Link:
         end: socket.socket,
         tickets: tuple[int, int],
         receive: Callable[[tuple[Any, ...]], None],
-        ended: Callable[[], None],
+        ended: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._socket: socket.socket | None = end
@@ -38,6 +41,7 @@ class Link:
         self._receive = receive
         self._ended = ended
         self._frames = Frames()
+        self._broken = False  # where the next message begins can't be told any more
         self._turn = False  # something has been sent in this turn of the loop
         self._put_off: list[tuple[int, bytes]] = []  # (execution or 0, message)
         self._unsent: memoryview | None = None  # what the socket had no room for
@@ -111,7 +115,7 @@ class Link:
 
     def read(self) -> bool:
         """Read once what the child has sent; False when there was nothing."""
-        if self._socket is None:
+        if self._socket is None or self._broken:
             return False
         try:
             count = self._socket.recv_into(self._frames.space())
@@ -119,13 +123,15 @@ class Link:
             return False
         except OSError:
             count = 0
+        messages, problem = None, ""
         try:
             messages = self._frames.came(count) if count else None
-        except (ValueError, EOFError, TypeError):  # something else has written into the child's socket
-            messages = None
+        except (ValueError, EOFError, TypeError, MemoryError) as error:  # something else has written into the child's socket
+            problem = f"{type(error).__name__}: {error}"
+            self._broken = True
         if messages is None:
             self._loop.remove_reader(self._socket.fileno())
-            self._ended()
+            self._ended(problem)
             return False
         for message in messages:
             self._receive(message)

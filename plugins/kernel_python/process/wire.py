@@ -72,12 +72,16 @@ _ndarray = np.ndarray
 _dumps = marshal.dumps
 _loads = marshal.loads
 FORMAT = 4
-MOST = (1 << 31) - 1  # what marshal can write of a tensor, or of a message
+MOST = (1 << 31) - 1  # what marshal can write of a tensor; and the longest message, in bytes
+FIRST_BYTES = b"\x28\xa8\x29\xa9"  # how marshal begins a tuple, large or small, with a reference or without
+STEP = 1 << 20  # bytes: memory for a message is made as it comes, not as it says how much will
 
 
 def frame(message: tuple[Any, ...]) -> bytes:
-    """Return the message as it is sent. Raises ValueError for what can't be written down."""
+    """Return the message as it is sent. Raises ValueError for what can't be written down, or is longer than MOST."""
     data = _dumps(message, FORMAT)
+    if len(data) > MOST:
+        raise ValueError(f"a message of {len(data)} bytes is too long, at most {MOST} can be sent")
     return _pack(len(data)) + data
 
 
@@ -93,7 +97,10 @@ def messages_in(data: bytes) -> list[tuple[Any, ...]]:
 
 
 class Frames:
-    """Cuts what arrives into messages: read into `space()`, say how much `came`, then take the messages."""
+    """Cuts what arrives into messages: read into `space()`, say how much `came`, then take the messages.
+
+    A length is believed as far as bytes have come for it; one that no message has, or behind which none begins, is refused.
+    """
 
     def __init__(self) -> None:
         self._renew(1 << 18)
@@ -104,13 +111,15 @@ class Frames:
         return self._view[self._end :]
 
     def came(self, count: int) -> list[tuple[Any, ...]]:
-        """Return the messages that are complete now."""
+        """Return the messages that are complete now. Raises ValueError, EOFError or TypeError for what is none."""
         view = self._view
         at, end = 0, self._end + count
         messages: list[tuple[Any, ...]] = []
         while end - at >= 4:
             (length,) = _unpack(view, at)
             if end - at - 4 < length:
+                if length > MOST or (end - at > 4 and view[at + 4] not in FIRST_BYTES):
+                    raise ValueError(f"no message begins with {bytes(view[at : min(end, at + 16)]).hex(' ')}")
                 if 4 + length > len(view) - at:
                     self._move(at, end, 4 + length)
                     return messages
@@ -129,8 +138,9 @@ class Frames:
         return messages
 
     def _move(self, at: int, end: int, wanted: int) -> None:
-        """Bring the incomplete message to the front of a buffer that it fits into."""
+        """Bring the incomplete message to the front of a buffer that it fits into, or twice as much of it as has come."""
         rest = bytes(self._view[at:end])
+        wanted = min(wanted, max(2 * len(rest), STEP))
         if wanted > len(self._view):
             self._renew(wanted)
         self._view[: len(rest)] = rest
