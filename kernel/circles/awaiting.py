@@ -1,6 +1,6 @@
 """What does an execution wait for? Read from where its instance runs: a task, a thread, a process that is asked.
 
-For who suspects a circle of calls (scheduling/circles.py); nothing of it is on a request's way. How a thread or a task is read is
+For who suspects a circle of calls (lookout.py); nothing of it is on a request's way. How a thread or a task is read is
 said in wait_view.py. On the loop.
 """
 

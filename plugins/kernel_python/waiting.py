@@ -3,7 +3,7 @@
 Whether it may is the kernel's to say (`Kernel.wait`); here is what a model has besides: the words, coroutines, threads.
 On a thread of its own it blocks that thread. On the loop it leaves: a plain `execute` through the core's greenlet, an `async
 def execute` that uses synchronous calls through the greenlet that drives its coroutine (`drive`), and so do the tasks that it
-makes (`Tasks`). A thread of a model on the loop blocks, too, as long as the loop is not held by a model that waits for it.
+makes (`_Tasks`). A thread of a model on the loop blocks, too, as long as the loop is not held by a model that waits for it.
 """
 
 from __future__ import annotations

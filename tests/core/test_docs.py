@@ -1,7 +1,9 @@
-"""What the documents name is there: the files and headings that they link to, and the modules that the design speaks of."""
+"""What the documents name is there: the files and headings that they link to, what design and comments speak of."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 from pathlib import Path
 
@@ -55,11 +57,80 @@ def test_python_in_documents_is_run_by_a_test() -> None:
         assert Path(document).name in (ROOT / "tests" / test).read_text(), test
 
 
-@pytest.mark.parametrize("document", [ROOT / "DESIGN.md", *INTERNALS], ids=lambda path: path.name)
-def test_modules_of_the_design_are_there(document: Path) -> None:
-    named = set(re.findall(r"`([\w/]+\.py)`", document.read_text()))
-    folders = [ROOT / name for name in ("kernel", "plugins", "tests", "bench", "scripts", "repository")]
-    files = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
-    files |= {path.name for path in ROOT.glob("*.py")}
-    missing = {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)}
-    assert not missing
+#: Named in pages of the design, and rightly not in this tree: what there is not, what a run or somebody else makes.
+ELSEWHERE = {"on_enqueue", "on_complete", "corpus", "bin/python", "etc/conda/activate.d"}
+CODE = ("kernel", "plugins", "tests", "bench", "scripts", "repository")
+DESIGN = [ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md", *INTERNALS]
+
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """Return what is written in Python here, by path."""
+    paths = [path for name in CODE for path in sorted((ROOT / name).rglob("*.py"))] + list(ROOT.glob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
+@functools.cache
+def paths() -> frozenset[str]:
+    """Return the files and folders that are here."""
+    files = [path.relative_to(ROOT) for name in (*CODE, "docs", ".ci") for path in (ROOT / name).rglob("*")]
+    files += [path.relative_to(ROOT) for path in ROOT.glob("*.*")]
+    return frozenset(
+        f"/{one.as_posix()}" for path in files if "__pycache__" not in path.parts for one in (path, *path.parents)
+    )
+
+
+@functools.cache
+def names() -> frozenset[str]:
+    """Return what Python here gives a name, or calls by it; docstrings don't count, nor do comments."""
+    found: set[str] = set()
+    for path, module in sources().items():
+        found.update(Path(path).stem.split(".") + path.split("/")[:-1])
+        for node in ast.walk(module):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                    found.add(name)
+                case ast.alias(name=name):
+                    found.update(name.split("."))
+                case ast.Constant(value=str(text)) if len(text) < 200:  # settings, fields and messages
+                    found.update(re.findall(r"\w+", text))
+    return frozenset(found)
+
+
+def is_there(path: str) -> bool:
+    return any(known.endswith(f"/{path}") for known in paths())
+
+
+@pytest.mark.parametrize("document", DESIGN, ids=lambda path: path.name)
+def test_what_the_design_speaks_of_is_there(document: Path) -> None:
+    missing = []
+    for code in set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL))):
+        bare = code.rstrip("/").partition("(")[0]
+        if bare in ELSEWHERE:
+            continue
+        if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/|[\w.-]+(/[\w.-]+)+|\w+\.(py|json|md)", code):
+            missing += [] if is_there(bare) else [code]
+        elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", bare):
+            missing += [code for part in bare.split(".") if part not in names()]
+    assert not missing, "it is called otherwise now, or has gone"
+
+
+def test_what_comments_and_docstrings_speak_of_is_there() -> None:
+    """Modules, and folders of this tree: `lookout.py`, instances/turn.py, docs/contract."""
+    roots = r"(?:kernel|plugins|tests|docs|bench|scripts|kernel_\w+)"
+    said = rf"(?<![\w/.<>-])((?:[\w-]+/)*[a-z]\w*\.py|{roots}(?:/[\w-]+)+(?:\.\w+)?)(?![\w/])"
+    missing = []
+    for path, module in sources().items():
+        if not path.startswith(("kernel/", "plugins/", "bench/", "scripts/")):
+            continue
+        nodes = [
+            node
+            for node in ast.walk(module)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        texts = [ast.get_docstring(node) or "" for node in nodes]
+        texts += re.findall(r"^[^\"']*?#:? (.*)$", (ROOT / path).read_text(), re.M)
+        missing += [f"{path}: {name}" for text in texts for name in re.findall(said, text) if not is_there(name)]
+    assert not missing, "it is called otherwise now, or has gone"
