@@ -41,6 +41,7 @@ class Options:
     max_connections_per_address: int = 0
     max_inflight: int = 0  # requests; 0: no limit
     execution_timeout: float = 0.0  # seconds; 0.0: no limit
+    refuse_late: float | None = None  # a share of a request's time; None: off
     rate_limit: str = "off"
     rate_limit_resources: Sequence[str] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -61,6 +62,8 @@ class Options:
         ):
             if not getattr(self, name) >= 0:
                 raise _wrong(f"{name} is {getattr(self, name)}, wanted at least 0")
+        if self.refuse_late is not None and not 0 <= self.refuse_late < 1:
+            raise _wrong(f"refuse_late is {self.refuse_late}, wanted a headroom from 0 to below 1, or None")
         if self.load_models and not self.explicit:
             raise _wrong("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
         if self.rate_limit not in ("off", "execution_count"):

@@ -14,6 +14,7 @@ from kernel.cli.backends import add_backend_flags
 from kernel.cli.cache import add_cache_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds, size
 from kernel.cli.trace import add_trace_flags
+from kernel.config.refuse_late import parse
 from kernel.observability.logs import FORMATS, LogOptions
 from kernel.rules.rate_limiter import ResourceLimit
 
@@ -217,6 +218,17 @@ def add_serve_flags(parser: Parser) -> None:
         "parameter execution_timeout goes before it (default: 0, any time)",
     )
     parser.add_argument(
+        "--refuse-late",
+        nargs="?",
+        const=0.0,
+        default=None,
+        type=refuse_late,
+        metavar="HEADROOM",
+        help="refuse requests at once whose deadline (gRPC) or parameter timeout can't be met, as the queue and the measured "
+        "times of executions predict; HEADROOM: the share of its time that a request has to have left then, from 0 to below 1; a "
+        "model's parameter refuse_late goes before it (default: off)",
+    )
+    parser.add_argument(
         "--allow-client-shm",
         nargs="?",
         const=True,
@@ -295,6 +307,17 @@ def add_serve_flags(parser: Parser) -> None:
 def client_shm(text: str) -> bool | str:
     """Read a value of --allow-client-shm."""
     return "local" if text.lower() == "local" else boolean(text)
+
+
+def refuse_late(text: str) -> float:
+    """Check a value of --refuse-late."""
+    try:
+        headroom = parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if headroom is None:
+        raise argparse.ArgumentTypeError("off is the default: leave the flag out")
+    return headroom
 
 
 def resource(text: str) -> str:

@@ -310,6 +310,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         allow_client_shm=options.allow_client_shm is not False,
         max_inflight=options.max_inflight,
         execution_timeout=options.execution_timeout,
+        refuse_late=options.refuse_late,
         memory_limit_receive=options.memory_limit_receive,
         memory_limit_send=options.memory_limit_send,
         max_request_values=options.max_request_values,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 
+from kernel.config import refuse_late
 from kernel.config.circuit_breaker import BreakerRule
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
@@ -167,7 +168,15 @@ def _check_backend(report: Report) -> None:
 
 #: What the server reads of a python model's parameters. The others are the model's own, and near names may be meant so.
 _KNOWN = frozenset(
-    {"placement", "zero_copy", "max_concurrency", "max_inflight", "EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
+    {
+        "placement",
+        "zero_copy",
+        "max_concurrency",
+        "max_inflight",
+        "refuse_late",
+        "EXECUTION_ENV_PATH",
+        "FORCE_CPU_ONLY_INPUT_TENSORS",
+    }
 )
 
 
@@ -182,6 +191,12 @@ def _check_parameters(report: Report) -> None:
         except ValueError:
             wanted = "'<failures>' or '<failures>/<seconds>', such as 5/30"
             _bad_parameter(report, "circuit_breaker", parameters["circuit_breaker"], wanted)
+    if "refuse_late" in parameters:
+        try:
+            refuse_late.parse(parameters["refuse_late"])
+        except ValueError:
+            wanted = "'on', 'off', or a headroom from 0 to below 1, such as 0.1"
+            _bad_parameter(report, "refuse_late", parameters["refuse_late"], wanted)
     if report.message.backend != "python":
         return
     for key in parameters.keys() - _KNOWN:

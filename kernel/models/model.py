@@ -23,6 +23,7 @@ from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.life import ModelState, moved
+from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
 from kernel.models.reshape import Reshape
 from kernel.models.runtime import Runtime
@@ -111,6 +112,8 @@ class Model:
         self.find_observers()
         scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
+        if (headroom := prediction_of(self.config, scheduler, kernel.options.refuse_late)) is not None:
+            self.enqueue = PredictionStage(headroom, scheduler, self.enqueue, kernel.clock).enqueue
         if (ceiling := kernel.supervision.ceiling) is not None:
             self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
         for ceiling in own_ceiling(self.config):

@@ -115,6 +115,24 @@ class RequestQueue:
             else:
                 request.expires = now + timeout
 
+    def level_of(self, request: InferenceRequest) -> int:
+        """Return the number of the level in which a request waits; the lower go first."""
+        return request.priority if 0 < request.priority <= self._count else self._default
+
+    def patience_of(self, request: InferenceRequest) -> float:
+        """Return for how many seconds a request that comes now may wait before it is rejected, 0.0 for any time."""
+        if self.no_policy:
+            return 0.0
+        level = self._level(request)
+        shorter = level.may_override and 0 < request.timeout_us < level.timeout_us
+        return (request.timeout_us / 1e6 if shorter else level.timeout) if level.rejects else 0.0
+
+    @property
+    def delays(self) -> bool:
+        """Whether some that have waited too long are overtaken by those behind them."""
+        policies = (self._policy, *self._policies.values())
+        return any(policy.default_timeout_us and policy.timeout_action != "REJECT" for policy in policies)
+
     def is_full(self, request: InferenceRequest) -> bool:
         """Whether `push` would refuse the request."""
         return not self.no_policy and self._level(request).is_full

@@ -83,13 +83,15 @@ class Kernel:
     strings one request may have (0: 2**20). `max_connections`, `max_connections_per_address`: how many connections clients
     may have (0: as many as there are descriptors). `max_inflight`: how many requests may be in flight, besides the calls of
     models, before further ones are refused (0: any). `execution_timeout`: for how many seconds an execution may last, where
-    its model's parameter of that name does not say otherwise (0: any). `log_settings`: what clients see and change of the
-    log, where it is not an app's own. `trace`: the trace settings at start. `gpus`: ids of the GPUs that instances may use,
-    by default all that this machine has. `rate_limit`: "execution_count" has instances start only when the resources of their
-    `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how much there is of some, as `<name>:<count>` or
-    `<name>:<count>:<device>`. `cache`: keeps the answers of models with `response_cache`, e.g. `LocalCache(2**28)`; or a name
-    and settings of which a plugin makes one, as `("local", {"size": "268435456"})`. `backend_config`: settings by the name of
-    their backend, "" for all, as `{"python": {"stub-timeout-seconds": "60"}}`.
+    its model's parameter of that name does not say otherwise (0: any). `refuse_late`: requests whose deadline can't be met, as
+    the queue predicts, are refused at once; the share of its time that a request has to have left then (None: nobody predicts).
+    `log_settings`: what clients see and change of the log, where it is not an app's own. `trace`: the trace settings at start.
+    `gpus`: ids of the GPUs that instances may use, by default all that this machine has. `rate_limit`: "execution_count" has
+    instances start only when the resources of their `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how
+    much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`. `cache`: keeps the answers of models with
+    `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a plugin makes one, as `("local", {"size":
+    "268435456"})`. `backend_config`: settings by the name of their backend, "" for all, as `{"python": {"stub-timeout-seconds":
+    "60"}}`.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process. Arguments that can't be are refused with ServingError.
@@ -129,6 +131,7 @@ class Kernel:
         max_connections_per_address: int = 0,
         max_inflight: int = 0,
         execution_timeout: float = 0.0,
+        refuse_late: float | None = None,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
         gpus: Sequence[int] | None = None,
@@ -146,6 +149,7 @@ class Kernel:
             memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send, execution_timeout=execution_timeout,
             max_request_values=max_request_values, max_connections=max_connections,
             max_connections_per_address=max_connections_per_address, max_inflight=max_inflight,
+            refuse_late=refuse_late,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         resources = self.options.resource_limits()
