@@ -45,7 +45,7 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "functions that start an execution": (1, 1),
     "functions that move a request to RELEASED": (2, 1),
     "functions that call respond(…, True)": (2, 1),
-    "largest class, lines": (588, 500),
+    "largest class, lines": (523, 500),
     "largest class, attributes": (26, 25),
     "most branches of a function": (20, 20),
     "code lines on a request's path": (4057, 3300),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options, is_restricted, local_categories
 from kernel_http.connection import replies
-from kernel_http.connection.gated import GatedConnection, GatedRouter
+from kernel_http.connection.gated import GatedRouter
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Handler, Router
 from kernel_http.connection.server import IDLE_SECONDS, MAX_MESSAGE_SIZE, Server
@@ -79,8 +79,7 @@ class HttpFrontend(ListeningFrontend):
             restrictions=options.http_restricted_api,
             local=local_categories(options, options.http_restricted_api),
         )
-        make = Connection if kernel.gate is None else GatedConnection
         listener = Listener(place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         scheme = "http" if tls is None else "https"
         exposed = place.is_public and kernel.gate is None and not is_restricted(options, "http", options.http_restricted_api)
-        super().__init__(kernel, listener, self.server, lambda: make(self.server), scheme, open_to_all=exposed)
+        super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme, open_to_all=exposed)

@@ -33,7 +33,6 @@ from kernel import (
     Tensor,
     TraceSettings,
 )
-from kernel_http.connection.gated import GatedConnection
 from kernel_http.connection.protocol import Connection
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
 
@@ -305,7 +304,7 @@ class Client:
     def __init__(self, kernel: FakeKernel | None = None, *, server: Any = None, **options: Any) -> None:
         self.kernel = kernel or FakeKernel()
         self.server = server or make_server(self.kernel, **{"max_input_size": MAX_INPUT_SIZE, **options})
-        self.connection = (Connection if self.kernel.gate is None else GatedConnection)(self.server)
+        self.connection = Connection(self.server)
         self.transport = FakeTransport()
         self.waiting = b""
         self.connection.connection_made(self.transport)

@@ -51,8 +51,8 @@ class Transport(FakeTransport):
 
 async def ask_frontend(kernel: Kernel, request: bytes, server: Any) -> Answer:
     client = Client(kernel, server=server)  # type: ignore[arg-type]
-    transport = client.transport = client.connection._transport = Transport()
-    client.connection._write = transport.write
+    transport = client.transport = Transport()
+    client.connection.answers.attach(transport)
     client.send(request)
     while not (response := complete(bytes(transport.out), without_body=request.startswith(b"HEAD"))):
         transport.written.clear()

@@ -105,7 +105,7 @@ def test_a_repeated_request_asks_each_time(gated: Gated) -> None:
     assert gated.another().ask(asked).status == 429  # it is the client that is counted, not the connection
     gated.kernel.loop.now += 1.0
     assert [gated.client.ask(asked).status for _ in range(2)] == [200, 429]
-    assert gated.client.connection.layout is not None
+    assert gated.client.connection.answers.layout is not None
 
 
 def test_so_many_at_a_time(gated: Gated) -> None:
@@ -132,7 +132,7 @@ def test_the_body_of_who_may_not_is_thrown_away(gated: Gated) -> None:
     head = "POST /v2/models/batch8/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 300000\r\n{}\r\n\r\n"
     for name, status in (("nobody", 401), ("some", 403), ("all", 400)):
         gated.client.send(head.format(bearer(name)).encode())
-        body = gated.client.connection._body
+        body = gated.client.connection._arrival.body
         assert body is not None and (body.discard is not None) == (status != 400)
         gated.client.send(b" " * 300_000)
         while gated.kernel.loop.jobs:

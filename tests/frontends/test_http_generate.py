@@ -302,7 +302,7 @@ def test_pipelined_answers_keep_their_order(client: Client) -> None:
     second.respond(response(4), False)
     second.respond(None, True)
     assert client.take().startswith(event("4.0") + b"0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0")
-    assert len(client.connection.exchanges) == 0
+    assert len(client.connection.answers.exchanges) == 0
 
 
 def test_a_stream_that_ended_before_its_turn(client: Client) -> None:

@@ -382,7 +382,7 @@ def test_a_body_grows_with_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_body_that_nobody_reads_is_not_kept(client: Client) -> None:
     message = request("POST", "/nowhere", b"x" * 200_000)
     client.send(message[:100_000])
-    body = client.connection._body
+    body = client.connection._arrival.body
     assert isinstance(body, Body) and body.discard is client.server.buffer
     client.send(message[100_000:] + LIVE)
     first, second = parse(client.take())
@@ -457,12 +457,12 @@ def test_a_retiring_server_answers_and_closes() -> None:
 def test_an_idle_client_does_not_keep_a_replaced_model(client: Client) -> None:
     message = add_sub([1, 2, 3, 4], [1, 1, 1, 1])
     assert client.ask(message).status == client.ask(message).status == 200
-    assert client.connection.layout is not None
+    assert client.connection.answers.layout is not None
     client.server.sweep(client.kernel.loop.now)
-    assert client.connection.layout is not None
+    assert client.connection.answers.layout is not None
     client.kernel.served["add_sub"] = {}
     client.server.sweep(client.kernel.loop.now)
-    assert client.connection.layout is None
+    assert client.connection.answers.layout is None
 
 
 def test_a_request_like_the_last_does_not_slip_past_the_drain(client: Client) -> None:

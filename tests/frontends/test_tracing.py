@@ -119,7 +119,7 @@ def test_connections_say_whose_they_are() -> None:
     client.transport.extra["peername"] = ("10.0.0.7", 51344)
     client.kernel.hold = True
     client.send(batch8())
-    exchange = client.connection.exchanges[0]
+    exchange = client.connection.answers.exchanges[0]
     assert exchange.client == "HTTP 10.0.0.7:51344"
     client.lose()
     assert exchange.client == "an HTTP client that has gone"

@@ -1,7 +1,7 @@
 """One request and its answer, and what whoever answers it uses of the connection that it came on.
 
 Handlers open an Exchange, append it to their connection's `exchanges`, and see to it that it is answered once. They know their
-connection as a ClientConnection: ours (protocol.py) is one, and so is what stands for a request that came through ASGI.
+connection as a ClientConnection: ours (answers.py) is one, and so is what stands for a request that came through ASGI.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kernel import InferenceRequest
 
-__all__ = ["ClientConnection", "Exchange", "Exchanges", "Repeatable"]
+__all__ = ["ClientConnection", "Exchange", "Exchanges", "Repeatable", "reply"]
 
 
 class Exchanges(Protocol):
@@ -143,3 +143,10 @@ class Exchange:
             connection.flush()
         elif type(payload) is not bytes:
             connection.recount()
+
+
+def reply(connection: ClientConnection, head: Head, payload: replies.Payload) -> None:
+    """Answer a request, in its turn, whose answer is known."""
+    exchange = Exchange(connection, head)
+    connection.exchanges.append(exchange)
+    exchange.answer(payload)

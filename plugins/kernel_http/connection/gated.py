@@ -12,12 +12,11 @@ from typing import Any
 
 from kernel import Denied, Gate
 from kernel_http.connection import replies
-from kernel_http.connection.exchange import ClientConnection, Exchange, Repeatable
+from kernel_http.connection.exchange import ClientConnection, Repeatable, reply
 from kernel_http.connection.heads import Head
-from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import ROUTES, Handler, Router
 
-__all__ = ["CHANGING", "SETTINGS", "GatedConnection", "GatedRouter"]
+__all__ = ["CHANGING", "SETTINGS", "GatedRouter"]
 
 #: Routes that change the server, whatever the request says; and those that do where it is a POST.
 CHANGING = frozenset(
@@ -29,7 +28,7 @@ _CATEGORIES = {route.name: route.category for route in ROUTES}
 
 
 class GatedRouter(Router):
-    """Gives each head that is served its door, and asks there before each request's handler."""
+    """Gives each head that is served its door, and asks there before each request's handler, and before each large body."""
 
     def __init__(self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]], gate: Gate) -> None:
         super().__init__({name: gated(handler) for name, handler in handlers.items()}, restrictions)
@@ -42,6 +41,19 @@ class GatedRouter(Router):
             operation = f"{head.method} {head.path}"
             head.door = self._gate.door(head.headers, _CATEGORIES[head.route], operation, head.model, changes)
 
+    def admit(self, connection: ClientConnection, head: Head) -> Head:
+        """Return the head of a request whose body is to come. Where the door says no it has a refusal: the body is dropped."""
+        if head.refusal is None:
+            try:
+                head.door.check(connection)
+            except Denied as denied:
+                head = copy.copy(head)  # the head itself belongs to all requests like this
+                head.refusal = replies.denied(denied)
+        return head
+
+    def repeatable(self, recipe: Repeatable) -> Repeatable:
+        return GatedRepeatable(recipe)
+
 
 def gated(handler: Handler) -> Handler:
     """Return a handler that serves what its door lets pass."""
@@ -50,7 +62,7 @@ def gated(handler: Handler) -> Handler:
         try:
             over = head.door.enter(connection)
         except Denied as denied:
-            deny(connection, head, denied)
+            reply(connection, head, replies.denied(denied))
             return
         handler(connection, head, json, tail)
         if over is not None:
@@ -69,35 +81,6 @@ def hold(connection: ClientConnection, over: Callable[[], None]) -> None:
         over()
 
 
-def deny(connection: ClientConnection, head: Head, denied: Denied) -> None:
-    exchange = Exchange(connection, head)
-    connection.exchanges.append(exchange)
-    exchange.answer(replies.denied(denied))
-
-
-def checked(connection: ClientConnection, head: Head) -> Head:
-    """Return the head of a request whose body is about to come. Where the door says no it has a refusal: the body is dropped."""
-    if head.refusal is None:
-        try:
-            head.door.check(connection)
-        except Denied as denied:
-            head = copy.copy(head)  # the head itself belongs to all requests like this
-            head.refusal = replies.denied(denied)
-    return head
-
-
-class GatedConnection(Connection):
-    """A connection whose requests ask the gate."""
-
-    __slots__ = ()
-
-    def remember(self, head: Head, json: bytes, tail_size: int, recipe: Repeatable) -> None:
-        super().remember(head, json, tail_size, GatedRepeatable(recipe))
-
-    def _await_body(self, head: Head, nothing: bool) -> None:
-        super()._await_body(checked(self, head), nothing)
-
-
 class GatedRepeatable:
     """A recipe that asks the door before it repeats a request."""
 
@@ -114,7 +97,7 @@ class GatedRepeatable:
         try:
             over = head.door.enter(connection)
         except Denied as denied:
-            deny(connection, head, denied)
+            reply(connection, head, replies.denied(denied))
             return True
         served = self._recipe.repeat(connection, head, tail)
         if over is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kernel import only_local
 from kernel_http.connection import replies
-from kernel_http.connection.exchange import ClientConnection, Exchange
+from kernel_http.connection.exchange import ClientConnection, Repeatable, reply
 from kernel_http.connection.heads import Head
 
 __all__ = ["Handler", "Route", "Router"]
@@ -98,10 +98,8 @@ def _guarded(handler: Handler, category: str) -> Handler:
     def guarded(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         if connection.is_local or (head.method == "GET" and head.route != "inflight"):
             handler(connection, head, json, tail)
-            return
-        exchange = Exchange(connection, head)
-        connection.exchanges.append(exchange)
-        exchange.answer(replies.error(403, only_local(category), json=head.json_errors))
+        else:
+            reply(connection, head, replies.error(403, only_local(category), json=head.json_errors))
 
     return guarded
 
@@ -131,6 +129,14 @@ class Router:
 
     def handler(self, head: Head) -> Handler:
         return self._handlers[head.route]
+
+    def admit(self, connection: ClientConnection, head: Head) -> Head:
+        """Return the head of a request whose body is about to come in; one with a `refusal` where nobody will read that."""
+        return head
+
+    def repeatable(self, recipe: Repeatable) -> Repeatable:
+        """Return what repeats a request by `recipe`, and asks before each what is asked before a handler."""
+        return recipe
 
     def resolve(self, head: Head) -> None:
         """Fill `head.route` and what its path names, or `refusal` with the response to what isn't served."""

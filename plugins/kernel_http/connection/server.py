@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernel import Connections
 from kernel_http.connection import replies
-from kernel_http.connection.exchange import ClientConnection, Exchange
+from kernel_http.connection.exchange import ClientConnection, reply
 from kernel_http.connection.heads import Forwarding, Head, HeadError, parse_head
 from kernel_http.connection.outbox import Outbox
 from kernel_http.connection.routes import Router
@@ -35,7 +35,7 @@ READ_SIZE = 64 * 1024
 #: The largest body, all its parts counted; bytes. As large as a message of gRPC can be.
 MAX_MESSAGE_SIZE = 2**31 - 1
 
-#: A message that has begun must be complete within this many seconds; a large body must have grown by PROGRESS (protocol.py).
+#: A message that has begun must be complete within this many seconds; a large body must have grown by PROGRESS (arrival.py).
 SLOW_CLIENT_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
 
@@ -103,9 +103,8 @@ class Server(Connections[OpenConnection], Turns):
         self.fill(full)
 
     def _refuse_request(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
-        exchange = Exchange(connection, head)
-        connection.exchanges.append(exchange)
-        exchange.answer(replies.error(503, self.kernel.memory.send.refusal().message, json=False, headers=b"Retry-After: 1\r\n"))
+        message = self.kernel.memory.send.refusal().message
+        reply(connection, head, replies.error(503, message, json=False, headers=b"Retry-After: 1\r\n"))
 
     def limit_of(self, head: Head) -> int:
         """Return the largest JSON part, or body without one, that is kept of such a request."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernel import Code, ServingError
 from kernel_http.connection import replies
 from kernel_http.connection.compression import CODINGS, OFFER, decompressed
-from kernel_http.connection.exchange import ClientConnection, Exchange
+from kernel_http.connection.exchange import ClientConnection, reply
 from kernel_http.connection.heads import Head
 from kernel_http.inference.answers import InferExchange, WorkedExchange
 from kernel_http.inference.reader import Reader, TooLarge
@@ -55,7 +55,7 @@ class Inference:
         try:
             model = self._admit(head, len(json) + len(tail))
         except ServingError as error:
-            self._refuse(connection, head, error, json=False)
+            reply(connection, head, replies.error_of(error, json=False))
             return
         remembered = self._remembered(model)
         recipe = remembered.recipes.get(json)
@@ -82,13 +82,11 @@ class Inference:
                     return
                 json, tail = unpacked(head, data, self.max_input_size)
             elif head.encoding not in ("", "identity"):
-                exchange = Exchange(connection, head)
-                connection.exchanges.append(exchange)
-                exchange.answer(replies.error(501, "Unsupported compression type", json=False, headers=OFFER))
+                reply(connection, head, replies.error(501, "Unsupported compression type", json=False, headers=OFFER))
                 return
             self._admit(head, len(json) + len(tail))
         except ServingError as error:
-            self._refuse(connection, head, error, json=False)
+            reply(connection, head, replies.error_of(error, json=False))
             return
         self._first(connection, head, json, tail, model, self._remembered(model))
 
@@ -108,11 +106,6 @@ class Inference:
                     f"inference header size should be in range (0, {length}), got: {head.json_length}",
                 )
         return model
-
-    def _refuse(self, connection: ClientConnection, head: Head, error: ServingError, *, json: bool) -> None:
-        exchange = Exchange(connection, head)
-        connection.exchanges.append(exchange)
-        exchange.answer(replies.error_of(error, json=json))
 
     def _first(
         self, connection: ClientConnection, head: Head, json: bytes, tail: Any, model: Model, remembered: Remembered
@@ -139,12 +132,12 @@ class Inference:
             self._read_aside(connection, reader, remembered, partial(reader.read, json, tail))
             return
         except ServingError as error:
-            self._refuse(connection, head, error, json=True)
+            reply(connection, head, replies.error_of(error, json=True))
             return
         except Exception as error:  # a mistake of ours must not cost the connection's other requests their answers
             log.exception("a request to model '%s' can't be read", model.name)
             problem = ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}")
-            self._refuse(connection, head, problem, json=True)
+            reply(connection, head, replies.error_of(problem, json=True))
             return
         if reader.repeatable and not head.coded and len(json) <= JSON_SIZE:
             if len(remembered.recipes) >= RECIPES:
