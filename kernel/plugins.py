@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import inspect
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -63,7 +64,7 @@ class Plugins:
                 ) from error
             self._register(plugin, entry.name, origin)
         for plugin in extra:
-            self._register(plugin, None, f"{type(plugin).__module__}.{type(plugin).__qualname__}")
+            self._register(plugin, None, _called(plugin))
 
     def _register(self, plugin: object, name: str | None, origin: str) -> None:
         named = f"plugin '{name}' (from {origin})" if name else f"plugin {origin}"
@@ -85,7 +86,9 @@ class Plugins:
                 continue
             implemented.add(options.get("specname") or attribute)
             if isinstance(plugin, type) and inspect.isfunction(inspect.getattr_static(plugin, attribute)):
-                raise ServingError(Code.INTERNAL, f"{named} is the class {plugin.__qualname__}; wanted is an object of it")
+                raise ServingError(
+                    Code.INTERNAL, f"{named} is the class {plugin.__qualname__}; wanted is an object of it"
+                )
         for hook in sorted(implemented - set(HOOKS)):
             words = f"{named} implements a hook '{hook}' that there is not; there are {', '.join(HOOKS)}"
             raise ServingError(Code.INTERNAL, words + did_you_mean(hook, HOOKS))
@@ -93,6 +96,9 @@ class Plugins:
             if hook not in implemented and callable(getattr(plugin, hook, None)):
                 words = f"{named} has a function '{hook}' that is no hook, since @hookimpl is missing above it"
                 raise ServingError(Code.INTERNAL, words)
+        if not implemented:
+            words = f"{named} implements no hook; there are {', '.join(HOOKS)}, each below @hookimpl"
+            raise ServingError(Code.INTERNAL, words + _near_a_hook(plugin))
 
     def _called(self, hook: str, arguments: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         """Call each implementation of a hook, in the order of registration; yield whose it is and what it returned."""
@@ -120,7 +126,12 @@ class Plugins:
         """Return the front ends that the options ask for. Raises ServingError for what is none."""
         found: list[Frontend] = []
         for origin, given in self._called("register_frontends", {"kernel": kernel, "options": options}):
-            returned(given, (list, tuple), f"register_frontends of {origin}", "a list of front ends, [] where none is asked for")
+            returned(
+                given,
+                (list, tuple),
+                f"register_frontends of {origin}",
+                "a list of front ends, [] where none is asked for",
+            )
             for frontend in cast(Sequence[Frontend], given):
                 require(frontend, FRONTEND, f"a front end of {origin}")
                 found.append(frontend)
@@ -161,6 +172,21 @@ class Plugins:
         return batcher
 
 
+def _called(plugin: object) -> str:
+    """Return what an object that an app has handed over is called: a module by its name, all else by its class."""
+    kind = type(plugin)
+    return plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _near_a_hook(plugin: object) -> str:
+    """Return what to say where a plugin without hooks has a function whose name is nearly one."""
+    functions = [name for name in dir(plugin) if not name.startswith("_") and callable(getattr(plugin, name, None))]
+    for name in functions:
+        if near := did_you_mean(name, HOOKS):
+            return f"; it has a function '{name}'{near.replace(';', ':', 1)}"
+    return ""
+
+
 def _wanted(error: pluggy.PluginValidationError) -> str:
     """Return which arguments a hook may take, where one takes others."""
     hook = next((name for name in HOOKS if f"'{name}'" in str(error)), None)
@@ -168,4 +194,3 @@ def _wanted(error: pluggy.PluginValidationError) -> str:
         return ""
     names = list(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
     return f"; {hook} may take {', '.join(names)}"
-

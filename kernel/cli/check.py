@@ -96,9 +96,10 @@ def check(arguments: Sequence[str]) -> int:
             print(f"{found.folder.name} runs in placement {found.placement}")
         for mistake in found.errors:
             print("\n".join(_lines(mistake)))
-    failed = sum(bool(found.errors) for found in models)
-    if options.load and not failed:
-        failed = _load(paths, auto_complete(options), options.model_config_name)
+    well = [found.folder.name for found in models if not found.errors]
+    failed = len(models) - len(well)
+    if options.load and well:
+        failed += _load(paths, well, auto_complete(options), options.model_config_name)
     for words in hints:
         print(words)
     if failed:
@@ -157,7 +158,9 @@ def find_models(
     models = []
     gpus = usable_gpus()
     for name, folders in sorted(by_name.items()):
-        found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
+        found = Found(
+            folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings]
+        )
         models.append(found)
         if len(folders) > 1:
             found.errors.append(not_unique(name, [folder.path for folder in folders]))
@@ -272,16 +275,24 @@ def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
             raise config.error(error.message, at=("model_warmup", index)) from error
 
 
-def _load(paths: Sequence[str], auto_complete: bool, config_name: str) -> int:
-    """Load all models; print why which failed and return how many."""
+def _load(paths: Sequence[str], models: Sequence[str], auto_complete: bool, config_name: str) -> int:
+    """Load these models; print why which failed and return how many."""
     set_up(LogOptions(info=False, error=False))
 
     async def load() -> int:
-        async with Kernel(*paths, exit_on_error=False, auto_complete=auto_complete, config_name=config_name) as kernel:
-            failed = {line.name: line.reason for line in kernel.index() if line.state != "READY"}
+        async with Kernel(
+            *paths,
+            control_mode="explicit",
+            load_models=models,
+            exit_on_error=False,
+            auto_complete=auto_complete,
+            config_name=config_name,
+        ) as kernel:
+            others = {line.name: line.reason for line in kernel.index() if line.state != "READY"}
+            failed = {name: others[name] for name in models if name in others}
             failures = kernel.failures()
             for name, reason in failed.items():
-                lines = _failure_lines(name, failures.get(name) or Failure(reason, None), failed.keys() - {name})
+                lines = _failure_lines(name, failures.get(name) or Failure(reason, None), others.keys() - {name})
                 print("\n".join(lines), file=report)
             return len(failed)
 

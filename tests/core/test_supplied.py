@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -37,6 +38,11 @@ class WrongArgument:
 class NoMarker:
     def make_cache(self, name: str, settings: Mapping[str, str]) -> None:
         return None
+
+
+class Undecorated:
+    def register_backend(self, kernel: Kernel) -> Any:
+        return {}
 
 
 class NoReturn:
@@ -77,6 +83,12 @@ class NoBackend:
             "plugin builtins.type is the class TestBackend; wanted is an object of it",
         ),
         (NoMarker(), "plugin {0}.NoMarker has a function 'make_cache' that is no hook, since @hookimpl is missing above it"),
+        (
+            Undecorated(),
+            f"plugin {{0}}.Undecorated implements no hook; there are {HOOKS}, each below @hookimpl; "
+            "it has a function 'register_backend': did you mean 'register_backends'?",
+        ),
+        (ModuleType("empty"), f"plugin empty implements no hook; there are {HOOKS}, each below @hookimpl"),
         (
             NoReturn(),
             "register_backends of plugin {0}.NoReturn returned None, wanted a mapping of names to backends; "

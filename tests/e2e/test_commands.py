@@ -75,14 +75,7 @@ def test_check_tells_all_mistakes_of_all_models(tmp_path: Path) -> None:
 
 def test_check_ensemble_against_its_steps(tmp_path: Path) -> None:
     write_model(tmp_path, "echo")
-    (tmp_path / "both/1").mkdir(parents=True)
-    (tmp_path / "both/config.pbtxt").write_text(
-        'platform: "ensemble"\n'
-        'input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }\n'
-        'output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }\n'
-        'ensemble_scheduling { step { model_name: "ecko" model_version: -1\n'
-        '  input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } } }\n'
-    )
+    write_ensemble(tmp_path, "both", "ecko")
     result = run("check", tmp_path)
     assert result.returncode == 1
     assert f"{tmp_path}/both/config.pbtxt:4:" in result.stdout
@@ -103,6 +96,32 @@ def test_check_loads_only_when_asked(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "1 of 1 models can't be served"
 
 
+def test_check_loads_the_others_where_some_have_mistakes(tmp_path: Path) -> None:
+    """Mistakes that can be seen don't hide those that only a load finds; what needs a model with mistakes says so."""
+    seen = write_model(tmp_path, "seen", ECHO) / "1/model.py"
+    seen.write_text(seen.read_text() + "\n)\n")
+    write_model(tmp_path, "broken", BROKEN)
+    write_model(tmp_path, "well", ECHO)
+    write_ensemble(tmp_path, "both", "seen")
+    result = run("check", tmp_path, "--load")
+    assert result.returncode == 1
+    assert "SyntaxError: unmatched ')'" in result.stdout
+    assert "no weights today" in result.stdout
+    assert "model 'both' can't be loaded: it needs seen" in said(result)
+    assert result.stdout.splitlines()[-1] == "3 of 4 models can't be served"
+
+
+def write_ensemble(repository: Path, name: str, step: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        'input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+        'output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+        f'ensemble_scheduling {{ step {{ model_name: "{step}" model_version: -1\n'
+        '  input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } } }\n'
+    )
+
+
 def test_check_tells_all_that_is_behind_a_failed_load(tmp_path: Path) -> None:
     """Once: not again for what needs the model."""
     body = """\
@@ -114,14 +133,7 @@ def test_check_tells_all_that_is_behind_a_failed_load(tmp_path: Path) -> None:
 
 """ + ECHO
     model = write_model(tmp_path, "m", body) / "1/model.py"
-    (tmp_path / "both/1").mkdir(parents=True)
-    (tmp_path / "both/config.pbtxt").write_text(
-        'platform: "ensemble"\n'
-        'input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }\n'
-        'output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }\n'
-        'ensemble_scheduling { step { model_name: "m" model_version: -1\n'
-        '  input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } } }\n'
-    )
+    write_ensemble(tmp_path, "both", "m")
     result = run("check", tmp_path, "--load")
     assert result.returncode == 1
     assert said(result) == [
