@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from kernel.config import refuse_late
+from kernel.config import refuse_late, sequence_wait
 from kernel.config.circuit_breaker import BreakerRule
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
@@ -174,6 +174,7 @@ _KNOWN = frozenset(
         "max_concurrency",
         "max_inflight",
         "refuse_late",
+        "sequence_wait",
         "EXECUTION_ENV_PATH",
         "FORCE_CPU_ONLY_INPUT_TENSORS",
     }
@@ -197,6 +198,11 @@ def _check_parameters(report: Report) -> None:
         except ValueError:
             wanted = "'on', 'off', or a headroom from 0 to below 1, such as 0.1"
             _bad_parameter(report, "refuse_late", parameters["refuse_late"], wanted)
+    if "sequence_wait" in parameters:
+        try:
+            sequence_wait.parse(parameters["sequence_wait"])
+        except ValueError:
+            _bad_parameter(report, "sequence_wait", parameters["sequence_wait"], "a number of seconds, 0 for any time")
     if report.message.backend != "python":
         return
     for key in parameters.keys() - _KNOWN:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kernel.config import ModelConfig
+from kernel.config.sequence_wait import wait_of
 from kernel.errors import Code, ServingError
 from kernel.requests.request import InferenceRequest
 from kernel.rules.batching import BatchRule, decide, fits
@@ -31,7 +32,9 @@ def _nothing(request: InferenceRequest, sequence: Sequence) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRule:
-    """What a model's config says about sequences. `delay` and `idle` in seconds; `batch`: the rule of one execution."""
+    """What a model's config says about sequences. `delay`, `idle` and `wait` (for a slot, 0.0 for ever) in seconds; `batch`: the
+    rule of one execution.
+    """
 
     oldest: bool
     slots: int
@@ -41,6 +44,7 @@ class SequenceRule:
     iterative: bool
     string_ids: bool
     batch: BatchRule
+    wait: float = 0.0
 
     @classmethod
     def of(cls, config: ModelConfig) -> SequenceRule:
@@ -58,6 +62,7 @@ class SequenceRule:
             iterative=batching.iterative,
             string_ids=any(one.kind == "CORRID" and one.datatype == "BYTES" for one in batching.controls),
             batch=BatchRule.with_sizes(config, batching.preferred_batch_size, batching.max_queue_delay_us, varying),
+            wait=wait_of(config.parameters),
         )
 
 
@@ -242,8 +247,11 @@ class Sequencer:
             self._idle[sequence] = None
 
     def _limit_wait(self, sequence: Sequence, request: InferenceRequest) -> None:
-        if request.timeout_us > 0:
-            expires = request.enqueued + request.timeout_us / 1e6
+        longest = request.timeout_us / 1e6
+        if self.rule.wait and not 0 < longest < self.rule.wait:
+            longest = self.rule.wait
+        if longest > 0:
+            expires = request.enqueued + longest
             if sequence.expires is None or expires < sequence.expires:
                 sequence.expires = expires
                 self._counter += 1
