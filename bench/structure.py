@@ -45,10 +45,10 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "functions that start an execution": (1, 1),
     "functions that move a request to RELEASED": (2, 1),
     "functions that call respond(…, True)": (2, 1),
-    "largest class, lines": (523, 500),
+    "largest class, lines": (527, 500),
     "largest class, attributes": (26, 25),
     "most branches of a function": (20, 20),
-    "code lines on a request's path": (4063, 3300),
+    "code lines on a request's path": (4080, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read
     # twice are few instructions and take long.
     "instructions of the core, loop": (575, 530),

@@ -101,6 +101,7 @@ class ModelInstance:
     inline = True  # `start` costs no wake-up of another thread: may be called the moment a request arrives
     waits_only = False  # its executions do nothing but wait for their children
     answers_together = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
+    apart = False  # executes beside this process: who hands it something takes no time from what comes in meanwhile
     runs = False  # may be handed more than it can begin at once
     alone = False  # and is the only one of its model
     warming = False  # executes samples, before it takes requests

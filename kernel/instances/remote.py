@@ -32,6 +32,7 @@ class RemoteInstance(ModelInstance):
     """
 
     inline = False
+    apart = True
     may_be_killed = True
     executor: RemoteExecutor
 

@@ -21,7 +21,7 @@ class Pool:
     """`instances` take requests; `leaving` only finish what they have, and the future of each is done when it has.
 
     `single`: the one instance that takes requests, where nothing but its room decides whether it may; `inline`: none of them
-    costs the wake-up of another thread.
+    costs the wake-up of another thread; `apart`: all of them execute beside this process.
     """
 
     def __init__(self, queue: Queue | SequenceQueue, runs: bool) -> None:
@@ -30,6 +30,7 @@ class Pool:
         self.leaving: dict[ModelInstance, asyncio.Future[None]] = {}
         self.single: ModelInstance | None = None
         self.inline = True
+        self.apart = False
         self._queue = queue
         self._runs = runs
 
@@ -62,6 +63,7 @@ class Pool:
     def _arrange(self, instances: tuple[ModelInstance, ...]) -> None:
         self.instances = instances
         self.inline = all(instance.inline for instance in instances)
+        self.apart = all(instance.apart for instance in instances)
         self.single = instances[0] if len(instances) == 1 and instances[0].healthy else None
         for instance in (*instances, *self.leaving):
             instance.alone = instance.runs and instance is self.single

@@ -1,7 +1,8 @@
 """Runs: instances off the loop are handed more than they can begin at once. When to hand over, and when to take back.
 
 To wake a thread for one request gets in the way of reading the next: so a burst is gathered first, for as long as it grows and
-not for long. A run that turns out slow is taken back: what waits behind its first execution may be another instance's.
+not for long. A process gets in nobody's way: it is handed a burst in pieces while that comes in, and both have work. A run that
+turns out slow is taken back: what waits behind its first execution may be another instance's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from kernel.instances.instance import ModelInstance
 from kernel.instances.mailbox import Mailbox
 from kernel.requests.request import Batch
 
-__all__ = ["RUN_PATIENCE", "Runs"]
+__all__ = ["PIECE", "RUN_PATIENCE", "Runs"]
 
 RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
 GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each …
+PIECE = 6  # requests of a burst for a process that it is handed while more come in
 GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read meanwhile, the thread had better begin
 
 
@@ -39,12 +41,19 @@ class Runs:
         self._loop = loop
         self._clock = clock
         self._mailbox = mailbox
+        self.piece = 0  # at how many that wait they are handed over while more come in; 0: a burst is handed over when it is over
+        self._gathers = True  # a burst is gathered for longer than a turn
         self._guarded: set[ModelInstance] = set()
         self._began = 0.0  # when the burst on its way began
         self._turns = 0  # of the loop that it has been waited for
         self._seen = 0  # how many of it were there at the last of them
 
     # -- before: the burst ---------------------------------------------------------------------------------------------
+
+    def suit(self, apart: bool, one_by_one: bool) -> None:
+        """`apart`: all instances execute beside this process. `one_by_one`: each request is an execution of its own."""
+        self._gathers = not apart
+        self.piece = PIECE if apart and one_by_one else 0
 
     def begin(self, now: float) -> None:
         """A burst begins with a request that has just come."""
@@ -53,7 +62,7 @@ class Runs:
 
     def grows(self, size: int) -> bool:
         """Whether to wait another turn of the loop. `size`: how many wait now; more of them may be in the sockets."""
-        if self._turns < GATHER_TURNS and size > self._seen and self._clock() - self._began < GATHER_SECONDS:
+        if self._gathers and self._turns < GATHER_TURNS and size > self._seen and self._clock() - self._began < GATHER_SECONDS:
             self._turns += 1
             self._seen = size
             return True

@@ -132,6 +132,7 @@ class Scheduler:
         self._takes_any = not (self.queue.bound or pool.limited or self.stopping or self.refusing is not None)
         self._one_by_one = simple and not self.stopping and self.refusing is None
         self._several = pool.inline and pool.single is None
+        self._runs.suit(pool.apart, simple)
         self.direct = pool.single if self._one_by_one and pool.inline else None  # a thread would be woken for each of a burst
 
     # -- in ------------------------------------------------------------------------------------------------------------
@@ -205,7 +206,10 @@ class Scheduler:
         expiry = queue.next_expiry() if queue.bound else request.expires
         if expiry is not None:
             self._timer.arm(expiry)
-        if not self._scheduled and (free is not None or queue.bound):
+        if self._scheduled:
+            if queue.size == self._runs.piece:
+                self.dispatch()
+        elif free is not None or queue.bound:
             self._schedule(now)
 
     def _check(self, request: InferenceRequest, parent: Batch | None) -> None:

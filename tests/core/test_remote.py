@@ -22,6 +22,7 @@ from kernel import (
     ServingError,
     hookimpl,
 )
+from kernel.scheduling.runs import PIECE
 
 
 class Elsewhere:
@@ -129,6 +130,28 @@ def test_runs_grow_with_the_speed_of_executions(tmp_path: Path) -> None:
         await turns()
         assert ids(executor) == [str(number) for number in range(1, 30)]
         assert kernel.model("a").scheduler.pending == 28
+        while executor.handed:
+            executor.finish()
+        assert all(text == "ok" for _, text in client.outcomes().values())
+
+    serve(tmp_path, main)
+
+
+def test_a_burst_is_handed_over_in_pieces_while_it_comes_in(tmp_path: Path) -> None:
+    """Its executions take nothing from this process, so they begin while more is read: nothing is gathered for a turn."""
+
+    async def main(kernel: Kernel, client: Client, executors: list[Elsewhere]) -> None:
+        (executor,) = executors
+        client.send("a", "warm")
+        await turns()
+        executor.finish()
+        handed = []
+        for number in range(2 * PIECE + 2):
+            client.send("a", str(number))
+            handed.append(len(ids(executor)))
+        assert handed == [1] * PIECE + [PIECE + 1] * PIECE + [2 * PIECE + 1] * 2
+        await asyncio.sleep(0)
+        assert len(ids(executor)) == 2 * PIECE + 2, "the rest goes when the turn is over"
         while executor.handed:
             executor.finish()
         assert all(text == "ok" for _, text in client.outcomes().values())

@@ -1,8 +1,8 @@
 """The server's end of the socket to one child, on the kernel's loop.
 
-What is to be sent goes at once when it is the first of a turn of the loop, and else at its end, as one. An execution that the
-child need not begin at once has a ticket in a pipe that both sides may read (child/executions.py); it is put there before the
-execution is sent.
+What is to be sent goes at once when it is the first of a turn of the loop, and else in pieces, the last at its end. An
+execution that the child need not begin at once has a ticket in a pipe that both sides may read (child/executions.py); it is put
+there before the execution is sent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kernel_python.process.wire import Frames
 __all__ = ["Link"]
 
 TICKET = struct.Struct("<I")
+PIECE = 6  # messages that go before the turn is over: the child has work while we write the next ones
 
 
 class Link:
@@ -51,9 +52,11 @@ class Link:
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes, ticket: int = 0) -> None:
-        """Send a message, now or at the end of this turn. `ticket`: the number of an execution that may be taken back."""
+        """Send a message, now or before this turn ends. `ticket`: the number of an execution that may be taken back."""
         if self._turn or self._unsent is not None:
             self._put_off.append((ticket, message))
+            if len(self._put_off) >= PIECE and self._unsent is None:
+                self._send_rest()
             return
         if self._socket is None:
             return

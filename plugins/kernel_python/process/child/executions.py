@@ -23,7 +23,8 @@ from kernel_python.process.pool import Loans
 
 __all__ = ["Executions"]
 
-RUN_SECONDS = 0.001  # how long results may wait for those of the next executions, to be sent together
+SEND_SECONDS = 70e-6  # how long results may wait for those of the next executions: the server gives these out while we go on
+GLANCE_SECONDS = 0.001  # how often to look what the server says meanwhile
 RELEASED = RequestState.RELEASED
 TICKET = struct.Struct("<I")
 _NOTHING: dict[str, Tensor] = {}
@@ -74,8 +75,8 @@ class Executions:
             self._number = 0
             self._post(execution, result)
             del execution, result, message
-            channel.flush_old(now, RUN_SECONDS)
-            if now - looked > RUN_SECONDS:
+            channel.flush_old(now, SEND_SECONDS)
+            if now - looked > GLANCE_SECONDS:
                 looked = now
                 if inbox:
                     channel.glance()  # takes in which of its requests were cancelled meanwhile

@@ -1,0 +1,76 @@
+"""The server's end of the socket to a child: what goes at once, what in pieces, and what is taken back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernel_python.process.link import PIECE, Link
+from kernel_python.process.wire import frame, messages_in
+
+
+class Turns:
+    """A loop of which only the ends of turns matter."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def add_reader(self, *_: Any) -> None:
+        """Nobody writes to the server here."""
+
+    remove_reader = add_reader
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+@pytest.fixture
+def ends() -> Any:
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    tickets = os.pipe()
+    os.set_blocking(tickets[0], False)
+    loop = Turns()
+    link = Link(loop, here, tickets, lambda message: None, lambda: None)  # type: ignore[arg-type]
+    yield loop, link, there
+    link.close()
+    there.close()
+
+
+def arrived(there: socket.socket) -> list[int]:
+    """Return the numbers of the messages that have come to the child since the last look."""
+    try:
+        return [number for (number,) in messages_in(there.recv(1 << 20))]
+    except BlockingIOError:
+        return []
+
+
+def test_the_first_message_of_a_turn_goes_at_once_the_next_ones_in_pieces(ends: Any) -> None:
+    loop, link, there = ends
+    came = []
+    for number in range(1, PIECE + 4):
+        link.send(frame((number,)), number)
+        came.append(arrived(there))
+    assert came == [[1], *[[]] * (PIECE - 1), [*range(2, PIECE + 2)], [], []]
+    loop.turn()
+    assert arrived(there) == [PIECE + 2, PIECE + 3]
+    link.send(frame((99,)))
+    assert arrived(there) == [99]
+
+
+def test_what_is_taken_back_is_what_has_a_ticket_that_nobody_has_read(ends: Any) -> None:
+    _, link, there = ends
+    for number in range(1, PIECE + 3):
+        link.send(frame((number,)), number)
+    assert arrived(there) == [*range(1, PIECE + 2)]
+    assert os.read(link._tickets[0], 8) == b"\1\0\0\0\2\0\0\0"  # as the child does before it executes those two
+    assert link.take_back() == {*range(3, PIECE + 3)}
