@@ -88,8 +88,8 @@ from kernel.requests.request import (
     nobody,
 )
 from kernel.rules.response_cache import CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.scheduling.inflight import InflightRequest
 from kernel.server import Kernel
+from kernel.server.inflight import InflightRequest
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 

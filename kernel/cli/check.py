@@ -20,8 +20,8 @@ from kernel.cli.parser import Parser
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
 from kernel.config.errors import listed
 from kernel.errors import Code, ServingError
-from kernel.instances.gpus import usable_gpus, without_gpus
 from kernel.interfaces import Backend, PlacementChoice
+from kernel.models.gpus import usable_gpus, without_gpus
 from kernel.models.request_check import RequestCheck
 from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability.logs import LogOptions, set_up

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from kernel.instances.forking import guard
+from kernel.forking import guard
 
 __all__ = ["PATIENCE", "TOGETHER", "Signals"]
 

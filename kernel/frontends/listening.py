@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kernel.forking import guard, put_away_sockets
 from kernel.frontends.addresses import Address, read_address
 from kernel.frontends.restriction import is_local
 from kernel.frontends.tls import RenewedContext
-from kernel.instances.forking import guard, put_away_sockets
 
 __all__ = ["Listener", "Place"]
 

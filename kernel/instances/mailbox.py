@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kernel.instances.forking import FORKED, guard
+from kernel.forking import FORKED, guard
 from kernel.instances.wake_pipe import WakePipe
 
 __all__ = ["Mailbox"]

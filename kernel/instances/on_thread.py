@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from kernel.errors import Code, ServingError
-from kernel.instances.forking import guard, put_away_loop
+from kernel.forking import guard, put_away_loop
 from kernel.instances.handover import BlockedCall
 from kernel.instances.instance import ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox

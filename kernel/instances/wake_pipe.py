@@ -11,7 +11,7 @@ import os
 import weakref
 from functools import partial
 
-from kernel.instances.forking import end, guard, put_away
+from kernel.forking import end, guard, put_away
 
 __all__ = ["WakePipe"]
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
 from kernel.errors import Code, ServingError
-from kernel.instances.gpus import without_gpus
 from kernel.interfaces import Backend, PlacementChoice
+from kernel.models.gpus import without_gpus
+from kernel.models.initial_state import initial_values
 from kernel.models.model import Model
 from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up
@@ -37,7 +38,6 @@ from kernel.repository.repository import (
     not_unique,
     select_versions,
 )
-from kernel.rules.sequence_state import initial_values
 from kernel.supplied import returned
 
 __all__ = ["Loader"]

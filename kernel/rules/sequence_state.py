@@ -8,8 +8,6 @@ and handed out read-only, which tells whoever wants to write to take a copy; so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -17,9 +15,9 @@ import numpy as np
 from kernel.config import ModelConfig, SequenceControl, SequenceState
 from kernel.errors import Code, Reason, ServingError
 from kernel.requests.request import InferenceRequest, InferenceResponse
-from kernel.tensor import DATATYPES, Array, Tensor, unpack_bytes
+from kernel.tensor import DATATYPES, Array, Tensor
 
-__all__ = ["END", "START", "Controls", "StateValues", "States", "initial_values", "null_inputs"]
+__all__ = ["END", "START", "Controls", "StateValues", "States", "null_inputs", "zeros"]
 
 START, END = 1, 2
 
@@ -106,12 +104,13 @@ class Controls:
 
 def null_inputs(pattern: Mapping[str, Tensor], controls: Controls) -> dict[str, Tensor]:
     """Return inputs as the pattern's, all zeros, that stand for no request."""
-    inputs = {name: Tensor(name, one.datatype, _zeros(one.datatype, one.array.shape)) for name, one in pattern.items()}
+    inputs = {name: Tensor(name, one.datatype, zeros(one.datatype, one.array.shape)) for name, one in pattern.items()}
     controls.add_absent(inputs)
     return inputs
 
 
-def _zeros(datatype: str, shape: Sequence[int]) -> Array:
+def zeros(datatype: str, shape: Sequence[int]) -> Array:
+    """Return an array of what stands for nothing: zeros, or empty strings."""
     if datatype == "BYTES":
         array = np.empty(tuple(shape), np.object_)
         array.fill(b"")
@@ -126,7 +125,7 @@ class States:
     """The implicit state of one model: how it begins, how it is given and taken."""
 
     def __init__(self, config: ModelConfig, initial: Mapping[str, Array]) -> None:
-        """`initial`: what `initial_values` has returned."""
+        """`initial`: the values at the start of a sequence, by the name of the input."""
         batching = config.sequence_batching
         assert batching is not None
         self._model = config.name
@@ -194,48 +193,3 @@ def _kept(array: Array, shared: bool) -> Array:
     kept = array.view()
     kept.flags.writeable = False
     return kept
-
-
-def initial_values(config: ModelConfig, model_folder: Path) -> dict[str, Array]:
-    """Return the value that each state input has at the start of a sequence. Reads files; raises ServingError."""
-    values: dict[str, Array] = {}
-    batching = config.sequence_batching
-    for state in batching.states if batching is not None else ():
-        shape = ((1,) if config.max_batch_size else ()) + state.initial_dims
-        if state.file:
-            value = _read(state, shape, model_folder / "initial_state" / state.file)
-        else:
-            value = _zeros(state.datatype, shape)
-        value.flags.writeable = False
-        values[state.input_name] = value
-    return values
-
-
-def _read(state: SequenceState, shape: tuple[int, ...], path: Path) -> Array:
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ServingError(Code.INTERNAL, f"failed to open text file for read {path}: {reason}") from error
-    count = prod(shape)
-    if state.datatype == "BYTES":
-        try:
-            strings = unpack_bytes(data)
-        except ValueError as error:
-            raise ServingError(
-                Code.INVALID_ARG, f"initial_state of state '{state.input_name}' in {path}: {error}"
-            ) from error
-        if len(strings) < count:
-            words = f"initial_state setting expects {count} strings for state '{state.input_name}', but {path} has {len(strings)}"
-            raise ServingError(Code.INVALID_ARG, words)
-        array = np.empty(count, np.object_)
-        array[:] = strings[:count]
-        return array.reshape(shape)
-    dtype = DATATYPES[state.datatype]
-    if len(data) < count * dtype.itemsize:
-        words = (
-            f"initial_state setting expects {count * dtype.itemsize} bytes, but the data provided from {path}only has "
-            f"{len(data)} bytes."
-        )
-        raise ServingError(Code.INVALID_ARG, words)
-    return np.frombuffer(data, dtype, count).reshape(shape).copy()

@@ -65,7 +65,7 @@ class SequenceQueue:
     def __init__(
         self, config: ModelConfig, clock: Callable[[], float], initial: Mapping[str, Array] | None = None
     ) -> None:
-        """`initial`: the first values of the model's implicit state (state.initial_values)."""
+        """`initial`: the first values of the model's implicit state (models/initial_state.py)."""
         batching = config.sequence_batching
         assert batching is not None
         self._name = config.name

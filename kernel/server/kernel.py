@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 
 from kernel.config.errors import did_you_mean
 from kernel.errors import Code, ServingError
+from kernel.forking import FORKED, guard, put_away_loop
 from kernel.frontends.budget import MemoryBudget
 from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
-from kernel.instances.forking import FORKED, guard, put_away_loop
-from kernel.instances.gpus import usable_gpus
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.turn import Turn
 from kernel.interfaces import Cache, Gate, Observer
 from kernel.models.cache_stage import ResponseCache
+from kernel.models.gpus import usable_gpus
 from kernel.models.model import Model
 from kernel.observability.custom_metrics import CustomMetrics
 from kernel.observability.settings import LogSettings, TraceOptions, TraceSettings
@@ -40,7 +40,6 @@ from kernel.registry.registry import LoadRequest, ModelIndex, Registry
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.scheduling.inflight import InflightRequest, inflight
 from kernel.scheduling.limited_pool import Limits
 from kernel.server import waiting
 from kernel.server.calls import (
@@ -52,6 +51,7 @@ from kernel.server.calls import (
     make_request,
     responses,
 )
+from kernel.server.inflight import InflightRequest, inflight
 from kernel.server.pools import Pools
 from kernel.server.supervision import Supervision
 

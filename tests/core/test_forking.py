@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from kernel.instances.forking import SIGNALS, guard
+from kernel.forking import SIGNALS, guard
 
 
 class Thing:

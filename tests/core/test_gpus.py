@@ -11,7 +11,7 @@ from virtual import BASE, TestBackend, TestExecutor, echo, run, write_repository
 
 from kernel import ConfigErrors, InstanceContext, Kernel
 from kernel.config import read_config
-from kernel.instances.gpus import usable_gpus, without_gpus
+from kernel.models.gpus import usable_gpus, without_gpus
 
 # -- the driver --------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ PLUGINS = ROOT / "plugins"
 
 #: The rooms, and the modules that stand beside them, from the ground up. Each may import itself and what stands before it.
 ROOMS = (
-    "errors tensor",
+    "errors tensor forking",
     "requests",
     "config",
     "rules",
@@ -49,8 +49,10 @@ ROOMS_OF_PLUGIN = {
     "kernel_python": ("api", "loading", "process"),
 }
 
-#: What no rule may know: time is an argument there.
-IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "signal", "threading", "time", "uvloop"}
+#: What no rule may know: time is an argument there, and so is what lies in files.
+IMPURE = frozenset(
+    "asyncio concurrent datetime io multiprocessing os pathlib selectors signal socket threading time uvloop".split()
+)
 
 TEMPLATES = {"templates", "plugin_template"}  # which hold no code of ours
 MODULES = sorted(path for path in KERNEL.rglob("*.py") if TEMPLATES.isdisjoint(path.parts))
