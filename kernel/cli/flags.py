@@ -279,8 +279,8 @@ def add_serve_flags(parser: Parser) -> None:
         type=size,
         default=0,
         metavar="N",
-        help="how many JSON values, and strings of a BYTES tensor, one request may have; flat arrays of numbers and binary data "
-        "are not counted (default: 0, 1048576)",
+        help="how many JSON values, and strings of a BYTES tensor, one request may have; arrays of numbers, in regular lists or "
+        "flat, and binary data are not counted (default: 0, 1048576)",
     )
     add_backend_flags(parser)
     parser.add_argument(

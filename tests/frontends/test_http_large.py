@@ -12,7 +12,8 @@ from frontends.fakes import Client, Spec, config, infer, parse, request, tensor
 
 from kernel import MemoryBudget, ServingError
 from kernel_http.json.errors import first_wins, read_again
-from kernel_http.json.large import LARGE, PIECE, FlatNumbers, decode_large, weight_above
+from kernel_http.json.large import LARGE, LongArray, decode_large, weight_above
+from kernel_http.json.text import PIECE
 
 COUNT = 100_000
 
@@ -111,7 +112,7 @@ def test_a_flat_array_is_read_as_a_short_one_is(client: Client, datatype: str, i
 def test_no_more_than_a_piece_of_it_is_objects() -> None:
     data = b'{"inputs":[{"data":[%b]}]}' % b",".join([b"1"] * 500_000)
     numbers = read(data)["inputs"][0]["data"]
-    assert isinstance(numbers, FlatNumbers)
+    assert isinstance(numbers, LongArray)
     sizes = [len(piece) for piece in numbers.pieces()]
     assert sum(sizes) == numbers.count() == 500_000
     assert max(sizes) <= PIECE

@@ -61,7 +61,7 @@ class Parameters:
 def decode(data: bytes, limit: int) -> dict[str, Any]:
     """Decode a JSON body; what is no object has no members. Of equal names the first counts, as in the reference.
 
-    `limit`: of the values in a large one, in which long flat arrays are FlatNumbers.
+    `limit`: of the values in a large one, in which long arrays are LongArrays.
     """
     if len(data) > LARGE:
         value = decode_large(data, limit, _may_be_doubled, first_wins, flat=True)
@@ -79,14 +79,14 @@ def decode(data: bytes, limit: int) -> dict[str, Any]:
     return record
 
 
-def _may_be_doubled(value: Any, data: bytes) -> bool:
-    """Whether a member may be given twice in `data`, of which the decoder has made `value`."""
+def _may_be_doubled(value: Any, data: Any) -> bool:
+    """Whether a member may be given twice in `data`, bytes or a Text, of which the decoder has made `value`."""
     if not isinstance(value, dict):
         return False
     inputs, outputs = value.get("inputs"), value.get("outputs")
     count = len(inputs) if type(inputs) is list else 1
     names = count + (len(outputs) if type(outputs) is list else 1)
-    return (
+    return bool(
         data.count(b'"inputs"') > 1
         or data.count(b'"outputs"') > 1
         or data.count(b'"id"') > 1

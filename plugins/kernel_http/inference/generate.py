@@ -159,7 +159,7 @@ class FlatReader(Reader):
             value = json.loads(data, object_pairs_hook=Members)
         return value
 
-    def _may_be_doubled(self, value: Any, data: bytes) -> bool:
+    def _may_be_doubled(self, value: Any, data: Any) -> bool:
         names = [b'"%b"' % name.encode() for name in self.model.input_specs]
         return any(data.count(name) > 1 for name in names)
 

@@ -31,7 +31,7 @@ from kernel_http.inference.outputs import read_outputs, read_region
 from kernel_http.inference.raw import raw_inputs
 from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import ABSENT, NON_ARRAY, malformed
-from kernel_http.json.large import LARGE, FlatNumbers
+from kernel_http.json.large import LARGE, LongArray
 from kernel_http.json.members import text_of, unsigned_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Reader:
 
     def _from_json(self, name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Any:
         count = prod(shape) if shape else 0
-        if type(data) is FlatNumbers and data.count() == count:  # before there is an array
+        if type(data) is LongArray and not data.strings and data.count() == count:  # before there is an array
             self._check_size(name, count * DATATYPES[datatype].itemsize)
         array = array_of(name, datatype, shape, count, data)
         if isinstance(array, list):

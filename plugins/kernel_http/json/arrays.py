@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kernel import DATATYPES, Code, ServingError
 from kernel_http.json.errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
-from kernel_http.json.large import FlatNumbers
+from kernel_http.json.large import LongArray
 
 __all__ = ["array_of", "json_of"]
 
@@ -43,8 +43,8 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
         )
     if count == 0:  # `data` is ignored; a shape without dimensions is refused by the model's check
         return [] if datatype == "BYTES" else np.zeros(shape, DATATYPES[datatype])
-    if type(data) is FlatNumbers:
-        return _flat(name, datatype, shape, count, data)
+    if type(data) is LongArray:
+        return _long(name, datatype, shape, count, data)
     if type(data) is not list:
         raise malformed("data", NON_ARRAY, f"input '{name}'")
     items: list[Any] = []
@@ -57,15 +57,22 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
     return _converted(name, datatype, items).reshape(shape)
 
 
-def _flat(name: str, datatype: str, shape: tuple[int, ...], count: int, data: FlatNumbers) -> NDArray[Any] | list[bytes]:
+def _long(name: str, datatype: str, shape: tuple[int, ...], count: int, data: LongArray) -> NDArray[Any] | list[bytes]:
     """As `array_of`, for a long array that is read piece by piece: no more of it than a piece is objects at a time."""
+    at = 0
     if datatype == "BYTES":
-        return _strings(name, next(data.pieces()))
+        texts: list[bytes] = []
+        for items in data.pieces():
+            texts += _strings(name, items, len(texts))
+        return texts
+    if data.strings:  # refused for the first of them, which a piece has
+        for items in data.pieces():
+            _check_items(name, datatype, items, at)
+            at += len(items)
     got = data.count()
     if got != count:
         raise _wrong_count(name, shape, count, got)
     array = np.empty(count, DATATYPES[datatype])
-    at = 0
     for items in data.pieces():
         _check_items(name, datatype, items, at)
         array[at : at + len(items)] = _converted(name, datatype, items)
@@ -147,12 +154,12 @@ def _integers(name: str, datatype: str, items: list[Any], kinds: set[type], firs
     raise malformed("data", words, f"input '{name}', element {index} is {_shown(item)}; {holds}")
 
 
-def _strings(name: str, items: list[Any]) -> list[bytes]:
+def _strings(name: str, items: list[Any], first: int = 0) -> list[bytes]:
     for index, item in enumerate(items):
         if type(item) is not str:
             raise ServingError(
                 Code.INVALID_ARG,
-                f"Unable to parse JSON bytes array: {NON_STRING} (input '{name}', element {index} is {_shown(item)})",
+                f"Unable to parse JSON bytes array: {NON_STRING} (input '{name}', element {first + index} is {_shown(item)})",
             )
     return [item.encode() for item in items]
 

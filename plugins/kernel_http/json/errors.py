@@ -68,7 +68,7 @@ class _Broken(Exception):
         self.place = place
 
 
-def read_again(data: bytes, moved: Callable[[int], int] | None = None) -> Any:
+def read_again(data: Any, moved: Callable[[int], int] | None = None) -> Any:
     """Read what the fast decoder refused. NaN and infinities, which the reference accepts, are fine; else ServingError.
 
     The offsets are counted in bytes, as the reference does; so the text is read as Latin-1 where it is only looked at. `moved`:
@@ -82,9 +82,9 @@ def read_again(data: bytes, moved: Callable[[int], int] | None = None) -> Any:
     raise ServingError(Code.INVALID_ARG, text)
 
 
-def _read_again(data: bytes) -> Any:
+def _read_again(data: Any) -> Any:
     try:
-        text = data.decode()
+        text = str(data, "utf-8")
     except UnicodeDecodeError as error:
         _fail("The string is not valid UTF-8.", error.start)
     try:
@@ -111,9 +111,9 @@ def _read_again(data: bytes) -> Any:
     _explain(text, problem.msg, problem.pos)
 
 
-def _by_bytes(text: str, data: bytes) -> str:
+def _by_bytes(text: str, data: Any) -> str:
     """Return a text of which each character is a byte of `data`, which is UTF-8 for `text`; without a copy where it is that."""
-    return text if text.isascii() else data.decode("latin-1")
+    return text if text.isascii() else str(data, "latin-1")
 
 
 def _explain(text: str, problem: str, place: int) -> NoReturn:

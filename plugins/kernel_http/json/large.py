@@ -1,8 +1,9 @@
 """Large JSON, read so that nothing takes long at a time: for a thread beside the loop, which has the interpreter in between.
 
-One call of a decoder holds the interpreter until it returns, on whatever thread. So long flat arrays of numbers, which is what
-large requests are made of, are cut out before and read piece by piece when their datatype is known (`FlatNumbers`); and of what
-is left, the number of values has a limit, counted before any object is made of them.
+One call of a decoder holds the interpreter until it returns, on whatever thread. So long arrays, which is what large requests are
+made of, are cut out before and read piece by piece when their datatype is known (`LongArray`): numbers, flat or in regular lists,
+and strings, flat ones. Of what is left, the number of values has a limit, counted before any object is made of them; so have
+strings, of which objects remain. The text itself is copied nowhere.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ import gc
 import json
 import re
 import secrets
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from kernel import Code, ServingError
 from kernel_http.json.errors import read_again
+from kernel_http.json.text import FlatArray, Text, array_at
 
-__all__ = ["LARGE", "FlatNumbers", "decode_large", "weight_above"]
+__all__ = ["LARGE", "LongArray", "decode_large", "weight_above"]
 
 #: JSON of more bytes than this is not read on the loop.
 LARGE = 64 * 1024
-
-#: How much is looked at, or decoded, at a time; bytes.
-STEP = 1024 * 1024
-PIECE = 128 * 1024
 
 #: A list or an object takes as long as so many numbers, a string as two.
 CONTAINER = 4
@@ -36,164 +36,193 @@ CONTAINER = 4
 _MARK = secrets.token_hex(8)
 
 _KEY = b'"data"'
-_BLANK = re.compile(rb"[ \t\r\n]*+")
 _BACKSLASH = ord("\\")
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]]")
 
 _decode = msgspec.json.Decoder().decode
 
 
-class FlatNumbers:
-    """The values of a long array that has no lists, objects or strings in it: of `body[start:end]`."""
+class LongArray:
+    """The values of a long array that was cut out of a text. `strings`: there are some among them; lists are looked through."""
 
-    __slots__ = ("_body", "_end", "_start")
+    __slots__ = ("_flat", "_text", "strings")
 
-    def __init__(self, body: bytes, start: int, end: int) -> None:
-        self._body = body
-        self._start = start
-        self._end = end
+    def __init__(self, text: Text, flat: FlatArray) -> None:
+        self._text = text
+        self._flat = flat
+        self.strings = flat.strings
 
     def count(self) -> int:
-        """Return how many values there are, by the commas between them."""
-        body, end = self._body, self._end
-        return 1 + sum(body.count(b",", at, min(at + STEP, end)) for at in range(self._start, end, STEP))
+        """Return how many values there are, by the commas between them. Not for strings, which may have some."""
+        return self._flat.count()
 
     def pieces(self) -> Iterator[list[Any]]:
         """Yield the values in order, some thousands at a time. Raises ServingError where they are no JSON."""
-        body, at, end = self._body, self._start, self._end
-        while at <= end:
-            stop = body.find(b",", at + PIECE, end) if at + PIECE < end else end
-            stop = end if stop < 0 else stop
-            piece = body[at:stop]
+        for at, part in self._flat.parts():
+            whole = b"[%b]" % part
             try:
-                items = _decode(b"[%b]" % piece)
+                items = _decode(whole)
             except ValueError:
-                items = read_again(b"[%b]" % piece, _shift(at))
+                items = read_again(whole, self._place(at))
             if not items:  # nothing stands between two commas
-                read_again(b"[,]", _shift(at))
+                read_again(b"[,]", self._place(at))
             yield items
-            at = stop + 1
 
+    def _place(self, at: int) -> Callable[[int], int]:
+        """Return what finds a place of a piece, in front of which a bracket was put, in the text. `at`: where it begins there."""
 
-def _shift(at: int) -> Callable[[int], int]:
-    """Return what finds a place of a piece, in front of which a bracket was put, in the body. `at`: where it begins there."""
-    return lambda found: at + found - 1
+        def place(found: int) -> int:
+            found += at - 1
+            if self._flat.lists:  # whose brackets are not in the piece
+                for bracket in _BRACKET.finditer(self._text.view, at):
+                    if bracket.start() + (bracket[0] == b"]") > found:
+                        break
+                    found += 1
+            return found
+
+        return place
 
 
 def decode_large(
-    data: bytes,
+    data: Any,
     limit: int,
-    doubled: Callable[[Any, bytes], bool],
+    doubled: Callable[[Any, Any], bool],
     pairs: Callable[[list[tuple[str, Any]]], Any],
     *,
     flat: bool = False,
 ) -> Any:
-    """Return what `data` says. `limit`: of its values. `flat`: long flat arrays that are the `data` of `inputs` don't count, and
-    are FlatNumbers.
+    """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `flat`: long arrays that are the `data` of
+    `inputs` are LongArrays, and only strings of them count.
 
-    `doubled`: whether a value read from that text may have lost members to others of their names; `pairs` makes its objects then.
-    Raises ServingError(INVALID_ARG).
+    `doubled`: whether a value read from that text, which has a method `count` as bytes do, may have lost members to others of
+    their names; `pairs` makes its objects then. Raises ServingError(INVALID_ARG).
     """
-    short, flats, moved = _shortened(data) if flat else (data, [], None)
-    if weight_above(short, limit):
+    text = Text(data)
+    arrays = list(_arrays(text)) if flat else []
+    if weight_above(text, limit, [array for array in arrays if not array.strings]):
         raise ServingError(
             Code.INVALID_ARG,
             f"the request's JSON has more values than the {limit} that --max-request-values allows (a list counts as "
-            f"{CONTAINER}). Please send tensors as binary data, or their 'data' as one flat array of numbers",
+            f"{CONTAINER}). Please send tensors as binary data, or their 'data' as an array of numbers, flat or in lists of "
+            "equal lengths",
         )
-    collects = gc.isenabled()
-    gc.disable()  # what is being made is no garbage, and looking for some in it takes longer than making it
-    try:
+    short, moved = _shortened(text, arrays)
+    with _without_collector():
         try:
             value = _decode(short)
         except (ValueError, RecursionError):
             value = read_again(short, moved)
-        if doubled(value, short):
-            value = json.loads(short, object_pairs_hook=pairs)
-    finally:
-        if collects:
-            gc.enable()
-    if flats:
-        _put_back(value, flats)
+        if doubled(value, Text(short)):
+            value = json.loads(str(short, "utf-8"), object_pairs_hook=pairs)
+    if arrays:
+        _put_back(value, [LongArray(text, array) for array in arrays])
     return value
 
 
-def _shortened(data: bytes) -> tuple[bytes, list[FlatNumbers], Any]:
-    """Return the JSON without its long flat arrays, these, and what finds a place of the short one in the long one."""
+_collector_lock = threading.Lock()
+_collector_users: list[bool] = []  # for each who reads: whether there was a collector when he began
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Have no garbage looked for meanwhile: what is being made is none, and looking takes longer than making it.
+
+    Any number of threads; the last to leave starts the collector again, if the first has found it running.
+    """
+    with _collector_lock:
+        _collector_users.append(gc.isenabled() if not _collector_users else _collector_users[0])
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _collector_lock:
+            was_on = _collector_users.pop()
+            if was_on and not _collector_users:
+                gc.enable()
+
+
+def _arrays(text: Text) -> Iterator[FlatArray]:
+    """Yield the long arrays that are called data, in their order."""
+    at = 0
+    while (at := text.find(_KEY, at)) >= 0:
+        behind = at + len(_KEY)
+        opens = _OPENS.match(text.view, behind, behind + LARGE)
+        found = None
+        if opens is not None and not (at and text.view[at - 1] == _BACKSLASH):  # else it is the end of another name
+            behind = opens.end()
+            found = array_at(text, behind, LARGE)
+        if found is not None:
+            yield found
+            behind = found.end + 1
+        at = behind
+
+
+def _shortened(text: Text, arrays: list[FlatArray]) -> tuple[Any, Callable[[int], int] | None]:
+    """Return the JSON without its long arrays, and what finds a place of the short one in the long one."""
+    if not arrays:
+        return text.view, None
     parts: list[bytes] = []
-    flats: list[FlatNumbers] = []
     removed: list[tuple[int, int]] = []  # where in the short one something lacks, how many bytes
-    at = done = size = 0
-    while (at := data.find(_KEY, at)) >= 0:
-        opens = _OPENS.match(data, at + len(_KEY))
-        if opens is None or (at and data[at - 1] == _BACKSLASH):  # the end of another name
-            at += len(_KEY)
-            continue
-        start = opens.end()
-        end = data.find(b"]", start)
-        if end - start > LARGE and not any(data.find(sign, start, end) >= 0 for sign in (b"[", b'"', b"{")) and (
-            _BLANK.match(data, start, end).end() < end  # type: ignore[union-attr]  # it may be nothing
-        ):
-            mark = b'{"%b":%d}' % (_MARK.encode(), len(flats))
-            parts += (data[done : start - 1], mark)
-            size += start - 1 - done + len(mark)
-            flats.append(FlatNumbers(data, start, end))
-            done = end + 1
-            removed.append((size, done - size))
-        at = max(start, done)
-    if not flats:
-        return data, flats, None
-    parts.append(data[done:])
+    done = size = 0
+    for index, array in enumerate(arrays):
+        mark = b'{"%b":%d}' % (_MARK.encode(), index)
+        parts += (text.part(done, array.start - 1), mark)
+        size += array.start - 1 - done + len(mark)
+        done = array.end + 1
+        removed.append((size, done - size))
+    parts.append(text.part(done, len(text)))
     places = [place for place, _ in removed]
 
     def moved(place: int) -> int:
         index = bisect_right(places, place)
         return place + removed[index - 1][1] if index else place
 
-    return b"".join(parts), flats, moved
+    return b"".join(parts), moved
 
 
-def _put_back(value: Any, flats: list[FlatNumbers]) -> None:
+def _put_back(value: Any, arrays: list[LongArray]) -> None:
     """Give the inputs their arrays."""
     inputs = value.get("inputs") if isinstance(value, dict) else None
     for item in inputs if type(inputs) is list else ():
         data = item.get("data") if isinstance(item, dict) else None
         if isinstance(data, dict) and _MARK in data:
-            item["data"] = flats[data[_MARK]]
+            item["data"] = arrays[data[_MARK]]
 
 
-def weight_above(data: bytes, limit: int) -> bool:
-    """Whether there are more values in a JSON text than `limit`; what looks like values within strings doesn't count."""
+def weight_above(data: Any, limit: int, without: list[FlatArray] | None = None) -> bool:
+    """Whether there are more values in a JSON text than `limit`; what looks like values within strings doesn't count, nor do the
+    arrays that are cut out.
+    """
+    text = data if isinstance(data, Text) else Text(data)
+    parts = []
+    at = 0
+    for array in without or ():
+        parts.append((at, array.start))
+        at = array.end
+    parts.append((at, len(text)))
+    return _rough_weight(text, parts, limit) > limit and _weight(text, parts, limit) > limit
+
+
+def _rough_weight(text: Text, parts: list[tuple[int, int]], limit: int) -> int:
+    """Return the weight of parts, that of no more than `limit` or a little more; strings are values like any others."""
     weight = 0
-    for at in range(0, len(data), STEP):
-        weight += _weight(data, at, at + STEP)
-        if weight > limit:
-            return _weight_without_strings(data, limit) > limit
-    return False
-
-
-def _weight(data: bytes, at: int, end: int) -> int:
-    return data.count(b",", at, end) + CONTAINER * (data.count(b"[", at, end) + data.count(b"{", at, end))
-
-
-def _weight_without_strings(data: bytes, limit: int) -> int:
-    """As `_weight`, and two for each string; no further than up to `limit`."""
-    weight = at = 0
-    for found in _STRING.finditer(data):
-        weight += 2 + _weight_to(data, at, found.start(), limit - weight)
-        if weight > limit:
-            return weight
-        at = found.end()
-    return weight + _weight_to(data, at, len(data), limit - weight)
-
-
-def _weight_to(data: bytes, at: int, end: int, limit: int) -> int:
-    weight = 0
-    for start in range(at, end, STEP):
-        weight += _weight(data, start, min(start + STEP, end))
-        if weight > limit:
-            break
+    for start, end in parts:
+        for _, window in text.windows(start, end):
+            weight += window.count(b",") + CONTAINER * (window.count(b"[") + window.count(b"{"))
+            if weight > limit:
+                return weight
     return weight
 
 
+def _weight(text: Text, parts: list[tuple[int, int]], limit: int) -> int:
+    """As above, without what is in strings, and two for each string."""
+    weight = 0
+    for start, end in parts:
+        for first, last, string in text.outside_strings(start, end):
+            weight += 2 * string
+            if first < last:
+                weight += _rough_weight(text, [(first, last)], limit - weight)
+            if weight > limit:
+                return weight
+    return weight

@@ -1,0 +1,283 @@
+"""A large JSON text, looked at and cut in windows: no call holds the interpreter for long, and no copy of it all is made.
+
+On a thread beside the loop a single call over tens of megabytes (a search, a copy, an expression) keeps the loop waiting until it
+returns. So whatever is done here is done to WINDOW bytes at a time. Knows what strings and brackets are, and no values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PIECE", "WINDOW", "FlatArray", "Text", "array_at"]
+
+#: How much is searched at a time, and how much is decoded; bytes.
+WINDOW = 1024 * 1024
+PIECE = 128 * 1024
+
+#: Inside of a string: all but quotes that end it. Of an array: numbers, literals and whole strings.
+_INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_PLAIN = re.compile(rb'(?:[^"\\\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+
+#: What no list of lists has: a value in front of one that begins, or behind one that ends.
+_BEFORE_LIST = re.compile(rb"[^\[, \t\r\n][ \t\r\n]*+\[")
+_BEHIND_LIST = re.compile(rb"\][ \t\r\n]*+[^\], \t\r\n]")
+_EMPTY_LIST = re.compile(rb"\[[ \t\r\n]*+\]")
+
+#: What numbers in lists are made of, and more.
+_CALM = re.compile(rb'[^"{]*+')
+
+#: How deeply lists are nested at most.
+DEPTH = 100
+
+_OPEN, _CLOSE, _COMMA, _QUOTE, _BRACE = b'[],"{'
+
+
+@cache
+def _search(sign: bytes) -> Callable[..., re.Match[bytes] | None]:
+    return re.compile(re.escape(sign)).search
+
+
+class Text:
+    """`view`: its bytes."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, data: Any) -> None:
+        """`data`: bytes, or anything that has a buffer of bytes."""
+        self.view = memoryview(data)
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def part(self, start: int, end: int) -> bytes:
+        return bytes(self.view[start:end])
+
+    def windows(self, start: int, end: int, size: int = WINDOW) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes from `start` to `end` in their order, each window with the place where it begins."""
+        end = min(end, len(self.view))
+        for at in range(start, end, size):
+            yield at, bytes(self.view[at : min(at + size, end)])
+
+    def find(self, sign: bytes, start: int, end: int | None = None) -> int:
+        """Return where `sign` is found first, -1 where it isn't."""
+        view, search = self.view, _search(sign)
+        end = len(view) if end is None else end
+        over = len(sign) - 1  # it may lie across two windows
+        while start < end:
+            found = search(view, start, min(start + WINDOW + over, end))
+            if found is not None:
+                return int(found.start())
+            start += WINDOW
+        return -1
+
+    def count(self, sign: bytes, most: int = 1 << 62) -> int:
+        """Count what does not overlap itself, up to more than `most`."""
+        found = at = 0
+        while found <= most and (at := self.find(sign, at)) >= 0:
+            found += 1
+            at += len(sign)
+        return found
+
+    def past_string(self, at: int) -> int:
+        """Return where the string ends whose content begins at `at`, behind its quote; the text's end where there is none."""
+        view, end = self.view, len(self.view)
+        while at < end:
+            found = _INSIDE.match(view, at, min(at + WINDOW, end))
+            assert found is not None
+            stop = found.end()
+            if stop < end and view[stop] == 0x22:
+                return stop + 1
+            if stop == at:  # a backslash is the last of all
+                return end
+            at = stop
+        return end
+
+    def outside_strings(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield the parts that are no strings; whether a string follows."""
+        at = start
+        while (opens := self.find(b'"', at, end)) >= 0:
+            yield at, opens, True
+            at = self.past_string(opens + 1)
+        yield at, max(at, end), False
+
+
+class FlatArray:
+    """A long array: of numbers and literals, alone or in lists of equal lengths; or of strings, too.
+
+    `start`, `end`: what stands between its outermost brackets. `lists`: there are lists within, which are regular. `strings`:
+    there are strings among its values, and no lists.
+    """
+
+    __slots__ = ("_text", "end", "lists", "start", "strings")
+
+    def __init__(self, text: Text, start: int, end: int, *, lists: bool = False, strings: bool = False) -> None:
+        self._text = text
+        self.start = start
+        self.end = end
+        self.lists = lists
+        self.strings = strings
+
+    def count(self) -> int:
+        """Return how many values there are, by the commas between them; those within strings count, too."""
+        return 1 + sum(window.count(b",") for _, window in self._text.windows(self.start, self.end))
+
+    def parts(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the values in order as JSON, with commas between them and no brackets, and where in the text each part begins."""
+        at, end = self.start, self.end
+        while at <= end:
+            stop = self._cut(at)
+            part = self._text.part(at, stop)
+            yield at, part.translate(None, b"[]") if self.lists else part
+            at = stop + 1
+
+    def _cut(self, at: int) -> int:
+        """Return where a comma stands between values, about PIECE bytes behind `at`; else the end."""
+        end, text = self.end, self._text
+        if at + PIECE >= end:
+            return end
+        outside = at + PIECE
+        if self.strings:
+            found = _PLAIN.match(text.view, at, outside)
+            assert found is not None
+            outside = found.end()  # where a string begins that goes on behind the piece, if there is one
+        while True:
+            stop = text.find(b",", outside, end)
+            if stop < 0:
+                return end
+            quote = text.find(b'"', outside, stop) if self.strings else -1
+            if quote < 0:
+                return stop
+            outside = text.past_string(quote + 1)
+
+
+def array_at(text: Text, start: int, least: int) -> FlatArray | None:
+    """Return the array whose content begins at `start`, if it is one of those above, and has more than `least` bytes."""
+    calm = _CALM.match(text.view, start, start + least)
+    assert calm is not None
+    if calm.end() < min(start + least, len(text)):
+        return _with_strings(text, start, least) if text.view[calm.end()] == _QUOTE else None
+    return _Regular(text, start).array(least)
+
+
+def _with_strings(text: Text, start: int, least: int) -> FlatArray | None:
+    """Return an array of strings and other values, without lists."""
+    at, end, view = start, len(text), text.view
+    while at < end:
+        found = _PLAIN.match(view, at, min(at + PIECE, end))
+        assert found is not None
+        at = found.end()
+        if at == end:
+            break
+        if view[at] == _QUOTE:  # the end of the piece has cut a string
+            at = text.past_string(at + 1)
+        elif view[at] in b"[]{}\\":
+            return FlatArray(text, start, at, strings=True) if view[at] == _CLOSE and at - start > least else None
+    return None
+
+
+class _Regular:
+    """Looks whether an array has nothing but numbers and literals in lists that are nested regularly: equal lengths everywhere.
+
+    How the lists end says all: behind value i, as many do as there are levels whose number of values divides i.
+    """
+
+    def __init__(self, text: Text, start: int) -> None:
+        self._text = text
+        self._start = start
+        self._depth = 1  # of the place that was looked at last
+        self._values = 0  # commas up to there
+        self._levels: list[int] = []  # how many values a list of each level has, innermost first, as far as is known
+        self._opened = 0  # lists that have begun and that have ended since the last comma
+        self._closed = 0
+        self._ended = 0  # lists that had ended in front of the last comma
+        self._nested = -1  # how many lists begin in front of the first value
+
+    def array(self, least: int) -> FlatArray | None:
+        """Return it, or None where it is something else, or has no more than `least` bytes."""
+        at, length = self._start, len(self._text)
+        while at < length:
+            stop = min(at + PIECE, length)
+            window = self._text.part(at, stop)
+            end = self._look(window)
+            if end is None:
+                return None
+            if end >= 0:
+                end += at
+                if end - self._start <= least or not (self._values or self._text.part(self._start, end).strip(b" \t\r\n[]")):
+                    return None
+                lists = self._nested > 0
+                return None if lists and not self._neighbours(end) else FlatArray(self._text, self._start, end, lists=lists)
+            at = stop
+        return None
+
+    def _look(self, window: bytes) -> int | None:
+        """Look at the next bytes. Return where the array ends, -1 where it goes on, None where it is none of these."""
+        codes = np.frombuffer(window, np.uint8)
+        places = np.flatnonzero((codes == _OPEN) | (codes == _CLOSE) | (codes == _COMMA) | (codes == _QUOTE) | (codes == _BRACE))
+        signs = codes[places]
+        depth = self._depth + np.cumsum((signs == _OPEN).astype(np.int32) - (signs == _CLOSE))
+        over = np.flatnonzero(depth == 0)
+        end = -1
+        if len(over):
+            end = int(places[over[0]])
+            signs, depth = signs[: over[0]], depth[: over[0]]
+        if len(signs):
+            if int(depth.max()) > DEPTH or bool(((signs == _QUOTE) | (signs == _BRACE)).any()):
+                return None
+            self._depth = int(depth[-1])
+            if not self._gaps(signs):
+                return None
+        if end >= 0:
+            if self._nested < 0:
+                self._nested = self._opened
+            # Behind the last value all lists end, and all of them are full.
+            count = self._values + 1
+            if self._closed != self._nested or len(self._levels) > self._nested or any(count % n for n in self._levels):
+                return None
+        return end
+
+    def _gaps(self, signs: Any) -> bool:
+        """Take the signs between values in; False where they are irregular."""
+        commas = np.flatnonzero(signs == _COMMA)
+        opens, closes = np.cumsum(signs == _OPEN), np.cumsum(signs == _CLOSE)
+        if not len(commas):
+            self._opened += int(opens[-1])
+            self._closed += int(closes[-1])
+            return True
+        opened = np.diff(opens[commas], prepend=0)
+        closed = np.diff(closes[commas], prepend=0)
+        opened[0] += self._opened
+        closed[0] += self._closed
+        self._opened = int(opens[-1] - opens[commas[-1]])
+        self._closed = int(closes[-1] - closes[commas[-1]])
+        first = self._values
+        self._values += len(commas)
+        if self._nested < 0:
+            self._nested = self._ended = int(opened[0])
+        begun = np.append(self._ended, closed[:-1])
+        self._ended = int(closed[-1])
+        if int(closed.max()) > self._nested or not np.array_equal(opened, begun):
+            return False  # as many begin as have ended
+        numbers = np.arange(first + 1, first + 1 + len(commas))
+        wanted = np.zeros(len(commas), np.int64)
+        while len(self._levels) < int(closed.max()):
+            found = numbers[closed > len(self._levels)]
+            self._levels.append(int(found[0]))
+        for count in self._levels:
+            wanted += numbers % count == 0
+        return bool(np.array_equal(closed, wanted))
+
+    def _neighbours(self, end: int) -> bool:
+        """Whether lists begin and end between values, not beside them."""
+        over = 256  # a place where more blanks than this stand beside a bracket isn't looked at: it is read in the other way
+        blank = b" " * over
+        for at in range(self._start, end, PIECE):
+            window = self._text.part(max(at - over, self._start), min(at + PIECE + over, end))
+            if blank in window or any(one.search(window) for one in (_BEFORE_LIST, _BEHIND_LIST, _EMPTY_LIST)):
+                return False
+        return True
