@@ -64,7 +64,7 @@ class Plugins:
                 ) from error
             self._register(plugin, entry.name, origin)
         for plugin in extra:
-            self._register(plugin, None, _called(plugin))
+            self._register(plugin, None, _name_of(plugin))
 
     def _register(self, plugin: object, name: str | None, origin: str) -> None:
         named = f"plugin '{name}' (from {origin})" if name else f"plugin {origin}"
@@ -86,9 +86,7 @@ class Plugins:
                 continue
             implemented.add(options.get("specname") or attribute)
             if isinstance(plugin, type) and inspect.isfunction(inspect.getattr_static(plugin, attribute)):
-                raise ServingError(
-                    Code.INTERNAL, f"{named} is the class {plugin.__qualname__}; wanted is an object of it"
-                )
+                raise ServingError(Code.INTERNAL, f"{named} is the class {plugin.__qualname__}; wanted is an object of it")
         for hook in sorted(implemented - set(HOOKS)):
             words = f"{named} implements a hook '{hook}' that there is not; there are {', '.join(HOOKS)}"
             raise ServingError(Code.INTERNAL, words + did_you_mean(hook, HOOKS))
@@ -126,12 +124,7 @@ class Plugins:
         """Return the front ends that the options ask for. Raises ServingError for what is none."""
         found: list[Frontend] = []
         for origin, given in self._called("register_frontends", {"kernel": kernel, "options": options}):
-            returned(
-                given,
-                (list, tuple),
-                f"register_frontends of {origin}",
-                "a list of front ends, [] where none is asked for",
-            )
+            returned(given, (list, tuple), f"register_frontends of {origin}", "a list of front ends, [] where none is asked for")
             for frontend in cast(Sequence[Frontend], given):
                 require(frontend, FRONTEND, f"a front end of {origin}")
                 found.append(frontend)
@@ -172,7 +165,7 @@ class Plugins:
         return batcher
 
 
-def _called(plugin: object) -> str:
+def _name_of(plugin: object) -> str:
     """Return what an object that an app has handed over is called: a module by its name, all else by its class."""
     kind = type(plugin)
     return plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"

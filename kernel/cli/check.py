@@ -158,9 +158,7 @@ def find_models(
     models = []
     gpus = usable_gpus()
     for name, folders in sorted(by_name.items()):
-        found = Found(
-            folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings]
-        )
+        found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
         models.append(found)
         if len(folders) > 1:
             found.errors.append(not_unique(name, [folder.path for folder in folders]))

@@ -313,9 +313,9 @@ class Registry:
     def check_mode(self) -> None:
         """Raise ServingError where clients may not load and unload."""
         if not self._options.explicit:
-            raise ServingError(
-                Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
-            )
+            words = "explicit model load / unload is not allowed if polling is enabled"  # the reference's, polling or not
+            mode = f"the model control mode is '{self._options.control_mode}', wanted is 'explicit'"
+            raise ServingError(Code.UNAVAILABLE, f"{words} ({mode})")
 
 
 async def _all_over(tasks: Collection[asyncio.Task[None]]) -> None:

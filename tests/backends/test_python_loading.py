@@ -137,7 +137,8 @@ return tell(requests, [
 def test_only_where_models_are_loaded_by_hand(repo: Any, helpers: Any, placement: str) -> None:
     body = 'return tell(requests, [said(pb_utils.load_model, "a"), said(pb_utils.unload_model, "a")])'
     repo.add("a", model(body), io=TEXT, parameters={"placement": placement})
-    words = "explicit model load / unload is not allowed if polling is enabled"
+    words = "explicit model load / unload is not allowed if polling is enabled "
+    words += "(the model control mode is 'none', wanted is 'explicit')"
     got = repo.run(lambda kernel: ask(kernel, helpers))
     assert got == [FRAME.format("load model", words), FRAME.format("unload model", words)]
 

@@ -68,7 +68,7 @@ SHAPES = [
         with_id("inference input 'X' data-type is '<invalid>', but model 'batch8' expects 'FP32'"),
         Tensor("X", "FOO", (1, 2), (1.0, 2.0)),
         unless={
-            "http": wrong("invalid datatype for input X"),
+            "http": wrong("invalid datatype for input X ('FOO')"),
             "grpc typed": wrong(
                 "unexpected explicit tensor data for input tensor 'X' for model 'batch8' of type 'FP32', "
                 "expected datatype '<invalid>'"
@@ -146,7 +146,7 @@ SHAPES = [
         "no data",
         wrong(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            "'shared_memory_region' in 'parameters'. But no field is set"
+            "'shared_memory_region' in 'parameters'. But no field is set (input 'X')"
         ),
         Tensor("X", "FP32", (1, 2), None),
         unless={"grpc": wrong("unable to find data for input tensor 'X' for model 'batch8' in request.")},

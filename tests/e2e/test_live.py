@@ -171,7 +171,9 @@ def test_poll(tmp_path: Path) -> None:
     flags = ("--model-control-mode=poll", "--repository-poll-secs=1")
     with serving(tmp_path, repository, *flags) as server, traffic(server, "m") as seen:
         status, body = server.request("POST", "/v2/repository/models/m/load")
-        assert (status, body["error"]) == (503, "explicit model load / unload is not allowed if polling is enabled")
+        words = "explicit model load / unload is not allowed if polling is enabled "
+        words += "(the model control mode is 'poll', wanted is 'explicit')"
+        assert (status, body["error"]) == (503, words)
         copy = tmp_path / "copy"
         write(copy, "new", 5)
         (copy / "new").rename(repository / "new")

@@ -438,7 +438,8 @@ def test_unload_parameters(serve: Callable[..., None]) -> None:
 
 def test_no_load_without_explicit_mode(serve: Callable[..., None]) -> None:
     async def test(client: Caller, kernel: Kernel) -> None:
-        words = "explicit model load / unload is not allowed if polling is enabled"
+        words = "explicit model load / unload is not allowed if polling is enabled "
+        words += "(the model control mode is 'none', wanted is 'explicit')"
         with fails(Code.UNAVAILABLE, words):
             await load(client, "m")
         with fails(Code.UNAVAILABLE, words):

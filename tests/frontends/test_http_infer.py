@@ -419,7 +419,7 @@ JSON = "failed to parse the request JSON buffer: "
         ({}, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
         ({"inputs": 5}, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
         ({"inputs": {}}, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
-        ({"inputs": [{}]}, SOURCES + "no field is set"),
+        ({"inputs": [{}]}, SOURCES + "no field is set (inputs[0])"),
         ({"id": 5, "inputs": 5}, "Unable to parse 'id': attempt to access JSON non-string as string"),
         ({"parameters": 5}, "failed to get request params.: attempt to get members for non-object"),
         (
@@ -489,9 +489,9 @@ JSON = "failed to parse the request JSON buffer: "
             without("shape"),
             "Unable to parse 'shape': attempt to access non-existing object member 'shape' (input 'IN_FP32')",
         ),
-        (without("data"), SOURCES + "no field is set"),
-        (changed(parameters={"binary_data_size": 4}), SOURCES + "set 'data' 'binary_data_size'"),
-        (changed(datatype="FOO"), "invalid datatype for input IN_FP32"),
+        (without("data"), SOURCES + "no field is set (input 'IN_FP32')"),
+        (changed(parameters={"binary_data_size": 4}), SOURCES + "set 'data' 'binary_data_size' (input 'IN_FP32')"),
+        (changed(datatype="FOO"), "invalid datatype for input IN_FP32 ('FOO')"),
         (
             changed(datatype="INT64", data=[1]),
             UNKNOWN + "inference input 'IN_FP32' data-type is 'INT64', but model 'types' expects 'FP32'",

@@ -92,6 +92,13 @@ def malformed(field: str, message: str = SAME_WORDS) -> Difference:
     return Difference(reason, status=400, message=rf"(?=.*{re.escape(field)}){message}")
 
 
+NAMED = Difference("ours says which input it is", message=r"{reference} \(input 'X'\)")
+#: The reference speaks of polling where nobody polls.
+MODE = Difference(
+    "ours says what the mode is, and what it has to be",
+    message=r"{reference} \(the model control mode is 'none', wanted is 'explicit'\)",
+)
+
 UNPARSABLE = Difference(
     "JSON that can't be parsed is the client's mistake: 400, not 500; the parser's own words and place differ",
     status=400,
@@ -368,6 +375,15 @@ DIFFERENCES: dict[str, Difference] = {
         lines={'version = "2.51.0"': r'~version = "\d+\.\d+\.\d+.*"'},
     ),
     # Checks.
+    "no data": NAMED,
+    "data and binary size": NAMED,
+    "input from a region, and data": NAMED,
+    "input from a region, and a binary size": NAMED,
+    "input with a size of a region that isn't named": NAMED,
+    "unknown datatype": Difference("ours says what came", message=r"{reference} \('FOO'\)"),
+    "datatype in lower case": Difference("ours says what came", message=r"{reference} \('[a-z]+32'\)"),
+    "load without explicit mode": MODE,
+    "unload without explicit mode": MODE,
     "batches differ": Difference(
         "the reference walks the inputs in the order of a hash table; ours in the request's",
         message=r"\[request id: <id_unknown>\] input 'B' batch size does not match other inputs for 'two'",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import grpc
 
-from .differences import FAILED, INDEX, SAME_WORDS, WITH_PLACE, WITH_REASON, Difference, step
+from .differences import FAILED, INDEX, MODE, SAME_WORDS, WITH_PLACE, WITH_REASON, Difference, step
 
 __all__ = ["DIFFERENCES"]
 
@@ -280,6 +280,8 @@ DIFFERENCES: Mapping[str, Difference] = {
     "gRPC: index: explicit, at the start": GRPC_INDEX,
     "gRPC: index: explicit, at the end": GRPC_INDEX,
     # Loading.
+    "gRPC: load without explicit mode": MODE,
+    "gRPC: unload without explicit mode": MODE,
     "gRPC: load: an unknown model": Difference(WITH_REASON.reason, status=NOT_FOUND, message=WITH_REASON.message),
     "gRPC: load: no name": Difference(
         "a name that is none is the client's mistake", status=INVALID_ARGUMENT, message="invalid model name '', .+"

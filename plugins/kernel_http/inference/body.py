@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kernel import Code, ServingError
+from kernel import Code, ServingError, clipped
 from kernel_http.json.errors import (
     ABSENT,
     NON_ARRAY,
@@ -114,7 +114,9 @@ def source_of(record: Any, index: int) -> tuple[str, Any]:
     if len(sources) == 1:
         return sources[0]
     chosen = "".join(f" '{key}'" for key, _ in sources)
-    raise ServingError(Code.INVALID_ARG, f"{SOURCES}set{chosen}" if sources else f"{SOURCES}no field is set")
+    name = record.get("name")
+    where = f"input '{clipped(name)}'" if type(name) is str else f"inputs[{index}]"
+    raise ServingError(Code.INVALID_ARG, f"{SOURCES}set{chosen} ({where})" if sources else f"{SOURCES}no field is set ({where})")
 
 
 #: The most dimensions of a numpy array, and of elements, which have up to eight bytes.

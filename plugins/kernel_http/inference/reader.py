@@ -19,6 +19,7 @@ from kernel import (
     Span,
     Tensor,
     check_strings,
+    clipped,
     size_mismatch,
     stand_in,
     strings_of,
@@ -121,7 +122,7 @@ class Reader:
             where = f"input '{name}'"
             datatype = text_of(item, "datatype", where)
             if datatype not in DATATYPES:
-                raise ServingError(Code.INVALID_ARG, f"invalid datatype for input {name}")
+                raise ServingError(Code.INVALID_ARG, f"invalid datatype for input {name} ('{clipped(datatype)}')")
             shape = read_shape(item, name)
             if name in self.inputs:
                 raise ServingError(Code.INVALID_ARG, f"{self._prefix}input '{name}' already exists in request")
