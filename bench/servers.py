@@ -86,8 +86,8 @@ class Server:
         self.process.wait()
 
 
-def start(name: str, repository: Path) -> Server:
-    """Start "triton", "default", "loop" or "process" on `repository`, which the caller has made with `copy_models`."""
+def start(name: str, repository: Path, *flags: str) -> Server:
+    """Start "triton", "default", "loop" or "process" on `repository`, which the caller has made, as with `copy_models`."""
     log = repository.parent / f"{repository.name}-{name}.log"
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
@@ -96,7 +96,7 @@ def start(name: str, repository: Path) -> Server:
         port, grpc_port, metrics_port = (each.getsockname()[1] for each in sockets)
     ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
     program = [str(TRITON)] if name == "triton" else ["-m", "kernel", "serve"]
-    return Server(name, [sys.executable, *program, str(repository), *ports], port, grpc_port, log)
+    return Server(name, [sys.executable, *program, str(repository), *ports, *flags], port, grpc_port, log)
 
 
 def why_no_triton() -> str:
