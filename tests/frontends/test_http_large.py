@@ -243,7 +243,7 @@ def test_a_large_answer_is_made_into_text_on_another_thread_and_keeps_its_place(
 def test_an_answer_that_fails_there_is_an_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"inputs": [tensor("IN_FP32", "FP32", [COUNT], binary_data_size=4 * COUNT)]}).encode()
     client.send(infer("types", text + bytes(4 * COUNT), f"Inference-Header-Content-Length: {len(text)}"))
-    monkeypatch.setattr("kernel_http.inference.encode.json_of", lambda *args: 1 / 0)
+    monkeypatch.setattr("kernel_http.inference.encode.json_pieces", lambda *args: 1 / 0)
     client.kernel.loop.run_jobs()
     (response,) = parse(client.take())
     assert (response.status, response.error) == (500, "the response can't be encoded: ZeroDivisionError: division by zero")

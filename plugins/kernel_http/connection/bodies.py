@@ -2,8 +2,8 @@
 
 Two parts, the JSON part and the binary tail, each in memory of its own, so that the tail's tensors are aligned and
 belong to the request alone. Memory is reserved without being written to, and at most RESERVE of it on the strength of a length
-alone. What has come is counted in the server's budget, but for the little that every message has; where that is used up, the
-body is refused.
+alone. Nothing large is copied, but for once what was reserved first: the loop waits for copies. What has come is counted in the
+server's budget, but for the little that every message has; where that is used up, the body is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from kernel_http.connection.heads import Head
 __all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "Oversize", "too_large"]
 
 #: The most memory that is reserved on the strength of a Content-Length alone. Once as much has come, all of it is.
-RESERVE = 64 * 1024 * 1024
+RESERVE = 16 * 1024 * 1024
+
+#: A JSON part of more bytes is handed over in the memory that it has come into, others as bytes.
+COPIED = 64 * 1024
 
 #: How much is taken from the budget at a time.
 STEP = 1024 * 1024
@@ -155,10 +158,13 @@ class Body(Counted):
             at += count
         return at
 
-    def parts(self) -> tuple[bytes, Bytes]:
-        """Return the JSON part and the tail of a complete body; both are empty where it was thrown away."""
+    def parts(self) -> tuple[Any, Bytes]:
+        """Return the JSON part and the tail of a complete body; both are empty where it was thrown away.
+
+        The JSON part is bytes, where it isn't large (COPIED).
+        """
         json, tail = self._finished
-        return json.tobytes(), tail
+        return json.tobytes() if len(json) <= COPIED else json, tail
 
 
 def too_large(head: Head, length: int, limit: int) -> str:
@@ -185,6 +191,7 @@ class ChunkedBody(Counted):
     __slots__ = (
         "_line",
         "_missing",
+        "_split",
         "_trailers",
         "began",
         "complete",
@@ -195,6 +202,7 @@ class ChunkedBody(Counted):
         "limit",
         "most",
         "seen",
+        "tail",
     )
 
     def __init__(self, head: Head, limit: int, most: int, account: Account | None = None) -> None:
@@ -203,7 +211,10 @@ class ChunkedBody(Counted):
         # A JSON part whose announced length is within the limit is followed by a tail, which only the message's limit bounds.
         self.limit = most if 0 < (head.json_length or 0) <= limit else limit
         self.most = most
-        self.content = bytearray()
+        self.content = bytearray()  # up to where the tail is said to begin
+        self.tail = bytearray()
+        split = head.json_length
+        self._split = split if split is not None and split >= 0 else most
         self.length = 0  # of the content, thrown away or not
         self.seen = 0  # how many bytes have come, framing included
         self.began = 0.0  # when it began to come in
@@ -230,8 +241,9 @@ class ChunkedBody(Counted):
                 if self.discard or self.length > self.limit:
                     self.discard = True
                     self.content.clear()
+                    self.tail.clear()
                 else:
-                    self.content += data[at : at + count]
+                    self._keep(memoryview(data)[at : at + count])
                 at += count
                 self._missing -= count
                 if not self._missing:
@@ -251,6 +263,17 @@ class ChunkedBody(Counted):
             self._take(line)
         self.seen += at - start
         return at
+
+    def _keep(self, data: memoryview) -> None:
+        """Add to what has come of the content, either part in memory of its own."""
+        lacks = self._split - len(self.content)
+        if len(data) <= lacks:
+            self.content += data
+            return
+        if lacks > 0:
+            self.content += data[:lacks]
+            data = data[lacks:]
+        self.tail += data
 
     def _take(self, line: bytes) -> None:
         if not line.endswith(b"\r"):
@@ -275,10 +298,8 @@ class ChunkedBody(Counted):
                 raise ChunkError("a chunk's size is no hexadecimal number, or there are control characters behind it")
             self._missing = int(size[1], 16) or -2
 
-    def parts(self) -> tuple[bytes, Bytes]:
+    def parts(self) -> tuple[Any, Bytes]:
+        """As of a body of known length."""
         if self.discard:
             return b"", bytearray()
-        split = self.head.json_length
-        if split is None or not 0 <= split <= self.length:
-            return bytes(self.content), bytearray()
-        return bytes(self.content[:split]), self.content[split:]
+        return bytes(self.content) if len(self.content) <= COPIED else self.content, self.tail

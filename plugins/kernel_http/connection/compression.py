@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from kernel import Code, ServingError
 from kernel_http.connection import replies
@@ -25,6 +27,9 @@ OFFER = b"Accept-Encoding: gzip, deflate\r\n"
 
 #: Quick rather than small: most of it is done on the loop.
 LEVEL = 1
+
+#: How much is packed or unpacked at a time, in bytes.
+PIECE = 256 * 1024
 
 _QUALITY = re.compile(r"q=([0-9]+(?:\.[0-9]*)?)", re.IGNORECASE)
 _LENGTH = re.compile(rb"(?<=\n)Content-Length: [0-9]+\r\n")
@@ -48,39 +53,66 @@ def accepted(header: str) -> str:
     return "" if best == "identity" else best
 
 
-def decompressed(data: bytes, limit: int) -> bytes:
-    """Return what a compressed request body holds, at most `limit` bytes. Raises ServingError(INVALID_ARG)."""
-    if not data:
+def decompressed(packed: Sequence[Any], limit: int, split: int) -> tuple[bytearray, bytearray]:
+    """Return what a compressed request body holds, at most `limit` bytes: the first `split` of them, and the others.
+
+    `packed`: the body's bytes, in parts. Piece by piece, and without the interpreter while one is unpacked: other threads go on.
+    Raises ServingError(INVALID_ARG).
+    """
+    if not any(len(part) for part in packed):
         raise ServingError(Code.INVALID_ARG, "nothing to be decompressed")
     unpacker = zlib.decompressobj(READ)
+    json, tail = bytearray(), bytearray()
     try:
-        result = unpacker.decompress(data, limit + 1)  # without the interpreter: other threads go on
+        for piece in _pieces(packed):
+            if unpacker.eof:
+                raise _unreadable("there are bytes behind its end")
+            while True:
+                out = memoryview(unpacker.decompress(piece, PIECE))
+                lacks = max(split - len(json), 0)
+                json += out[:lacks]
+                tail += out[lacks:]
+                if len(json) + len(tail) > limit:
+                    raise ServingError(
+                        Code.INVALID_ARG,
+                        f"the decompressed request exceeds the maximum allowed input size of {limit} bytes. "
+                        "Use --http-max-input-size to increase the limit.",
+                    )
+                piece = memoryview(unpacker.unconsumed_tail)
+                if not len(piece) and len(out) < PIECE:
+                    break
     except zlib.error as error:
         raise _unreadable(str(error)) from None
-    if len(result) > limit:
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"the decompressed request exceeds the maximum allowed input size of {limit} bytes. "
-            "Use --http-max-input-size to increase the limit.",
-        )
     if not unpacker.eof:
         raise _unreadable("it is cut off")
     if unpacker.unused_data:
         raise _unreadable("there are bytes behind its end")
-    return result
+    return json, tail
+
+
+def _pieces(parts: Iterable[Any]) -> Iterator[memoryview]:
+    """Yield the bytes of all parts in their order, not many at a time."""
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), PIECE):
+            yield view[at : at + PIECE]
 
 
 def _unreadable(reason: str) -> ServingError:
     return ServingError(Code.INVALID_ARG, f"the compressed request can't be read: {reason}")
 
 
-def compressed(payload: replies.Payload, coding: str) -> bytes:
+def compressed(payload: replies.Payload, coding: str) -> replies.Payload:
     """Return a whole response with its body in that coding; an error as it is."""
-    whole = payload if isinstance(payload, bytes) else b"".join(payload)
-    if not whole.startswith(replies.STATUS_LINES[200]):
-        return whole
+    first, *rest = [payload] if isinstance(payload, bytes) else payload
+    start = bytes(first)
+    if not start.startswith(replies.STATUS_LINES[200]):
+        return payload
     packer = zlib.compressobj(LEVEL, wbits=CODINGS[coding])
-    end = whole.index(b"\r\n\r\n") + 4
-    body = packer.compress(memoryview(whole)[end:]) + packer.flush()
-    lines = b"Content-Encoding: %b\r\nContent-Length: %d\r\n" % (coding.encode(), len(body))
-    return _LENGTH.sub(lambda _: lines, whole[:end], count=1) + body
+    end = start.index(b"\r\n\r\n") + 4
+    body = [out for piece in _pieces([memoryview(start)[end:], *rest]) if (out := packer.compress(piece))]
+    body.append(packer.flush())
+    size = sum(map(len, body))
+    lines = b"Content-Encoding: %b\r\nContent-Length: %d\r\n" % (coding.encode(), size)
+    head = _LENGTH.sub(lambda _: lines, start[:end], count=1)
+    return b"".join([head, *body]) if size <= PIECE else [head, *body]

@@ -135,7 +135,7 @@ class WorkedExchange(InferExchange):
         coding = self.head.accept
         return compressed(payload, coding) if coding else payload
 
-    def _compressed(self, done: asyncio.Future[bytes]) -> None:
+    def _compressed(self, done: asyncio.Future[replies.Payload]) -> None:
         if done.cancelled():  # the loop is closing, and with it the connection
             return
         error = done.exception()

@@ -58,7 +58,7 @@ class Parameters:
         self.custom: dict[str, Any] = {}
 
 
-def decode(data: bytes, limit: int) -> dict[str, Any]:
+def decode(data: Any, limit: int) -> dict[str, Any]:
     """Decode a JSON body; what is no object has no members. Of equal names the first counts, as in the reference.
 
     `limit`: of the values in a large one, in which long arrays are LongArrays.

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernel import InferenceResponse, Span, Tensor, pack_bytes
 from kernel_http.connection import replies
-from kernel_http.json.arrays import json_of
+from kernel_http.json.arrays import json_of, json_pieces
 
 __all__ = ["LargeAnswer", "Replies", "encode", "encode_placed"]
 
@@ -33,6 +33,7 @@ BINARY_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
     b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
 )
+JSON_HEAD = replies.STATUS_LINES[200] + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 class Replies:
@@ -192,6 +193,8 @@ def _start(response: InferenceResponse, kept: Replies) -> bytes:
 
 def _variable(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
     """Return a response some part of which depends on the outputs' values."""
+    if any(is_binary is False and tensor.array.size > VALUES_ON_LOOP for tensor, is_binary in zip(outputs, reply.binary)):
+        return _in_pieces(reply, outputs)
     specials: list[bytes] = []
     tails: list[bytes | memoryview] = []
     size = 0
@@ -213,6 +216,22 @@ def _variable(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
     if size > LARGE:
         return [head + json, *tails]
     return b"".join([head, json, *tails])
+
+
+def _in_pieces(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
+    """As `_variable` does, where there is much JSON: it is copied nowhere as a whole."""
+    json: list[bytes | memoryview] = [reply.pieces[0]]
+    tails: list[bytes | memoryview] = []
+    for tensor, is_binary, behind in zip(outputs, reply.binary, reply.pieces[1:], strict=True):
+        if is_binary is False:
+            json += json_pieces(tensor.name, tensor.datatype, tensor.array)
+        elif is_binary:
+            tails.append(pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
+            json.append(b"%d" % len(tails[-1]))
+        json.append(behind)
+    length, size = sum(map(len, json)), sum(map(len, tails))
+    head = BINARY_HEAD % (length, length + size) if size else JSON_HEAD % length
+    return [head, *json, *tails]
 
 
 def _view(tensor: Tensor) -> bytes | memoryview:

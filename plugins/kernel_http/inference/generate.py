@@ -60,16 +60,16 @@ class Generate:
         if self.stream and head.http10:
             connection.close_after()  # the end of the connection is the end of the stream
         try:
-            reader, body = self._reader(head, json + bytes(tail) if len(tail) else json)
+            reader = self._reader(head, len(json) + len(tail))
         except ServingError as error:
             exchange.answer(replies.error_of(error, json=True))
             return
-        if len(body) > LARGE:
-            reading = connection.aside(lambda: reader.read(body, b""))
+        if len(json) + len(tail) > LARGE:
+            reading = connection.aside(lambda: reader.read(json, tail))
             reading.add_done_callback(lambda done: self._begin(exchange, reader, done.result))
         else:
-            connection.spend(len(body) >> 7)
-            self._begin(exchange, reader, lambda: reader.read(body, b""))
+            connection.spend((len(json) + len(tail)) >> 7)
+            self._begin(exchange, reader, lambda: reader.read(json, tail))
 
     def _begin(self, exchange: OneExchange | EventExchange, reader: FlatReader, read: Callable[[], None]) -> None:
         """Have the request read, and hand it to the model."""
@@ -91,14 +91,14 @@ class Generate:
             arrived(connection, reader.head, request)
         request.model.enqueue(request)
 
-    def _reader(self, head: Head, body: bytes) -> tuple[FlatReader, bytes]:
-        """Return what reads the body, and the body. Raises ServingError."""
+    def _reader(self, head: Head, size: int) -> FlatReader:
+        """Return what reads a body of `size` bytes. Raises ServingError."""
         model = self.kernel.model(head.model, head.version)
         if head.encoding not in ("", "identity"):
             raise ServingError(Code.INVALID_ARG, "Unsupported content-encoding, only 'identity' is supported.")
-        if len(body) > self.max_input_size:
-            raise ServingError(Code.INVALID_ARG, too_large(head, len(body), self.max_input_size))
-        return FlatReader(self.kernel, model, head, self.max_input_size), body
+        if size > self.max_input_size:
+            raise ServingError(Code.INVALID_ARG, too_large(head, size, self.max_input_size))
+        return FlatReader(self.kernel, model, head, self.max_input_size)
 
     def _request(self, reader: FlatReader, respond: Respond) -> InferenceRequest:
         """Return the request, checked by its model. Raises ServingError."""
@@ -130,8 +130,8 @@ class Members(dict[str, Any]):
 class FlatReader(Reader):
     """Reads a flat object: members that are called like an input are tensors, the others parameters."""
 
-    def read(self, json: bytes, tail: Any) -> None:
-        record = self._decoded(json)
+    def read(self, json: Any, tail: Any) -> None:
+        record = self._decoded(bytes(json) + bytes(tail) if len(tail) else json)
         if type(record) not in (dict, Members):
             raise ServingError(Code.INVALID_ARG, NON_OBJECT)
         if "id" in record:
@@ -147,7 +147,7 @@ class FlatReader(Reader):
             else:
                 self._read_member(key, value)
 
-    def _decoded(self, data: bytes) -> Any:
+    def _decoded(self, data: Any) -> Any:
         """Decode; where an input may be given twice, in a slower way that tells."""
         if len(data) > LARGE:
             return decode_large(data, self.kernel.memory.values, self._may_be_doubled, Members)

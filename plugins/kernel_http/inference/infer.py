@@ -58,7 +58,7 @@ class Inference:
             reply(connection, head, replies.error_of(error, json=False))
             return
         remembered = self._remembered(model)
-        recipe = remembered.recipes.get(json)
+        recipe = remembered.recipes.get(json) if len(json) <= JSON_SIZE else None
         if recipe is None or recipe.size != len(tail) or head.forward_error:
             self._first(connection, head, json, tail, model, remembered)
             return
@@ -76,11 +76,10 @@ class Inference:
         try:
             model = self._admit(head, None)
             if head.encoding in CODINGS:
-                data = json + bytes(tail)
-                if len(data) > UNPACKED_ON_LOOP:
-                    self._unpack_aside(connection, head, data, model)
+                if len(json) + len(tail) > UNPACKED_ON_LOOP:
+                    self._unpack_aside(connection, head, (json, tail), model)
                     return
-                json, tail = unpacked(head, data, self.max_input_size)
+                json, tail = unpacked(head, (json, tail), self.max_input_size)
             elif head.encoding not in ("", "identity"):
                 reply(connection, head, replies.error(501, "Unsupported compression type", json=False, headers=OFFER))
                 return
@@ -152,15 +151,15 @@ class Inference:
 
     # --- what is too large for the loop
 
-    def _unpack_aside(self, connection: ClientConnection, head: Head, data: bytes, model: Model) -> None:
+    def _unpack_aside(self, connection: ClientConnection, head: Head, packed: tuple[Any, Any], model: Model) -> None:
         """Serve a compressed request, of which nobody knows how large it is."""
-        most = min(self.max_input_size, len(data) * MOST_PACKED)
+        most = min(self.max_input_size, sum(map(len, packed)) * MOST_PACKED)
         if not self.kernel.memory.receive.take(most):
             raise self.kernel.memory.receive.refusal()
         reader = Reader(self.kernel, model, head, self.max_input_size)
 
         def read() -> None:
-            json, tail = unpacked(head, data, self.max_input_size)
+            json, tail = unpacked(head, packed, self.max_input_size)
             self._admit(head, len(json) + len(tail))
             reader.read(json, tail)
 
@@ -202,8 +201,7 @@ class Inference:
         return exchange
 
 
-def unpacked(head: Head, data: bytes, limit: int) -> tuple[bytes, bytearray]:
-    """Return the JSON part and the tail of a compressed request. Raises ServingError(INVALID_ARG)."""
-    whole = decompressed(data, limit)
-    split = len(whole) if head.json_length is None else max(head.json_length, 0)
-    return whole[:split], bytearray(memoryview(whole)[split:])
+def unpacked(head: Head, packed: tuple[Any, Any], limit: int) -> tuple[Any, bytearray]:
+    """Return the JSON part, bytes where it isn't large, and the tail of what is compressed. Raises ServingError(INVALID_ARG)."""
+    json, tail = decompressed(packed, limit, limit + 1 if head.json_length is None else max(head.json_length, 0))
+    return bytes(json) if len(json) <= LARGE else json, tail

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader", "Step", "TooLarge"]
 
-#: The largest part of a shared memory region that is copied on the loop, in bytes: what takes some milliseconds.
+#: The most bytes, of a shared memory region or of a body, that are copied on the loop: what takes some milliseconds.
 COPIED = 8 * 1024 * 1024
 
 
@@ -85,16 +85,18 @@ class Reader:
         self.on_loop = True
         self.begun = False  # to read: what is wrong from then on is told as application/json
 
-    def read(self, json: bytes, tail: Any) -> None:
+    def read(self, json: Any, tail: Any) -> None:
         """Read the members in the reference's order: id, parameters, inputs, outputs; the first fault wins."""
         self.begun = True
-        record: dict[str, Any] = decode(json, self.kernel.memory.values) if json else {}
+        record: dict[str, Any] = decode(json, self.kernel.memory.values) if len(json) else {}
         if "id" in record:
             self.id = text_of(record, "id")
         self.parameters = read_parameters(record)
         if self.head.forward_error:
             raise ServingError(Code.INVALID_ARG, self.head.forward_error)
-        if not json:
+        if not len(json):
+            if len(tail) > COPIED and self.on_loop and any(spec.datatype == "BYTES" for spec in self.model.config.inputs):
+                raise TooLarge
             self.inputs = raw_inputs(self.model, tail, self.max_input_size, announced=self.head.json_length is not None)
             return
         self._read_inputs(record, tail)
@@ -177,7 +179,11 @@ class Reader:
             return self._mismatch(name, datatype, shape, expected, size)
         if offset % dtype.itemsize or not size:
             # Not aligned, so a copy, and no step to repeat. An empty input has no bytes that a view could be made of.
-            return np.frombuffer(bytearray(tail[offset : offset + size]), dtype).reshape(shape)
+            if size > COPIED and self.on_loop:
+                raise TooLarge
+            memory = Memory(size, np.uint8)
+            memory[:] = np.frombuffer(tail, np.uint8)[offset : offset + size] if size else 0
+            return memory.view(dtype).reshape(shape)
         self.steps.append(Step(name, datatype, dtype, shape, offset, size))
         return np.ndarray(shape, dtype, tail, offset)
 

@@ -17,7 +17,7 @@ from kernel import DATATYPES, Code, ServingError
 from kernel_http.json.errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
 from kernel_http.json.large import LongArray
 
-__all__ = ["array_of", "json_of"]
+__all__ = ["array_of", "json_of", "json_pieces"]
 
 #: How deeply the lists of `data` may be nested.
 MAX_DEPTH = 100
@@ -174,12 +174,23 @@ def _shown(item: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+def json_pieces(name: str, datatype: str, array: NDArray[Any]) -> list[bytes]:
+    """Return the flat JSON array of an output, in pieces: no more of it than one is objects, or copied, at a time.
+
+    Raises ServingError(INVALID_ARG) where JSON can't carry a value.
+    """
+    if array.size <= PIECE:
+        return [json_of(name, datatype, array)]
+    flat = array.reshape(-1)
+    pieces = [b",%b" % json_of(name, datatype, flat[at : at + PIECE])[1:-1] for at in range(0, len(flat), PIECE)]
+    pieces[0] = b"[%b" % pieces[0][1:]
+    return [*pieces, b"]"]
+
+
 def json_of(name: str, datatype: str, array: NDArray[Any]) -> bytes:
-    """Return the flat JSON array of an output. Raises ServingError(INVALID_ARG) where JSON can't carry a value."""
-    if array.size > PIECE:  # so that no more of it than a piece is objects at a time
-        flat = array.reshape(-1)
-        pieces = (json_of(name, datatype, flat[at : at + PIECE])[1:-1] for at in range(0, len(flat), PIECE))
-        return b"[%b]" % b",".join(pieces)
+    """As `json_pieces`, in one."""
+    if array.size > PIECE:
+        return b"".join(json_pieces(name, datatype, array))
     items = array.ravel().tolist()
     if datatype == "BYTES":
         return _encode(_texts(name, items))

@@ -196,11 +196,14 @@ def read_load_parameters(body: bytes) -> dict[str, Any]:
     return parameters
 
 
+#: How much of a file is decoded at a time: characters, as many as make whole bytes.
+BASE64_PIECE = 256 * 1024
+
 #: The config and the files of a load request, each None where there is none.
 Overrides = tuple[str | None, dict[str, bytes] | None]
 
 
-def large_overrides(body: bytes, limit: int) -> Overrides:
+def large_overrides(body: Any, limit: int) -> Overrides:
     """As `load_overrides`, of a body that is too large for the loop. `limit`: of its values."""
     record = decode_large(body, limit, lambda value, text: False, dict)
     parameters = record.get("parameters", {}) if type(record) is dict else {}
@@ -222,7 +225,15 @@ def load_overrides(parameters: dict[str, Any]) -> Overrides:
             config = value
         else:
             try:
-                files[key.removeprefix("file:")] = base64.b64decode(value, validate=True)
+                files[key.removeprefix("file:")] = decoded_base64(value)
             except binascii.Error as error:
                 raise ServingError(Code.INVALID_ARG, f"Unable to parse '{key}': it is not base64 ({error})") from None
     return config, files or None
+
+
+def decoded_base64(text: str) -> bytes:
+    """Return what a text in base64 says. Piece by piece: it may be long, and is read beside the loop. Raises binascii.Error."""
+    if not 0 <= text.find("=") < len(text) - 2:  # else it ends in the middle, which is refused
+        pieces = [base64.b64decode(text[at : at + BASE64_PIECE], validate=True) for at in range(0, len(text), BASE64_PIECE)]
+        return b"".join(pieces)
+    return base64.b64decode(text, validate=True)
