@@ -54,6 +54,7 @@ START, END = 1, 2
 LENGTHS = (5, 30, 80, 300)  # steps of a history
 MOST_TURNS = 300_000  # of the loop at one moment
 SHORT_SEEDS, SHORT_LENGTHS = 1000, (3, 8, 20)  # the first seeds live short lives, for the tests
+LONG_SEEDS, LONG_LENGTHS = 10**7, (1000, 3000)  # from here on lives are long: most of the time goes to requests, not to starts
 _times = itertools.count(1_000_000_000)
 
 #: Of the installed plugins a simulated server has this one; to look for them anew takes longer than to serve a hundred requests.
@@ -451,7 +452,7 @@ class World:
             self.http = make_server(kernel)  # type: ignore[arg-type]
             self.grpc = Server(kernel, inference_methods(kernel), open_call)
             self.load_faults = load_faults
-            for _ in range(rng.choice(SHORT_LENGTHS if self.seed < SHORT_SEEDS else LENGTHS)):
+            for _ in range(self.length()):
                 self.step()
                 if rng.random() < 0.7:
                     await asyncio.sleep(rng.choice((0.0, 0.0, 0.0003, 0.001, 0.005, 0.04, 0.7)))
@@ -469,6 +470,11 @@ class World:
         self.http.abort()
         self.grpc.abort()
         await asyncio.sleep(5)
+
+    def length(self) -> int:
+        """Return how many steps the history has."""
+        lengths = SHORT_LENGTHS if self.seed < SHORT_SEEDS else LENGTHS if self.seed < LONG_SEEDS else LONG_LENGTHS
+        return self.rng.choice(lengths)
 
     def step(self) -> None:
         rng = self.rng
