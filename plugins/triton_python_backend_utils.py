@@ -1,4 +1,4 @@
-"""The module that Triton's python models import, conventionally `as pb_utils` (spec python_backend, section 1).
+"""The module that Triton's python models import, conventionally `as pb_utils` (contract: python_backend, section 1).
 
 Only names; what they do is written in the package kernel_python.
 """

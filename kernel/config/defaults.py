@@ -1,8 +1,7 @@
-"""Fills in what a config leaves out: name, backend, file name, version policy, instance groups, sizes (spec
-model_config §§1–6, 10).
+"""Fills in what a config leaves out: name, backend, file name, version policy, instance groups, sizes.
 
 Changes a message in place and judges nothing; the rules come after. Looks at file names in the first version folder,
-opens no file.
+opens no file. (Contract: model_config, sections 1–6, 10.)
 """
 
 from __future__ import annotations

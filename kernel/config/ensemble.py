@@ -1,7 +1,7 @@
 """Compares ensembles with the models of their steps: existence, versions, names, types, shapes, batch sizes,
 decoupling, cycles.
 
-Stage C of spec model_config §7: runs whenever one of the models comes or goes. Pure: configs in, errors out.
+Stage C (contract: model_config, section 7): runs whenever one of the models comes or goes. Pure: configs in, errors out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules about an ensemble in itself: its steps and the tensors between them (spec model_config §7, stage A).
+"""The rules about an ensemble in itself: its steps and the tensors between them (contract: model_config, section 7, stage A).
 
 Each tensor is written once and read at least once, each input used, each output written, and no step waits for itself.
 What the models of the steps say to that is the business of ensemble.py.

@@ -1,4 +1,4 @@
-"""The rules about instance groups and what they need to run (spec model_config §§4, 11). Ensembles have none."""
+"""The rules about instance groups and what they need to run (contract: model_config, sections 4 and 11). Ensembles have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON form of a config, as the config endpoint shows it and `initialize` gets it (spec model_config §13).
+"""The JSON form of a config, as the config endpoint shows it and `initialize` gets it (contract: model_config, section 13).
 
 Differs from protobuf's own JSON in two points: 64-bit integers are numbers, and scalars and lists are there also when
 empty.

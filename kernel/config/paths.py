@@ -1,8 +1,8 @@
-"""Where the files are that a config names: inside of the model's folder, whatever the config says (spec model_config §2, §9).
+"""Where the files are that a config names: inside of the model's folder, whatever the config says.
 
 A config may come with a load request. What it names is read, and comes back as labels, as answers, as state: so no name may lead
 out of the folder, by its own words, or by a link in the case of data. The model's own file is code that the owner of the
-repository vouches for: links to it are followed, as those to version folders are.
+repository vouches for: links to it are followed, as those to version folders are. (Contract: model_config, sections 2 and 9.)
 """
 
 from __future__ import annotations

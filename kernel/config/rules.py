@@ -1,7 +1,7 @@
 """The rules about a whole model: name, platform and backend, batch size, response cache, metrics, and which rules run
 in what order.
 
-Each rule notes what it finds and goes on, so that one look finds everything (spec model_config §§0, 1).
+Each rule notes what it finds and goes on, so that one look finds everything (contract: model_config, sections 0 and 1).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The rules about dynamic batching: sizes, priorities, what can't be had together (spec model_config §5). All of stage
-A.
+"""The rules about dynamic batching: sizes, priorities, what can't be had together.
+
+All of stage A (contract: model_config, section 5).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The rules about sequence batching: strategies, control tensors, state and its initial values (spec model_config §6).
+"""The rules about sequence batching: strategies, control tensors, state and its initial values.
 
-Strategies and controls are stage A, initial state is stage B.
+Strategies and controls are stage A, initial state is stage B (contract: model_config, section 6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The rules about inputs and outputs: names, types, dims, reshape, and the tensors that are made from a batch (spec
-model_config §§2, 8).
+"""The rules about inputs and outputs: names, types, dims, reshape, and the tensors that are made from a batch.
 
-All of stage B: the reference finds these while it loads a version.
+All of stage B (contract: model_config, sections 2 and 8): the reference finds these while it loads a version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `python` backend: serves models whose version folder holds a `model.py` with a class TritonPythonModel.
 
 Loads: imports the model's file into private modules, calls `auto_complete_config`, makes and initialises instances, and
-decides where their `execute` runs. Failures are told in the reference's words (spec python_backend, 2.3).
+decides where their `execute` runs. Failures are told in the reference's words (contract: python_backend, 2.3).
 """
 
 from __future__ import annotations

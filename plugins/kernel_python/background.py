@@ -1,4 +1,4 @@
-"""An asyncio loop on a thread of its own, for what a plain `execute` returns to be awaited (spec python_backend, 2.4).
+"""An asyncio loop on a thread of its own, for what a plain `execute` returns to be awaited (contract: python_backend, 2.4).
 
 As in the reference, which has one beside its main thread: what coroutines have begun there goes on between two executions.
 Also in children.

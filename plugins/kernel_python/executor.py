@@ -1,4 +1,4 @@
-"""Runs `execute` of one model instance and holds it to its contract (spec python_backend, 2.4, 2.5).
+"""Runs `execute` of one model instance and holds it to its contract (contract: python_backend, 2.4, 2.5).
 
 Whatever a model returns or forgets, each request of the batch gets an answer: here, or by its sender. Where the code runs is
 the core's business; the two kinds of executor differ only in how `execute` is called.

@@ -85,7 +85,7 @@ def public_names(text: str, main: str = "", shown: str = "") -> str:
 
 
 def describe(error: BaseException, main: str = "", shown: str = "") -> str:
-    """Return `<name>: <text>\\n\\nAt:\\n  <file>(<line>): <function>\\n`, innermost frame first (spec python_backend, 2.3).
+    """Return `<name>: <text>\\n\\nAt:\\n  <file>(<line>): <function>\\n`, innermost frame first (contract: python_backend, 2.3).
 
     Only frames of the model and what it called are listed: none of the import system's, none of ours.
     """
@@ -138,7 +138,7 @@ def _column(trace: types.TracebackType) -> int | None:
 
 
 def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL) -> ServingError:
-    """Return the error of a failed execution (spec python_backend, 2.4)."""
+    """Return the error of a failed execution (contract: python_backend, 2.4)."""
     return ServingError(
         code, f"Failed to process the request(s) for model '{instance_name}', message: {message}", Reason.BACKEND
     )

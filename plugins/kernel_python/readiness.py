@@ -1,4 +1,4 @@
-"""`is_ready` of a model: may it be sent requests? (spec python_backend, section 2.)
+"""`is_ready` of a model: may it be sent requests? (contract: python_backend, section 2.)
 
 The model's method as the core calls it; when it is called, and how long is waited for it, the core decides.
 """

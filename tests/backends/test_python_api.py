@@ -1,6 +1,6 @@
-"""pb_utils without a server: Tensor, InferenceResponse, InferenceRequest, TritonError, helpers, Logger (spec 1.1 to 1.9).
+"""pb_utils without a server: Tensor, InferenceResponse, InferenceRequest, TritonError, helpers, Logger.
 
-The texts were compared with what Triton 2.51 says to the same lines.
+(Contract: python_backend, 1.1 to 1.9.) The texts were compared with what Triton 2.51 says to the same lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BLS: every way to call, from every placement, and what goes wrong (spec 1.4, 1.5; cases BC12 to BC21)."""
+"""BLS: every way to call, from every placement, and what goes wrong (contract: python_backend, 1.4, 1.5; cases BC12 to BC21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The contract of `execute`: whatever a model returns, raises or forgets, each request gets one answer (spec 2.4, 2.5)."""
+"""The contract of `execute`: whatever a model returns, raises or forgets, each request gets one answer.
+
+(Contract: python_backend, 2.4, 2.5.)
+"""
 
 from __future__ import annotations
 

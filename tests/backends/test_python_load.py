@@ -1,4 +1,4 @@
-"""Loading: initialize's arguments, placements, auto-complete, and why a load fails (spec 2.1 to 2.3)."""
+"""Loading: initialize's arguments, placements, auto-complete, and why a load fails (contract: python_backend, 2.1 to 2.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load_model, unload_model and is_model_ready, called by models wherever they run (spec 1.11).
+"""load_model, unload_model and is_model_ready, called by models wherever they run (contract: python_backend, 1.11).
 
 The words were compared with what Triton 2.51 says; where it aborts instead, the core's own reason stands in its frame.
 """

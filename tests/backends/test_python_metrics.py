@@ -1,4 +1,4 @@
-"""Custom metrics of models, wherever they run: each call, each misuse, and when a series goes (spec 1.10).
+"""Custom metrics of models, wherever they run: each call, each misuse, and when a series goes (contract: python_backend, 1.10).
 
 The words were compared with what Triton 2.51 says; where it aborts instead, with its source.
 """

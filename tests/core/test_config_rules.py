@@ -1,4 +1,4 @@
-"""Every rule of spec model_config about one model: the reference's words, the place, what came and what was wanted."""
+"""Every rule of contract: model_config about one model: the reference's words, the place, what came and what was wanted."""
 
 # ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations

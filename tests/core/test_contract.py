@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract"
 PAGES = sorted(path.stem for path in CONTRACT.glob("*.md") if path.stem != "README")
 
-#: A page and the numbers of sections behind it: "lifecycle, section 4.7", "(http_protocol 9 and 10)", "model_config §§2, 8".
-NAMED = re.compile(rf"\b({'|'.join(PAGES)})(?:\.md)?,? (?:section |§+ ?)?(\d+(?:\.\d+)*(?:(?:, | and |–)\d+(?:\.\d+)*)*)")
+#: A page and the numbers of sections behind it: "lifecycle, 4.7", "http_protocol 9 and 10", "model_config, sections 2 and 8".
+NAMED = re.compile(rf"\b({'|'.join(PAGES)})(?:\.md)?,? (?:sections? )?(\d+(?:\.\d+)*(?:(?:, | and |–)\d+(?:\.\d+)*)*)")
 
 
 def sources() -> Iterator[Path]:
@@ -43,6 +43,13 @@ def test_sections_that_are_named_are_there() -> None:
     ]
     assert len(named) > 60
     assert [each for each in named if each[2] not in there[each[1]]] == []
+
+
+def test_pages_are_called_the_contract() -> None:
+    """The one word for them: who reads "spec" in a comment looks for something that is not here."""
+    spec = re.compile(rf"\bspec\s+(?:{'|'.join(PAGES)})\b|\(spec \d|§")
+    found = [path.relative_to(ROOT).as_posix() for path in sources() if path != Path(__file__) and spec.search(path.read_text())]
+    assert not found
 
 
 def test_nothing_beside_the_project_is_looked_for() -> None:

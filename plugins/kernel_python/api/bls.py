@@ -1,7 +1,7 @@
 """BLS: a model calls another model. Builds the core's request, waits or gives a future, turns the outcome into a response.
 
 Whatever goes wrong at the called model is a response with an error, in the reference's words; only a call from a wrong place
-raises (spec python_backend, 1.4).
+raises (contract: python_backend, 1.4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The helper functions of triton_python_backend_utils (spec python_backend, 1.1): look-ups, type names, string packing."""
+"""The helper functions of triton_python_backend_utils (contract: python_backend, 1.1): look-ups, type names, string packing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The responses of a decoupled BLS call, one by one (spec python_backend, 1.5).
+"""The responses of a decoupled BLS call, one by one (contract: python_backend, 1.5).
 
 Filled on the kernel's loop, read from wherever the model runs: waiting never blocks the loop.
 """

@@ -1,4 +1,4 @@
-"""pb_utils.Logger: what models write into the server's log, with the model's file and line (spec python_backend, 1.9)."""
+"""pb_utils.Logger: what models write into the server's log, with the model's file and line (contract: python_backend, 1.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pb_utils.MetricFamily and its metrics: what a model counts of its own (spec python_backend, 1.10).
+"""pb_utils.MetricFamily and its metrics: what a model counts of its own (contract: python_backend, 1.10).
 
 The rules of metrics are the core's (`Kernel.custom_metrics`, in a child what stands for it); here are the model's objects, their
 lives, and the reference's words. A family lives as long as the model holds it, and its series as long as the family.

@@ -1,4 +1,4 @@
-"""auto_complete_config: the ModelConfig object that a model fills in (spec python_backend, 2.2).
+"""auto_complete_config: the ModelConfig object that a model fills in (contract: python_backend, 2.2).
 
 The words of every refusal are the reference's. What of it goes into the config is in completion.py.
 """

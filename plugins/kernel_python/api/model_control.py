@@ -1,4 +1,4 @@
-"""pb_utils.load_model, unload_model and is_model_ready: a model looks after others (spec python_backend, 1.11).
+"""pb_utils.load_model, unload_model and is_model_ready: a model looks after others (contract: python_backend, 1.11).
 
 Who may ask, and the words of refusals; the kernel answers (questions.py).
 """

@@ -1,4 +1,4 @@
-"""pb_utils.PreferredMemory: where the outputs of a BLS call should lie (spec python_backend, 1.12).
+"""pb_utils.PreferredMemory: where the outputs of a BLS call should lie (contract: python_backend, 1.12).
 
 CPU works everywhere; what asks for a GPU where outputs lie on none is answered by an error response (bls.py).
 """

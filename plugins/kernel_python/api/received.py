@@ -1,4 +1,4 @@
-"""pb_utils.InferenceRequest as `execute` receives it (spec python_backend, 1.3).
+"""pb_utils.InferenceRequest as `execute` receives it (contract: python_backend, 1.3).
 
 A thin view of the core's request: nothing is computed before the model asks.
 """

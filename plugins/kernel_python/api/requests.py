@@ -1,4 +1,4 @@
-"""pb_utils.InferenceRequest as a model makes it for a BLS call: its arguments and their checks (spec python_backend, 1.4).
+"""pb_utils.InferenceRequest as a model makes it for a BLS call: its arguments and their checks (contract: python_backend, 1.4).
 
 How the call is made is the business of bls.py; what `execute` receives is in received.py.
 """

@@ -1,4 +1,4 @@
-"""pb_utils.InferenceResponse and TritonError, and their way to and from the core (spec python_backend, 1.6, 1.7).
+"""pb_utils.InferenceResponse and TritonError, and their way to and from the core (contract: python_backend, 1.6, 1.7).
 
 `answers` turns the responses of one execution into the core's, copying what others could still see.
 """

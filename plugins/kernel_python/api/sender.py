@@ -1,4 +1,4 @@
-"""The response sender: how a model answers outside of what `execute` returns (spec python_backend, 2.4, 2.5).
+"""The response sender: how a model answers outside of what `execute` returns (contract: python_backend, 2.4, 2.5).
 
 Holds the rules of what may be sent when. A sender that is dropped without having answered sends an error that says so, or
 the client would wait for ever.

@@ -1,4 +1,4 @@
-"""pb_utils.Tensor: a name and a numpy array, as models make them and as they receive them (spec python_backend, 1.2).
+"""pb_utils.Tensor: a name and a numpy array, as models make them and as they receive them (contract: python_backend, 1.2).
 
 Holds the rule of what a received array may be used for; who may pass an array on without a copy is memory.py's business.
 """

@@ -1,4 +1,4 @@
-"""What goes into a model's config of what its `auto_complete_config` has filled in (spec python_backend, 2.2)."""
+"""What goes into a model's config of what its `auto_complete_config` has filled in (contract: python_backend, 2.2)."""
 
 from __future__ import annotations
 

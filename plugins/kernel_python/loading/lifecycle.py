@@ -1,6 +1,6 @@
 """The first steps with a model's class: found in its module, made and initialized, or its config completed.
 
-The same in every placement, and in the reference's words (spec python_backend, 2.2, 2.3). Whatever model code raises passes;
+The same in every placement, and in the reference's words (contract: python_backend, 2.2, 2.3). Whatever model code raises passes;
 who calls turns it into the load's failure. Knows nothing of where instances run, and runs in children, too.
 """
 
@@ -65,7 +65,7 @@ def complete(found: Any, model_name: str, config: str) -> dict[str, Any] | None:
 
 
 def arguments_of(context: InstanceContext) -> dict[str, str]:
-    """Return what `initialize` is given (spec python_backend, 2.1): all of it text."""
+    """Return what `initialize` is given (contract: python_backend, 2.1): all of it text."""
     return {
         "model_config": json.dumps(context.config.as_dict(), separators=(",", ":")),
         "model_instance_kind": context.kind,

@@ -1,4 +1,4 @@
-"""EXECUTION_ENV_PATH: another Python for the children of a model (spec python_backend, section 3).
+"""EXECUTION_ENV_PATH: another Python for the children of a model (contract: python_backend, section 3).
 
 A folder with a `bin/python` (a virtual environment, an unpacked conda-pack), or an archive of one (conda-pack's `.tar.gz`), which
 is unpacked once into a folder of its own in the system's temporary folder. It is kept there for the next start, and removed once
