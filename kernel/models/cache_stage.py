@@ -129,7 +129,7 @@ class CacheStage:
             now = self.clock()
             cache.hits += 1
             cache.lookup_seconds += now - started
-            scheduler.answer_kept(request, response, started, now)
+            scheduler.life.answer_kept(request, response, started, now)
             return
         seconds = self.clock() - started
         cache.misses += 1

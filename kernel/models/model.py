@@ -322,7 +322,7 @@ class Model:
     @property
     def closed(self) -> bool:
         """True once not even the calls of accepted requests are accepted."""
-        return self.scheduler.closed
+        return self.scheduler.drain.closed
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances.
@@ -335,11 +335,11 @@ class Model:
         if not scheduler.is_idle:
             try:
                 async with asyncio.timeout(timeout):
-                    await scheduler.drained()
+                    await scheduler.drain.wait()
             except TimeoutError:
                 words = f"Server is stopping, request to model '{self.name}' was given up"
                 give_up(scheduler, ServingError(Code.UNAVAILABLE, words))
-        scheduler.close()
+        scheduler.drain.close()
         if self._finalizing is None:
             self._finalizing = asyncio.ensure_future(self._finalize())
         await asyncio.shield(self._finalizing)

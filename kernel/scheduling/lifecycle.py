@@ -1,7 +1,7 @@
 """The lives of the requests that one scheduler has accepted: what comes of an execution, and the one final answer.
 
-The law: every request gets exactly one final answer, through `release` and nothing else: its execution's, its sender's, or the
-error that cancelled or refused it. Decides nothing about who executes when. What only some models need (sequences, answers in
+The law: what an execution gives, its sender, or the error that cancelled or refused a request becomes its one final answer, which
+`release` (release.py) gives. Decides nothing about who executes when. What only some models need (sequences, answers in
 order, the output check, resources) are stages, which are asked here where they want to be; the others do not pay for them.
 """
 
@@ -23,20 +23,16 @@ from kernel.requests.request import (
     InferenceResponse,
     RequestState,
     log_ids,
-    nobody,
 )
-from kernel.rules.deadlines import Deadlines
 from kernel.scheduling.ordering import Ordering
 from kernel.scheduling.output_check import OutputWatch
-from kernel.tensor import Tensor
+from kernel.scheduling.release import Release
 
 __all__ = ["Lifecycle", "error_for"]
 
 log = logging.getLogger("kernel")
 
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
-
-_NOTHING: dict[str, Tensor] = {}
 
 
 class Waiting(Protocol):
@@ -46,7 +42,7 @@ class Waiting(Protocol):
         """Take a request out that is not executing; return those that can't be executed without it."""
 
 
-class Lifecycle:
+class Lifecycle(Release):
     """The outgoing half of a scheduler. Everything here runs on the loop, but for `sign`.
 
     Per model: `name`, `decoupled`, `statistics`. Of the moment: `deadlines`, and `open`: executed, and still to be answered by a
@@ -58,20 +54,15 @@ class Lifecycle:
 
     def __init__(self, config: ModelConfig, version: int, clock: Callable[[], float], queue: Waiting) -> None:
         batching = config.dynamic_batching
-        self.name = config.name
-        self.version_text = str(version)
+        super().__init__(config.name, str(version))
         self.decoupled = config.decoupled
         self.statistics = StatisticsCounter()
-        self.open: set[InferenceRequest] = set()
-        self.deadlines = Deadlines()
         self.ordering: Ordering | None = None
         self.watch: OutputWatch | None = None
         self.on_result: tuple[Callable[[Batch, Any], Any], ...] = ()
         self.on_response: tuple[Callable[[InferenceRequest, InferenceResponse], None], ...] = ()
-        self.on_release: tuple[Callable[[InferenceRequest], None], ...] = ()
         self._clock = clock
         self._queue = queue
-        self._touched: set[Batch] = set()  # executions of which a request has been answered before their end
         self._is_ensemble = config.is_ensemble
         self._answer: Callable[[InferenceRequest, InferenceResponse], None] = self.release
         if batching is not None and batching.preserve_ordering and not config.decoupled:
@@ -220,55 +211,21 @@ class Lifecycle:
             except Exception:
                 log.exception("%sthe receiver of a response of model '%s' failed", request.log_id, self.name)
 
-    # -- the one way out -------------------------------------------------------------------------------------------------
-
-    def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
-        """Give the final answer: the one way to RELEASED, and the one last call of a request's `respond`."""
-        if request.state is RELEASED:
-            return
-        request.state = RELEASED
-        batch = request.batch
-        if not request.counted:
-            self._count(request, batch, response)
-        if self.open:
-            self.open.discard(request)
-        if request.deadline is not None and request.order:
-            self.deadlines.released()
-        if batch is not None and batch.children:
-            self._cancel_children(batch)
-        parent = request.parent
-        if parent is not None:
-            request.parent = None
-            if parent.children is not None:
-                parent.children.discard(request)
-        respond, request.respond = request.respond, nobody
-        if response is not None:  # what `sign` does
-            response.model_name = self.name
-            response.model_version = self.version_text
-            response.id = request.id
-        try:
-            respond(response, True)
-        except Exception:
-            log.exception("%sthe receiver of an answer of model '%s' failed", request.log_id, self.name)
-        request.batch = None  # only now: an ensemble reads the times of its steps there
-        if batch is None or batch.ended:
-            request.inputs = _NOTHING  # what still refers to the request (a deadline, a client) need not keep its tensors
-        else:
-            self._touched.add(batch)
-        if self.on_release:
-            for stage in self.on_release:
-                stage(request)
-
-    def end(self, request: InferenceRequest, error: ServingError) -> None:
-        """Release a request with an error that is no answer of an execution: by it, statistics and `is_cancelled` say so."""
-        request.error = error
-        self.release(request, InferenceResponse([], error=error))
+    # -- ends -----------------------------------------------------------------------------------------------------------
 
     def refuse(self, request: InferenceRequest, error: ServingError) -> None:
         """Answer a request that is not accepted. The reference counts it nowhere (observability, section 1.2)."""
         self.statistics.refused += 1
         request.order = 0  # it has no place among those that were accepted
         self.end(request, error)
+
+    def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
+        """Answer a checked request that needs no execution, as its answer is known. `started`: the look-up."""
+        request.enqueued = started
+        request.deadline = None  # kept
+        request.counted = True
+        self.statistics.hit(started, started, now)
+        self.release(request, response)
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""
@@ -299,13 +256,6 @@ class Lifecycle:
             batch.ended = 0.0  # it goes on
             batch.input_ended, batch.output_started = times
         request.counted = True
-
-    def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
-        """Write on a response whose it is. Any thread."""
-        response.model_name = self.name
-        response.model_version = self.version_text
-        response.id = request.id
-        return response
 
     # -- trees of calls, and their end -----------------------------------------------------------------------------------
 
@@ -344,12 +294,18 @@ class Lifecycle:
             words = f"{one.log_id}Request cancelled: a request before it in its sequence was given up"
             self.end(one, ServingError(Code.CANCELLED, words, Reason.CANCELED))
 
-    def _cancel_children(self, batch: Batch) -> None:
-        """The calls of an execution that nobody waits for any more are of no use either."""
-        if all_gone(batch):
-            children, batch.children = batch.children or (), None
-            for child in list(children):
-                child.model.scheduler.cancel(child)
+    def pass_deadlines(self, now: float) -> bool:
+        """Release those whose deadlines have passed; return whether there were any."""
+        passed = False
+        while (request := self.deadlines.due(now)) is not None:
+            passed = True
+            where, reason = ("queued", Reason.REJECTED) if request.state is PENDING else ("executing", Reason.CANCELED)
+            words = (
+                f"{request.log_id}deadline of the request to model '{self.name}' passed after "
+                f"{now - request.enqueued:.3f} s while it was {where}"
+            )
+            self.cancel(request, ServingError(Code.UNAVAILABLE, words, reason))
+        return passed
 
 
 def _by_backend(error: ServingError) -> ServingError:

@@ -27,6 +27,7 @@ from kernel.observability.statistics import StatisticsCounter
 from kernel.requests.request import LATER, Batch, InferenceRequest, InferenceResponse, RequestState
 from kernel.rules.instance_groups import Slot
 from kernel.scheduling.batchers import Decider
+from kernel.scheduling.drain import Drain
 from kernel.scheduling.lifecycle import Lifecycle, error_for
 from kernel.scheduling.limited_pool import LimitedPool, Limits
 from kernel.scheduling.output_check import OutputWatch
@@ -47,9 +48,9 @@ class Scheduler:
     """Schedules the requests of one model version over its instances. Everything here runs on the loop.
 
     The parts: `queue`, `pool`, `life`. `direct`: the instance that begins with a request the moment it comes. `stopping`: only
-    calls of accepted requests are accepted; `closed`: nothing is. `refusing`: why there is no use in waiting, where no instance
-    can be counted on. `warming`: the instances that are warmed up before they take requests. `calls`: executions wait, or have
-    waited, for calls, for what these have called, or for resources.
+    calls of accepted requests are accepted; `drain.closed`: nothing is. `refusing`: why there is no use in waiting, where no
+    instance can be counted on. `warming`: the instances that are warmed up before they take requests. `calls`: executions wait,
+    or have waited, for calls, for what these have called, or for resources.
     """
 
     def __init__(
@@ -73,7 +74,6 @@ class Scheduler:
         self.queue = _queue_of(config, clock, initial)
         self.life = Lifecycle(config, version, clock, self.queue)
         self.stopping = False
-        self.closed = False
         self.calls = limits is not None  # where executions may wait for what others hold, too
         self.refusing: ServingError | None = None
         self.warming = WarmUps(self.life)
@@ -86,7 +86,7 @@ class Scheduler:
         self._scheduled = False  # a dispatch is on its way
         self._dispatching = False
         self._settling = False  # it is stopping, or instances are on their way out: ends have to be looked at
-        self._drained: asyncio.Future[None] | None = None
+        self.drain = Drain(loop, lambda: self.is_idle)
         self._on_start: tuple[Callable[[ModelInstance, Batch], None], ...] = ()
         self.pool = self._assemble(limits, slot_of)
         self.direct: ModelInstance | None = None
@@ -201,8 +201,8 @@ class Scheduler:
             self.life.adopt(request, parent)
         if request.deadline is not None:
             self._watch_over(request)
-            if request.deadline <= now:
-                self._pass_deadlines(now)  # not to be executed first
+            if request.deadline <= now and self.life.pass_deadlines(now):  # not to be executed first
+                self._after_release()
         expiry = queue.next_expiry() if queue.bound else request.expires
         if expiry is not None:
             self._timer.arm(expiry)
@@ -214,7 +214,7 @@ class Scheduler:
 
     def _check(self, request: InferenceRequest, parent: Batch | None) -> None:
         """Raise ServingError for a request that is not to wait here."""
-        if self.stopping and (self.closed or (parent is None and not self.queue.continues(request))):
+        if self.stopping and (self.drain.closed or (parent is None and not self.queue.continues(request))):
             words = "Server is stopping, scheduler for model has stopped accepting new inference requests"
             raise ServingError(Code.UNAVAILABLE, f"{request.log_id}{words}")
         if self.refusing is not None:
@@ -238,14 +238,6 @@ class Scheduler:
         """Return why a call is refused that could only wait for itself, and the way out."""
         words = f"{request.log_id}request to model '{self.name}' could only wait for itself: "
         return ServingError(Code.UNAVAILABLE, words + self.pool.circle(self.name, " -> ".join(cycle)))
-
-    def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
-        """Accept a checked request that needs no execution, as its answer is known, and give that. `started`: the look-up."""
-        request.enqueued = started
-        request.deadline = None  # kept
-        request.counted = True
-        self.life.statistics.hit(started, started, now)
-        self.life.release(request, response)
 
     def warm_up(self, instance: ModelInstance, batch: Batch) -> None:
         """Have one instance execute a batch before it takes requests: past the queue, and out of everybody's order."""
@@ -365,7 +357,7 @@ class Scheduler:
                 self.dispatch()
         if self._settling:
             self._see_off(instance)
-            self._tell_drained()
+            self.drain.look()
 
     def put_back(self, instance: ModelInstance, batches: Sequence[Batch]) -> None:
         """Let what was handed to an instance, but not begun, wait again, in front of all others."""
@@ -375,7 +367,7 @@ class Scheduler:
         self.pool.put_back(batches)
         self.queue.put_back([request for batch in batches for request in batch.requests], self.clock())
         if self.stopping:
-            self._tell_drained()
+            self.drain.look()
 
     # -- what others do to its requests --------------------------------------------------------------------------------
 
@@ -383,7 +375,7 @@ class Scheduler:
         """Pass on a response that a running execution gives before, or instead of, its return."""
         self.life.send(request, response, final)
         if self.stopping:
-            self._tell_drained()
+            self.drain.look()
 
     def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
         """Release a request for which nobody waits any more, with what it has called; a running model sees `is_cancelled`."""
@@ -398,7 +390,7 @@ class Scheduler:
             if self.queue.size and not self._dispatching:
                 self._schedule(self.clock())
         if self.stopping:
-            self._tell_drained()
+            self.drain.look()
 
     def refuse_all(self, error: ServingError | None) -> None:
         """Refuse what waits and what comes, until this is called with None."""
@@ -455,21 +447,9 @@ class Scheduler:
             self.life.end(request, error)
         self._after_release()
 
-    def _pass_deadlines(self, now: float) -> None:
-        while (request := self.life.deadlines.due(now)) is not None:
-            where, reason = ("queued", Reason.REJECTED) if request.state is PENDING else ("executing", Reason.CANCELED)
-            self.cancel(
-                request,
-                ServingError(
-                    Code.UNAVAILABLE,
-                    f"{request.log_id}deadline of the request to model '{self.name}' passed after "
-                    f"{now - request.enqueued:.3f} s while it was {where}",
-                    reason,
-                ),
-            )
-
     def _ring(self) -> None:
-        self._pass_deadlines(self.clock())
+        if self.life.pass_deadlines(self.clock()):
+            self._after_release()
         self.dispatch()  # which looks after what expires
         deadline = self.life.deadlines.next()
         if deadline is not None:
@@ -482,20 +462,6 @@ class Scheduler:
         self.queue.close(continuing)
         self._after_release()
 
-    async def drained(self) -> None:
-        """Return when no accepted request is without its answer and no execution runs, or after `close`. After `stop`."""
-        assert self.stopping
-        while not (self.closed or self.is_idle):
-            if self._drained is None or self._drained.done():
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)  # others may wait for it, too
-
-    def close(self) -> None:
-        """Accept nothing at all any more, and wait for nothing: all have their answers, and what still runs will be left."""
-        self.closed = True
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-
     @property
     def is_idle(self) -> bool:
         """Whether no request, no execution and no instance on its way out is left."""
@@ -505,11 +471,6 @@ class Scheduler:
         """Whether anything is left to do but for what waits."""
         there = (*self.instances, *self.warming)
         return bool(self.pool.leaving or self.life.owes or any(instance.running for instance in there))
-
-    def _tell_drained(self) -> None:
-        """The last of what was accepted may be over."""
-        if self._drained is not None and not self._drained.done() and self.is_idle:
-            self._drained.set_result(None)
 
     def abort(self, error: ServingError) -> None:
         """Answer everything that is in flight with `error`, now."""
@@ -566,10 +527,6 @@ class Scheduler:
                 alive.extend(batch.requests)
         alive.extend(self.life.ordering or ())  # last: those before them let their answers out
         return alive
-
-    def why_waiting(self, request: InferenceRequest) -> str:
-        """Return why a request in the queue waits where that is neither busy instances nor its batch, else ""."""
-        return self.pool.why_waiting() or self.queue.why_waiting(request)
 
 
 def _queue_of(

@@ -75,7 +75,7 @@ def _record(request: InferenceRequest, scheduler: Scheduler, place: int, now: fl
 
 
 def _why_queued(request: InferenceRequest, scheduler: Scheduler, place: int, now: float) -> str:
-    special = scheduler.why_waiting(request)
+    special = scheduler.pool.why_waiting() or scheduler.queue.why_waiting(request)
     if special:
         return special
     running = [batch for instance in scheduler.instances for batch in instance.running]

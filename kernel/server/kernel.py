@@ -41,6 +41,7 @@ from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.scheduling.limited_pool import Limits
+from kernel.scheduling.release import Release
 from kernel.server import waiting
 from kernel.server.calls import (
     Collected,
@@ -604,9 +605,8 @@ def _kind(output_started: float, error: ServingError | None) -> str:
 
 
 def _refuse(request: InferenceRequest, error: ServingError) -> None:
-    request.state = RequestState.RELEASED
-    request.error = error
-    request.respond(InferenceResponse([], error=error, model_name=request.model_name, id=request.id), True)
+    """Answer a request that reaches no model."""
+    Release(request.model_name).end(request, error)
 
 
 def _refusing(error: ServingError) -> dict[str, Callable[..., Any]]:

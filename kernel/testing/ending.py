@@ -37,7 +37,7 @@ async def drain(kernel: Kernel, explain: Callable[[], str]) -> None:
     try:
         async with asyncio.timeout(limit):
             while busy := [model for model in models if not model.scheduler.is_idle]:
-                await busy[0].scheduler.drained()
+                await busy[0].scheduler.drain.wait()
     except TimeoutError:
         raise Unanswered(f"no end {DRAIN_SECONDS:g} s after the end of the test\n{explain()}") from None
 

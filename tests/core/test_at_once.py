@@ -176,7 +176,7 @@ def test_a_model_that_is_stopped_while_it_executes_is_drained(tmp_path: Path) ->
         """Wait for the end of an execution from inside of it: the coroutine has begun to wait before it is over."""
         scheduler = batch.instance.owner
         scheduler.stop()
-        coroutine = scheduler.drained()
+        coroutine = scheduler.drain.wait()
         future = coroutine.send(None)
         future._asyncio_future_blocking = False  # as a task does that has seen it
         ended.append((coroutine, future))

@@ -56,15 +56,15 @@ def original(name: str) -> Any:
     return mock.patch(name).get_original()[0]
 
 
-RELEASE = original("kernel.scheduling.lifecycle.Lifecycle.release")
+RELEASE = original("kernel.scheduling.release.Release.release")
 TAKE = original("kernel.scheduling.queues.RequestQueue.take_first")
 ANSWER = original("kernel_grpc.inference.stream.StreamAnswer.__init__")
 
 MISTAKES: dict[str, tuple[str, Callable[..., Any], str]] = {
-    "two final answers": ("kernel.scheduling.lifecycle.Lifecycle.release", twice, "after the final one"),
+    "two final answers": ("kernel.scheduling.release.Release.release", twice, "after the final one"),
     "answers out of their turn": ("kernel.scheduling.ordering.Ordering.answer", out_of_turn, "not in order"),
     "a queue from behind": ("kernel.scheduling.queues.RequestQueue.take_first", backwards, "order"),
-    "deadlines that nobody looks at": ("kernel.scheduling.scheduler.Scheduler._pass_deadlines", never, ""),
+    "deadlines that nobody looks at": ("kernel.scheduling.lifecycle.Lifecycle.pass_deadlines", never, ""),
     "resources kept": ("kernel.scheduling.limited_pool.LimitedPool.ended", kept, ""),
     "answers that are not written": ("kernel_http.connection.outbox.Outbox.flush", half, ""),
     "a stream's answers as they come": ("kernel_grpc.inference.stream.StreamAnswer.__init__", as_they_come, ""),
