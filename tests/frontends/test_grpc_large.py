@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from work import instructions, is_linear
 
 from kernel import Code, ServingError
-from kernel_grpc.inference import infer, stream
+from kernel_grpc.inference import infer, large, outputs, reader, recipe, stream
 from kernel_grpc.inference.encode import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
 from kernel_grpc.inference.infer import SLACK, Inference
 from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, fields, prepared
@@ -368,17 +368,17 @@ def test_large_messages_on_a_stream_are_counted_until_their_answers(service: Ser
     monkeypatch.setattr(stream, "BYTES_IN_FLIGHT", 300_000)
     kernel = service.kernel
     kernel.hold = True
-    large = memory(request("any", ("X", "FP32", [50_000]), raw=[np.zeros(50_000, np.float32)]).SerializeToString())
+    much = memory(request("any", ("X", "FP32", [50_000]), raw=[np.zeros(50_000, np.float32)]).SerializeToString())
     one = service.stream()
-    one.send(large)
-    assert kernel.memory.receive.used == len(large) and not one.call.held
-    one.send(large)
-    assert kernel.memory.receive.used == 2 * len(large) and one.call.held
+    one.send(much)
+    assert kernel.memory.receive.used == len(much) and not one.call.held
+    one.send(much)
+    assert kernel.memory.receive.used == 2 * len(much) and one.call.held
     kernel.finish(kernel.held[1])  # answers go out in order, and count when they are known
-    assert kernel.memory.receive.used == len(large) and one.call.held
+    assert kernel.memory.receive.used == len(much) and one.call.held
     kernel.finish(kernel.held[0])
     assert kernel.memory.receive.used == 0 and not one.call.held and len(one.take()) == 2
-    one.send(large)
+    one.send(much)
     one.call.cancel()
     assert kernel.memory.receive.used == 0
 
@@ -392,21 +392,21 @@ def classed(count: int, classes: int = 2) -> pb.ModelInferRequest:
     return made
 
 
-@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("is_large", [True, False])
 @pytest.mark.parametrize("kind", ["classes", "strings"])
-def test_large_answers_are_made_on_a_thread(kind: str, large: bool) -> None:
+def test_large_answers_are_made_on_a_thread(kind: str, is_large: bool) -> None:
     service = Service()
     kernel = service.kernel
     kernel.hold = True
     size = CLASSED_ON_LOOP if kind == "classes" else ANSWERED_ON_LOOP
-    count = size + large
+    count = size + is_large
     texts = request("types", ("IN_BYTES", "BYTES", [count]), raw=[strings(*[b"a"] * count)])
     made = classed(count) if kind == "classes" else texts
     call, one = service.start(made), service.stream()
     one.send(made, add_sub(id="behind"))
     for held in kernel.held:
         kernel.finish(held)
-    assert len(kernel.loop.jobs) == 2 * large and call.done == (not large)
+    assert len(kernel.loop.jobs) == 2 * is_large and call.done == (not is_large)
     run_jobs(kernel)
     response = call.response
     (first, behind) = one.take()
@@ -463,3 +463,78 @@ def test_many_strings_in_shared_memory_are_taken_apart_on_a_thread(service: Serv
     finally:
         region.close()
         region.unlink()
+
+
+@pytest.fixture
+def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied on the loop has eight bytes at most."""
+    for module in (large, reader, recipe, outputs):
+        monkeypatch.setattr(module, "COPIED", 8)
+
+
+def jobs_of(kernel: GrpcKernel) -> int:
+    """Do what is to be done on threads; return how many times that was."""
+    count = 0
+    while kernel.loop.jobs:
+        count += len(kernel.loop.jobs)
+        kernel.loop.run_jobs()
+    return count
+
+
+def test_large_regions_are_copied_on_a_thread_both_ways(service: Service, small_copies: None) -> None:
+    region = SharedMemory(create=True, size=64, name=f"kernel_test_grpc_copies_{os.getpid()}")
+    try:
+        kernel = service.kernel
+        kernel.shared_memory.register("reg", f"/{region.name}", 0, 64)
+        region.buf[:32] = small.floats(1, 2, 3, 4, 5, 6, 7, 8)
+        made = small.on_input(small.pair(small.A, small.B, raw=[]), **small.shared())
+        small.with_parameters(made.inputs[1], **small.shared(offset=16))
+        output = made.outputs.add(name="OUTPUT0")
+        small.with_parameters(output, **small.shared(offset=32))
+        made.outputs.add(name="OUTPUT1")
+        stream = service.stream()
+        for turn in range(4):  # the second of each kind by its head
+            region.buf[32:48] = bytes(16)
+            if turn < 2:
+                call = FakeCall()
+                service._infer(call, made.SerializeToString())
+                assert not call.done
+                assert (jobs_of(kernel), call.text) == (3, "")  # a region each, and the output
+                response = call.response
+            else:
+                stream.stream.message(made.SerializeToString())
+                assert stream.call.held
+                assert jobs_of(kernel) == 3
+                assert not stream.call.held
+                (answer,) = stream.take()
+                response = answer.infer_response
+            assert np.frombuffer(bytes(region.buf[32:48]), np.float32).tolist() == [6, 8, 10, 12]
+            assert np.frombuffer(response.raw_output_contents[-1], np.float32).tolist() == [-4, -4, -4, -4]
+        gone = small.on_input(small.pair(small.A, small.B), **small.shared(offset=56))
+        assert "Invalid offset" in service.start(gone).failure[1] or "exceed" in service.start(gone).failure[1]
+        os.truncate(f"/dev/shm/{region.name}", 8)
+        call = FakeCall()
+        service._infer(call, made.SerializeToString())
+        jobs_of(kernel)
+        assert call.failure[0] is INVALID
+    finally:
+        region.close()
+        region.unlink()
+
+
+def test_large_raw_data_that_is_not_aligned_is_copied_on_a_thread(service: Service, small_copies: None) -> None:
+    made = request("types", ("IN_UINT8", "UINT8", [1]), ("IN_FP32", "FP32", [300]), raw=[b"\7", floats(*range(300))])
+    data = made.SerializeToString()
+    askew = 0
+    for shift in range(4):
+        room = memory(bytes(64 + shift + len(data)))
+        at = 64 + shift
+        room[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        for _ in range(2):
+            call = FakeCall()
+            service._infer(call, room[at:])
+            askew += jobs_of(service.kernel)
+            assert call.status == 0
+            array = service.kernel.requests[-1].inputs["IN_FP32"].array
+            assert array.tolist() == list(range(300)) and array.flags.aligned
+    assert askew == 6  # all but one shift

@@ -73,7 +73,7 @@ class Inference:
             call.fail(error)
             return
         except Large as large:
-            self.prepare(message, partial(self._infer_prepared, call), large)
+            self.prepare(message, partial(self._infer_prepared, call), large, ready)
             return
         request.deadline = call.deadline
         call.request = request
@@ -96,10 +96,17 @@ class Inference:
         except Exception as problem:
             call.crashed(problem)
 
-    def prepare(self, message: Any, then: Callable[[asyncio.Future[Prepared]], None], large: Large) -> None:
-        """Have a large message read on a thread; `then` gets what `prepared` has returned or raised, on the loop."""
+    def prepare(
+        self, message: Any, then: Callable[[asyncio.Future[Prepared]], None], large: Large, ready: Prepared | None
+    ) -> None:
+        """Have a large message read on a thread, or one more region where it is `ready` but for that; `then` gets what has been
+        returned or raised, on the loop.
+        """
         kernel = self.kernel
-        work = partial(prepared, message, self.limits, kernel.memory.values, large.region)
+        if ready is not None and large.region is not None:
+            work = partial(ready.add, large.region)
+        else:
+            work = partial(prepared, message, self.limits, kernel.memory.values, large.region)
         job = kernel.loop.run_in_executor(self._thread, work)
         job.add_done_callback(then)
 

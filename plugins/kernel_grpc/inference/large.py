@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import DATATYPES, ServingError, check_rank
+from kernel import DATATYPES, ServingError, Span, check_rank
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid
 from kernel_grpc.inference.wire import BYTES, number_at, varint
@@ -21,7 +21,19 @@ from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
-__all__ = ["ON_LOOP", "STRINGS_ON_LOOP", "Large", "Prepared", "fields", "is_work", "most_fields", "prepared", "too_many"]
+__all__ = [
+    "COPIED",
+    "ON_LOOP",
+    "STRINGS_ON_LOOP",
+    "Large",
+    "Prepared",
+    "fields",
+    "is_askew",
+    "is_work",
+    "most_fields",
+    "prepared",
+    "too_many",
+]
 
 #: The longest message, without its raw data, that is parsed on the loop.
 ON_LOOP = 64 * 1024
@@ -31,6 +43,9 @@ STRINGS_ON_LOOP = 4096
 
 #: Fields that are none of those that are counted, such as names that are given again.
 OTHERS = 1024
+
+#: The most bytes of shared memory, or of raw data, that are copied on the loop: what takes some milliseconds.
+COPIED = 8 * 1024 * 1024
 
 #: How much of packed integers is read at a time.
 PORTION = 64 * 1024
@@ -64,11 +79,11 @@ VALUES = "--max-request-values"
 class Large(Exception):
     """A message is more work than is done on the loop: it has to be `prepared` on a thread.
 
-    `region`: the name of an input, its strings as they lie in shared memory, and how many they should be; None where it is the
-    message itself.
+    `region`: the name of an input, where in shared memory its data lies, and how many strings that should be, None where it is
+    none; None where it is the message itself. Whoever has a `Prepared` already has its `add` read the region.
     """
 
-    def __init__(self, region: tuple[str, Any, int] | None = None) -> None:
+    def __init__(self, region: tuple[str, Span, int | None] | None = None) -> None:
         self.region = region
 
 
@@ -81,7 +96,8 @@ class Prepared:
     """A message that has been read on a thread.
 
     `record`: parsed, without raw data and elements. `raws`: the raw data, an array of strings for BYTES. `contents`: index of an
-    input -> its elements as `typed_contents` gives them. An error stands in the place of what could not be read.
+    input -> its elements as `typed_contents` gives them; name of an input -> its data in shared memory. An error stands in the
+    place of what could not be read.
     """
 
     __slots__ = ("contents", "raws", "record")
@@ -91,15 +107,25 @@ class Prepared:
         self.raws = raws
         self.contents = contents
 
+    def add(self, region: tuple[str, Span, int | None]) -> Prepared:
+        """Read the data of one more input from shared memory, and return this. As in `Large`."""
+        name, span, most = region
+        try:
+            data = span.read()
+            self.contents[name] = data if most is None else strings(memoryview(data), most)
+        except ServingError as error:
+            self.contents[name] = error
+        return self
+
 
 def is_work(shape: tuple[int, ...], size: int) -> bool:
     """Whether strings of that shape, in so many bytes, are more than is taken apart on the loop."""
     return size > ON_LOOP and prod(shape) > STRINGS_ON_LOOP
 
 
-def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Any, int] | None = None) -> Prepared:
-    """Read a message. `values`: how many strings its tensors may have. `region`: as Large has it; then `contents` has the strings
-    by the name of their input. Raises ServingError(INVALID_ARG).
+def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Span, int | None] | None = None) -> Prepared:
+    """Read a message. `values`: how many strings its tensors may have. `region`: as Large has it. Raises
+    ServingError(INVALID_ARG).
     """
     skeleton = Skeleton(memoryview(message), limits, values)
     try:
@@ -116,13 +142,17 @@ def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Any, 
             contents[index] = _objects(typed_contents(elements, item.name, datatype, record.model_name))
         except ServingError as error:
             contents[index] = error
-    if region is not None:
-        contents[region[0]] = strings(memoryview(region[1]), region[2])
-    return Prepared(record, _unpacked(record, skeleton.raws, values), contents)
+    ready = Prepared(record, _unpacked(record, skeleton.raws, values), contents)
+    return ready if region is None else ready.add(region)
+
+
+def is_askew(data: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether raw data is more than is copied on the loop, and has to be: its elements are not aligned."""
+    return len(data) > COPIED and not np.frombuffer(data, dtype, count=1).flags.aligned
 
 
 def _unpacked(record: Any, raws: list[Any], values: int) -> list[Any]:
-    """Return the raw data with the strings taken apart that are more work than is done on the loop."""
+    """Return the raw data with the strings taken apart, and the elements aligned, that are more work than is done on the loop."""
     used, left = 0, values
     for item in record.inputs:
         if item.HasField("contents") or "shared_memory_region" in item.parameters:
@@ -137,6 +167,8 @@ def _unpacked(record: Any, raws: list[Any], values: int) -> list[Any]:
             left -= len(found) if isinstance(found, np.ndarray) else 0
             if left < 0:
                 raise too_many("strings", values, VALUES)
+        elif item.datatype != "BYTES" and item.datatype in DATATYPES and is_askew(raws[used], DATATYPES[item.datatype]):
+            raws[used] = np.frombuffer(raws[used], np.uint8).copy()
         used += 1
     return raws
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernel import Code, InferenceResponse, ServingError, Span, classify
 from kernel_grpc.inference.encode import STRINGS_ON_LOOP, data_of
+from kernel_grpc.inference.large import COPIED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def is_large(response: InferenceResponse, recipe: Recipe) -> bool:
         tensor.array.size > (STRINGS_ON_LOOP if tensor.datatype == "BYTES" else CLASSED_ON_LOOP)
         for tensor in response.outputs
         if tensor.datatype == "BYTES" or tensor.name in recipe.classes
-    )
+    ) or any(tensor.array.nbytes > COPIED for tensor in response.outputs if tensor.name in recipe.sinks)
 
 
 def no_response(model: Model) -> ServingError:

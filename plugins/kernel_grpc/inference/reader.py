@@ -25,7 +25,7 @@ from kernel import (
     unpacked,
 )
 from kernel_grpc.inference.contents import typed_contents
-from kernel_grpc.inference.large import ON_LOOP, Large, is_work
+from kernel_grpc.inference.large import COPIED, ON_LOOP, Large, is_askew, is_work
 from kernel_grpc.inference.parameters import invalid, kind_of
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class Reader:
     """Reads one request. `deferred`: a fault that the reference only finds after the model's check.
 
     `steps`: of the inputs whose next data can be had in the same way. `classes`: output -> how many. `sinks`: output -> where
-    in shared memory its data goes. `ready`: the elements of typed contents by the index of their input, where a
-    thread has read them (`large.Prepared`); then large strings are taken apart, too.
+    in shared memory its data goes. `ready`: the elements of typed contents by the index of their input, and what lay in shared
+    memory by its name, where a thread has read them (`large.Prepared`); then large strings are taken apart, too.
     """
 
     def __init__(
@@ -177,22 +177,27 @@ class Reader:
         `data`: its bytes, or where they lie in shared memory, or the elements where they are strings from `bytes_contents`.
         """
         dtype = DATATYPES[datatype]
+        if isinstance(data, ServingError):
+            raise data
         if datatype != "BYTES" and (expected := prod(shape) * dtype.itemsize) != (size := size_of(data)):
             raise size_mismatch(name, self.model.name, self.record.id, expected, size)
         if datatype == "BYTES" and size_of(data) > ON_LOOP:
             check_strings(name, shape, self.kernel.memory.values)
-        region = isinstance(data, Span)
-        if region:
+        if isinstance(data, Span):
+            if data.byte_size > COPIED or (datatype == "BYTES" and is_work(shape, data.byte_size)):
+                raise Large((name, data, prod(shape) if datatype == "BYTES" else None))
             data = data.read()
         try:
             if datatype != "BYTES":
+                if self.ready is None and is_askew(data, dtype):
+                    raise Large
                 return array_of(shape, dtype, data)
             items = data
             if isinstance(data, ValueError):
                 raise cut_off(data, name, self.model.name, self.record.id)
             if not (isinstance(data, list) or getattr(data, "dtype", None) == np.object_):
                 if self.ready is None and is_work(shape, len(data)):
-                    raise Large((name, data, prod(shape)) if region else None)
+                    raise Large
                 items = unpacked(name, self.model.name, self.record.id, data, 0, len(data), prod(shape))
             return strings_of(items, name, self.model, shape, self.record.id)
         except ValueError as error:  # the size is right, 0 bytes, but numpy has no array of that shape
@@ -230,7 +235,7 @@ class Reader:
 
 def size_of(data: Any) -> int:
     """Return how many bytes an input has that aren't typed contents."""
-    if isinstance(data, ValueError):
+    if isinstance(data, (ValueError, ServingError)):
         return 0
     return data.byte_size if isinstance(data, Span) else len(data)
 

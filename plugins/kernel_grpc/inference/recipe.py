@@ -13,7 +13,7 @@ from weakref import ref
 
 from kernel import Form, InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
 from kernel_grpc.inference.encode import Replies
-from kernel_grpc.inference.large import Large, is_work
+from kernel_grpc.inference.large import COPIED, Large, is_askew, is_work
 from kernel_grpc.inference.parameters import Parameters
 from kernel_grpc.inference.reader import Reader, Region, array_of
 
@@ -93,7 +93,12 @@ class Recipe:
         at = 0
         for name, datatype, dtype, shape, size, region in self.steps:
             if region is not None:
-                raw = kernel.shared_memory.span(*region).read()
+                span = kernel.shared_memory.span(*region)
+                if dtype is not None and span.byte_size != size:
+                    return None
+                if span.byte_size > COPIED or (dtype is None and is_work(shape, span.byte_size)):
+                    raise Large((name, span, prod(shape) if dtype is None else None))
+                raw = span.read()
             elif at < len(raws):
                 raw = raws[at]
                 at += 1
@@ -101,11 +106,13 @@ class Recipe:
                 return None
             if dtype is None:
                 if is_work(shape, len(raw)):
-                    raise Large((name, raw, prod(shape)) if region is not None else None)
+                    raise Large
                 items = unpacked(name, self.model.name, id, raw, 0, len(raw), prod(shape))
                 array = strings_of(items, name, self.model, shape, id)
             elif len(raw) != size:
                 return None
+            elif size > COPIED and is_askew(raw, dtype):
+                raise Large
             else:
                 array = array_of(shape, dtype, raw)
             inputs[name] = Tensor(name, datatype, array)

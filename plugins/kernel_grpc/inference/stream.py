@@ -44,7 +44,7 @@ STRICT = "triton_grpc_error"
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
 
-    __slots__ = ("answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict")
+    __slots__ = ("again", "answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict")
 
     def __init__(self, inference: Inference, call: Call) -> None:
         self.inference = inference
@@ -56,6 +56,7 @@ class InferStream:
         self.held = False  # nothing more is read
         self.size = 0  # bytes of large messages that are in flight
         self.preparing = False  # a message is being read on a thread; the next ones wait for it
+        self.again = False  # so it is once more, as there is more in shared memory
         call.on_cancel = self.cancel
         call.on_writable = self.balance
 
@@ -79,10 +80,11 @@ class InferStream:
             self._refuse(data, error)
             return
         except Large as large:
-            self.preparing = True
-            if not self.held:
+            self.again = self.preparing
+            if not (self.held or self.preparing):
                 call.hold()
-            inference.prepare(data, partial(self._prepared, data), large)
+            self.preparing = True
+            inference.prepare(data, partial(self._prepared, data), large, ready)
             return
         except Exception as error:  # a mistake of ours must not cost the stream's other requests their answers
             log.exception("a request on a stream can't be read")
@@ -106,12 +108,15 @@ class InferStream:
         if done.cancelled() or self.call.done:  # the loop is closing; or nobody waits any more
             return
         error = done.exception()
+        self.again = False
         if error is None:
             self.message(data, done.result())
         elif isinstance(error, ServingError):
             self._refuse(data, error)
         else:
             self.call.crashed(error)
+        if self.again:
+            return
         self.preparing = False
         if not (self.held or self.call.done):
             self.call.unhold()

@@ -27,6 +27,9 @@ __all__ = ["InferExchange", "WorkedExchange"]
 
 log = logging.getLogger(__name__)
 
+#: The most bytes of an output that are written to shared memory on the loop.
+COPIED = 8 * 1024 * 1024
+
 #: A larger answer is compressed on another thread: the loop has others to serve.
 COMPRESSED_ON_LOOP = 256 * 1024
 
@@ -100,7 +103,12 @@ class WorkedExchange(InferExchange):
         if self.connection is None or not final or response is None or response.error is not None:
             super().respond(response, final)
             return
-        if any(tensor.array.size > VALUES_ON_LOOP for tensor in response.outputs if self.classes.get(tensor.name)):
+        if any(
+            tensor.array.nbytes > COPIED or (tensor.datatype == "BYTES" and tensor.array.size > VALUES_ON_LOOP)
+            if tensor.name in self.spans
+            else tensor.array.size > VALUES_ON_LOOP and tensor.name in self.classes
+            for tensor in response.outputs
+        ):
             self._work_aside(lambda: self._compressed_on(self._encoded(response, on_loop=False)))
             return
         try:
