@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from kernel.cli.backends import add_backend_flags
-from kernel.cli.cache import add_cache_flags
+from kernel.cli.backend_config import add_backend_flags
+from kernel.cli.cache_config import add_cache_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds, size
-from kernel.cli.trace import add_trace_flags
+from kernel.cli.trace_config import add_trace_flags
 from kernel.config.refuse_late import parse
 from kernel.observability.logs import FORMATS, LogOptions
 from kernel.rules.rate_limiter import ResourceLimit

@@ -23,14 +23,14 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from kernel.cli.cache import cache_options
+from kernel.cli.cache_config import cache_options
 from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
 from kernel.cli.parser import Parser
 from kernel.cli.signals import Signals
 from kernel.cli.streams import Streams
 from kernel.cli.table import table
-from kernel.cli.trace import trace_options
+from kernel.cli.trace_config import trace_options
 from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
 from kernel.frontends.connections import ListeningFrontend

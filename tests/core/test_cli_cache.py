@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel import Code, Kernel, LocalCache, ServingError
-from kernel.cli.cache import add_cache_flags, cache_options
+from kernel.cli.cache_config import add_cache_flags, cache_options
 from kernel.cli.parser import Parser
 
 

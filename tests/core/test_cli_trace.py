@@ -8,7 +8,7 @@ import pytest
 
 from kernel import TraceOptions
 from kernel.cli.parser import Parser
-from kernel.cli.trace import NUMBERS, OLD, SETTERS, add_trace_flags, trace_options
+from kernel.cli.trace_config import NUMBERS, OLD, SETTERS, add_trace_flags, trace_options
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "tracing.md"
 
