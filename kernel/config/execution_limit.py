@@ -7,20 +7,24 @@ from math import isfinite
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["KEY", "limit_of"]
+__all__ = ["KEY", "limit_of", "parse"]
 
 KEY = "execution_timeout"
+WANTED = "wanted a number of seconds, 0 for no limit"
+
+
+def parse(text: str) -> float:
+    """Read a number of seconds, 0 for no limit. Raises ValueError."""
+    seconds = float(text)
+    if not (seconds >= 0 and isfinite(seconds)):
+        raise ValueError(f"'{text}', {WANTED}")
+    return seconds
 
 
 def limit_of(parameters: Mapping[str, str], default: float) -> float:
     """Return for how many seconds an execution of a model may last, 0.0 for any number. Raises ServingError."""
     text = parameters.get(KEY)
-    if text is None:
-        return default
     try:
-        seconds = float(text)
+        return default if text is None else parse(text)
     except ValueError:
-        seconds = -1.0
-    if not (seconds >= 0 and isfinite(seconds)):
-        raise ServingError(Code.INVALID_ARG, f"parameter '{KEY}' is '{text}', wanted a number of seconds, 0 for no limit")
-    return seconds
+        raise ServingError(Code.INVALID_ARG, f"parameter '{KEY}' is '{text}', {WANTED}") from None

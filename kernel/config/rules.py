@@ -1,20 +1,17 @@
-"""The rules about a whole model: name, platform and backend, batch size, response cache, metrics, and which rules run
-in what order.
+"""The rules about a whole model: name, platform and backend, batch size, response cache, metrics; and which rules run when.
 
 Each rule notes what it finds and goes on, so that one look finds everything (contract: model_config, sections 0 and 1).
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 
-from kernel.config import refuse_late, sequence_wait
-from kernel.config.circuit_breaker import BreakerRule
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.graph import check_ensemble
 from kernel.config.instances import check_instance_groups, check_rate_limiter
+from kernel.config.parameters import check_parameters
 from kernel.config.paths import check_paths
 from kernel.config.positions import Key
 from kernel.config.report import Report
@@ -26,8 +23,6 @@ from kernel.config.warmup import check_warmup
 __all__ = ["check_all"]
 
 #: Parameters that this server reads, for python models: what each of them may be.
-_PLACEMENTS = ("auto", "loop", "thread", "process")
-_BOOLEANS = ("true", "false")
 
 
 def check_all(report: Report) -> None:
@@ -49,7 +44,7 @@ def check_all(report: Report) -> None:
     check_initial_states(report)
     _check_backend(report)
     _check_runtime(report)
-    _check_parameters(report)
+    check_parameters(report)
 
 
 def _check_name(report: Report) -> None:
@@ -164,61 +159,3 @@ def _check_backend(report: Report) -> None:
     )
     installed = sorted(set(report.backends) - {"ensemble"})
     report.fail("B", ("backend",), words, f"installed are {listed(installed)}{did_you_mean(backend, installed)}")
-
-
-#: What the server reads of a python model's parameters. The others are the model's own, and near names may be meant so.
-_KNOWN = frozenset(
-    {
-        "placement",
-        "zero_copy",
-        "max_concurrency",
-        "max_inflight",
-        "refuse_late",
-        "sequence_wait",
-        "EXECUTION_ENV_PATH",
-        "FORCE_CPU_ONLY_INPUT_TENSORS",
-    }
-)
-
-
-def _check_parameters(report: Report) -> None:
-    """The parameters by which this server places and limits models; the reference has none of them, hence no words."""
-    parameters = {key: value.string_value for key, value in report.message.parameters.items()}
-    if "max_inflight" in parameters and not re.fullmatch(r"0*[1-9][0-9]{0,8}", parameters["max_inflight"]):
-        _bad_parameter(report, "max_inflight", parameters["max_inflight"], "an integer of at least 1")
-    if "circuit_breaker" in parameters:
-        try:
-            BreakerRule.parse(parameters["circuit_breaker"])
-        except ValueError:
-            wanted = "'<failures>' or '<failures>/<seconds>', such as 5/30"
-            _bad_parameter(report, "circuit_breaker", parameters["circuit_breaker"], wanted)
-    if "refuse_late" in parameters:
-        try:
-            refuse_late.parse(parameters["refuse_late"])
-        except ValueError:
-            wanted = "'on', 'off', or a headroom from 0 to below 1, such as 0.1"
-            _bad_parameter(report, "refuse_late", parameters["refuse_late"], wanted)
-    if "sequence_wait" in parameters:
-        try:
-            sequence_wait.parse(parameters["sequence_wait"])
-        except ValueError:
-            _bad_parameter(report, "sequence_wait", parameters["sequence_wait"], "a number of seconds, 0 for any time")
-    if report.message.backend != "python":
-        return
-    for key in parameters.keys() - _KNOWN:
-        for near in difflib.get_close_matches(key.lower(), {known.lower(): known for known in _KNOWN}, n=1, cutoff=0.85):
-            name = next(known for known in _KNOWN if known.lower() == near)
-            if name not in parameters:
-                report.warn(("parameters", Key(key)), f"the server does not read the parameter '{key}'; did you mean '{name}'?")
-    for key, allowed in (("placement", _PLACEMENTS), ("zero_copy", _BOOLEANS)):
-        if key in parameters and parameters[key].lower() not in allowed:
-            _bad_parameter(
-                report, key, parameters[key], f"one of {listed(allowed)}{did_you_mean(parameters[key], allowed)}"
-            )
-    if "max_concurrency" in parameters and not re.fullmatch(r"0*[1-9][0-9]{0,8}", parameters["max_concurrency"]):
-        _bad_parameter(report, "max_concurrency", parameters["max_concurrency"], "an integer of at least 1")
-
-
-def _bad_parameter(report: Report, key: str, value: str, wanted: str) -> None:
-    at = ("parameters", Key(key), "value", "string_value")
-    report.fail("B", at, f"parameter '{key}' of model '{report.name}' is '{value}'", f"wanted {wanted}")

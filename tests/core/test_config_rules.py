@@ -3,11 +3,17 @@
 # ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from kernel.config import ConfigErrors, Key, read_config, require_complete, with_changes
 from kernel.config.instances import MAX_INSTANCES
+from kernel.config.parameters import CHOICES, FREE, PYTHON, SERVER
 from kernel.errors import Code
+
+ROOT = Path(__file__).parents[2]
 
 X = 'name: "X" data_type: TYPE_FP32 dims: [ 1 ]'
 IO = "backend: 'python' input { " + X + " } "
@@ -152,6 +158,34 @@ def test_a_parameter_that_nobody_reads_and_that_is_nearly_one(tmp_path):
     assert "config.pbtxt:1:" in warning
     both = text + " parameters { key: 'placement' value { string_value: 'loop' } }"
     assert read(tmp_path, both).warnings == (), "who says both means both"
+
+
+@pytest.mark.parametrize("name", [*SERVER, *PYTHON, *CHOICES, *FREE])
+def test_a_name_that_is_nearly_that_of_a_parameter_is_told(tmp_path, name):
+    text = f"backend: 'python' parameters {{ key: '{name}s' value {{ string_value: 'loop' }} }}"
+    (warning,) = read(tmp_path, text).warnings
+    assert warning.endswith(f": the server does not read the parameter '{name}s'; did you mean '{name}'?")
+
+
+@pytest.mark.parametrize("backend", ["python", "onnxruntime"])
+@pytest.mark.parametrize("name", [*SERVER])
+def test_a_parameter_that_can_not_be_read_is_told_with_its_place(tmp_path, name, backend):
+    """Of every backend, and without loading the model."""
+    text = f"backend: '{backend}'\nparameters {{ key: '{name}' value {{ string_value: 'x' }} }}"
+    (one,) = mistakes(tmp_path, text, backends=["python", "onnxruntime"])
+    assert (one.line, one.column) == (2, text.splitlines()[1].index("'x'") + 1)
+    assert f"parameter '{name}' of model 'm' is 'x' — wanted {SERVER[name][1]}" in str(one)
+
+
+def test_what_the_server_reads_of_parameters_has_a_rule():
+    """Whoever asks a config for a parameter by name: else a misspelt one, or a wrong value, is found by nobody."""
+    known = {*SERVER, *PYTHON, *CHOICES, *FREE}
+    asked = set()
+    for folder in ("kernel", "plugins/kernel_python"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if "template" not in path.as_posix():
+                asked.update(re.findall(r"config\.parameters(?:\.get\(|\[)\"(\w+)\"", path.read_text()))
+    assert {"max_inflight", "placement", "zero_copy", "max_concurrency"} <= asked <= known
 
 
 @pytest.mark.parametrize(("stage", "text", "says"), RULES, ids=[case[2][:60] for case in RULES])

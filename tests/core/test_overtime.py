@@ -83,7 +83,7 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(tmp_path: Path, text: s
 
     async def main() -> None:
         write_repository(tmp_path, {"m": BASE + LIMIT.format(text)})
-        with pytest.raises(ServingError, match=words):
+        with pytest.raises(ServingError, match=f"parameter 'execution_timeout' of model 'm' is '{text}' — wanted a number"):
             async with Kernel(tmp_path, plugins=[TestBackend({})], control_mode="explicit", load_models=["m"]):
                 pass
 
