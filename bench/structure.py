@@ -45,8 +45,8 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "functions that start an execution": (1, 1),
     "functions that move a request to RELEASED": (1, 1),
     "functions that call respond(…, True)": (1, 1),
-    "largest class, lines": (527, 500),
-    "largest class, attributes": (26, 25),
+    "largest class, lines": (500, 500),
+    "largest class, attributes": (25, 25),
     "most branches of a function": (20, 20),
     "code lines on a request's path": (4080, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read

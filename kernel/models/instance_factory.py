@@ -129,8 +129,8 @@ class InstanceFactory:
 
     async def close(self, instance: ModelInstance) -> None:
         """Finalize an instance that executes nothing more; one that can't be interrupted is left where it is."""
-        if self._kernel.limits is not None:
-            self._kernel.limits.let_go(instance)
+        if (limits := self._kernel.supervision.limits) is not None:
+            limits.let_go(instance)
         if instance.outstanding and not instance.inline and not instance.may_be_killed:
             log.warning("instance '%s' of model '%s' is left in the middle of an execution", instance.name, self._name)
             instance.abandon()

@@ -151,7 +151,7 @@ class Model:
             kernel.mailbox,
             kernel.turn,
             initial=initial,
-            limits=kernel.limits,
+            limits=kernel.supervision.limits,
             slot_of=self._factory.slots.__getitem__,
         )
         queue = scheduler.queue
@@ -175,8 +175,8 @@ class Model:
 
     def _check_needs(self, slots: Sequence[Slot]) -> None:
         """Refuse instances that could never start under the kernel's rate limiter. Raises ServingError."""
-        if self.kernel.limits is not None:
-            self.kernel.limits.limiter.check([needs_of(slot.resources, slot.device_id) for slot in slots if not slot.passive])
+        if (limits := self.kernel.supervision.limits) is not None:
+            limits.limiter.check([needs_of(slot.resources, slot.device_id) for slot in slots if not slot.passive])
 
     async def read_samples(self, config: ModelConfig) -> list[Sample]:
         """Return what new instances are to be warmed up with. Raises ServingError for what is no request to this model."""

@@ -51,6 +51,7 @@ class Supervising(Protocol):
     """Who looks after what models do."""
 
     ceiling: Ceiling | None
+    limits: Limits | None
     lookout: Lookout
 
     @property
@@ -62,7 +63,6 @@ class Runtime(Host, Protocol):
 
     cache: ResponseCache | None
     epoch_offset: float
-    limits: Limits | None
     mailbox: Mailbox
     on_unload: Callable[[], None]
     options: Options

@@ -6,6 +6,7 @@ nothing: all of it is read off what the schedulers hold anyway, at the moment of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +44,12 @@ class InflightRequest:
     correlation_id: int | str  # of its sequence, 0 for none
 
 
-def inflight(scheduler: Scheduler, now: float) -> list[InflightRequest]:
-    """Return the requests of one model version, the oldest first."""
-    alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
-    records = [_record(request, scheduler, place, now) for place, request in enumerate(alive)]
+def inflight(schedulers: Iterable[Scheduler], now: float) -> list[InflightRequest]:
+    """Return the requests of so many model versions, the oldest first."""
+    records = []
+    for scheduler in schedulers:
+        alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
+        records += [_record(request, scheduler, place, now) for place, request in enumerate(alive)]
     return sorted(records, key=lambda record: -record.age)
 
 

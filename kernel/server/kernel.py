@@ -40,7 +40,6 @@ from kernel.registry.registry import LoadRequest, ModelIndex, Registry
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 from kernel.repository.repository import FileRepository
 from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.scheduling.limited_pool import Limits
 from kernel.scheduling.release import Release
 from kernel.server import waiting
 from kernel.server.calls import (
@@ -153,8 +152,6 @@ class Kernel:
             refuse_late=refuse_late,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
-        resources = self.options.resource_limits()
-        self.limits = None if resources is None else Limits(resources)  # who may execute when; None where everybody may
         self.plugins = Plugins(plugins)
         if isinstance(cache, tuple):
             cache = self.plugins.cache(*cache)
@@ -165,7 +162,7 @@ class Kernel:
         self.mailbox: Mailbox
         self.turn: Turn
         self.loop_thread = 0  # of the loop, by `threading.get_ident`
-        self.supervision = Supervision(lambda: self.clock(), max_inflight)
+        self.supervision = Supervision(lambda: self.clock(), max_inflight, self.options.resource_limits())
         self.custom_metrics = CustomMetrics()  # those that models make
         self.on_unload: Callable[[], None] = lambda: None  # called when an instance has gone, or all that a failed load has left
         self.live = False
@@ -222,8 +219,6 @@ class Kernel:
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
         self.supervision.begin(loop, self.clock, self.options.execution_timeout, self._registry.follow)
-        if self.limits is not None:
-            self.limits.loop = loop
         self.turn = Turn(loop)
         self.loop_thread = get_ident()
         guard(self)
@@ -492,12 +487,7 @@ class Kernel:
         self._registry.ask_ready(name, str(version), reply)
 
     async def load(
-        self,
-        name: str,
-        *,
-        config: str | None = None,
-        files: Mapping[str, bytes] | None = None,
-        within: str = "",
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None, within: str = ""
     ) -> None:
         """Load or reload a model from its repository; returns when it is READY.
 
@@ -567,9 +557,7 @@ class Kernel:
 
     def inflight(self) -> list[InflightRequest]:
         """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
-        now = self.clock()
-        found = [record for model in self._registry.catalog.alive() for record in inflight(model.scheduler, now)]
-        return sorted(found, key=lambda record: -record.age)
+        return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock())
 
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""

@@ -46,8 +46,8 @@ async def serving(
         yield Client(kernel), backend
         for one in kernel.models():
             assert (one.scheduler.in_flight, one.scheduler.pending) == (0, 0), "requests are left behind"
-    if kernel.limits is not None:
-        limiter = kernel.limits.limiter
+    if kernel.supervision.limits is not None:
+        limiter = kernel.supervision.limits.limiter
         assert not limiter.holding and not limiter._held and not limiter._members and not limiter.waiting
 
 
@@ -650,6 +650,6 @@ async def story(folder: Path, models: list[Any], history: list[Any], limits: tup
         assert not broken
         for id in sent:
             client.outcome(id)  # asserts that there is one final answer
-        limiter = kernel.limits.limiter  # type: ignore[union-attr]
+        limiter = kernel.supervision.limits.limiter  # type: ignore[union-attr]
         assert not limiter.holding and not limiter._held and not holding
         assert not [claimant for claimant in limiter.waiting if claimant.wants()]

@@ -61,8 +61,8 @@ def look_at_books(world: World) -> None:
     world.expect(kernel.turn.depth == 0 and not kernel.turn.cant_wait, "an execution is thought to go on")
     world.expect(kernel.memory.receive.used == kernel.memory.send.used == 0, "memory is not given back")
     world.expect(not world.going_on, "a sequence executes for ever")
-    if kernel.limits is not None:
-        limiter = kernel.limits.limiter
+    if kernel.supervision.limits is not None:
+        limiter = kernel.supervision.limits.limiter
         world.expect(not limiter.holding and not any(limiter._held.values()), "resources are not given back")
 
 

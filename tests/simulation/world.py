@@ -523,7 +523,7 @@ class World:
                 self.counts["ok"] += 1
             if ticket.client is not None:
                 self.counts["answered by " + type(ticket.client).__name__ if ticket.ended else "left by their clients"] += 1
-        limits = self.kernel.limits
+        limits = self.kernel.supervision.limits
         if limits is not None:
             limiter = limits.limiter
             self.expect(not limiter.holding and not limiter.waiting, "resources are not given back")

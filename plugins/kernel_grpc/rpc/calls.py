@@ -149,10 +149,9 @@ class Call(Stream):
             incoming = self._gathered()
             try:
                 receiver = method.handler(self)
+                incoming.receiver = None if self.done else receiver
             except Exception as error:
                 self.crashed(error)
-            else:
-                incoming.receiver = None if self.done else receiver
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> int | None:
         incoming = self._incoming
@@ -357,10 +356,7 @@ class Call(Stream):
         """Whether its request is begun and does not come: less than `least` bytes since this was asked last."""
         if self.ended or self.done or self.held or self.kept is not None:
             return False
-        incoming = self._incoming
-        if incoming is None:
-            return True
-        return incoming.is_late(least)
+        return self._incoming is None or self._incoming.is_late(least)
 
     def aborted(self, code: int) -> None:
         """The client has cancelled the call, or has gone."""

@@ -83,15 +83,13 @@ class GatedCall(Call):
     def fail(self, error: ServingError) -> None:
         if not isinstance(error, Denied) or self.done:
             super().fail(error)
-            return
-        if self.begun:
+        elif self.begun:
             self.finish(DENIED[error.denial], error.message)
-            return
-        self.leave()
-        if error.denial is not Denial.EXHAUSTED:
-            self.connection.outgoing.worthless += 1
-        text = status.shortened(error.message, self.connection.control.header_list_limit)
-        self.end(status.denied(error, text))
+        else:
+            self.leave()
+            if error.denial is not Denial.EXHAUSTED:
+                self.connection.outgoing.worthless += 1
+            self.end(status.denied(error, status.shortened(error.message, self.connection.control.header_list_limit)))
 
     def leave(self) -> None:
         super().leave()

@@ -143,11 +143,11 @@ async def read_message(head: Head, server: Server, receive: Receive) -> tuple[by
 
 
 async def _read_pieces(head: Head, server: Server, message: Message, receive: Receive) -> tuple[bytes, Bytes]:
-    if head.content_length > server.max_message_size:
+    if head.content_length > server.limits.message:
         raise Refusal(replies.error(413, server.too_long(head.content_length), json=False))
     body: Body | PiecedBody
     if head.content_length == CHUNKED:
-        body = PiecedBody(head, server.limit_of(head), server.max_message_size)
+        body = PiecedBody(head, server.limit_of(head), server.limits.message)
     else:
         body = Body(head, server.limit_of(head), server.buffer)
     length = 0
@@ -155,7 +155,7 @@ async def _read_pieces(head: Head, server: Server, message: Message, receive: Re
         data = message.get("body", b"")
         if data:
             length += len(data)
-            if length > server.max_message_size:
+            if length > server.limits.message:
                 raise Refusal(replies.error(413, server.too_long(length), json=False))
             body.feed(memoryview(data), 0, len(data))  # type: ignore[arg-type]
         if not message.get("more_body", False):

@@ -53,13 +53,13 @@ class Arrival:
         """Take the body that belongs to `head` as it comes in. Raises Refused."""
         server, length = self._server, head.content_length
         account = server.kernel.memory.receive
-        if length > server.max_message_size:
+        if length > server.limits.message:
             raise Refused(413, server.too_long(length))
         if account.full and (length > MemoryBudget.SMALL or length == CHUNKED):
             raise Refused(503, account.refusal().message)
         try:
             if length == CHUNKED:
-                self.body = ChunkedBody(head, head.limit, server.max_message_size, account)
+                self.body = ChunkedBody(head, head.limit, server.limits.message, account)
             else:
                 self.body = Body(head, head.limit, server.buffer, account)
         except MemoryError:

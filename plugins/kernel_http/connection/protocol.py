@@ -344,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _look_whether_idle(self, now: float) -> None:
         """Close a connection that has been idle for too long; otherwise look again when it may have been."""
-        limit = self.server.patience.idle
+        limit = self.server.limits.idle
         idle = idle_seconds(self.answers.transport) if limit and self._look else 0.0
         if limit and idle >= limit:
             self.answers.close()

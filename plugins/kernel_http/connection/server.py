@@ -58,9 +58,14 @@ class OpenConnection(Protocol):
     def sweep(self, now: float, limit: float, /) -> None: ...
 
 
-class Patience(NamedTuple):
-    """How long a client may keep others waiting, and a connection may be idle (0: as long as it likes); seconds."""
+class Limits(NamedTuple):
+    """What clients may take. `message`: the largest body, all its parts counted; `input`: the largest JSON part of one, or body
+    without such; bytes. `slow`: how long a client may keep others waiting, `idle`: how long a connection may be idle (0: as long
+    as it likes); seconds.
+    """
 
+    message: int
+    input: int
     slow: float
     idle: float
 
@@ -83,9 +88,8 @@ class Server(Connections[OpenConnection], Turns):
         Turns.__init__(self, kernel.loop)
         self.kernel = kernel
         self.router = router
-        self.max_input_size = max_input_size
-        self.patience = Patience(slow_client_seconds, idle_seconds)
-        self.max_message_size = min(max_message_size, kernel.memory.receive.limit)
+        message_size = min(max_message_size, kernel.memory.receive.limit)
+        self.limits = Limits(message_size, max_input_size, slow_client_seconds, idle_seconds)
         kernel.memory.send.watch(self._filled)
         self.outbox = Outbox(kernel.loop, self.spend)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
@@ -108,12 +112,12 @@ class Server(Connections[OpenConnection], Turns):
 
     def limit_of(self, head: Head) -> int:
         """Return the largest JSON part, or body without one, that is kept of such a request."""
-        return min(head.limit, self.max_input_size)
+        return min(head.limit, self.limits.input)
 
     def too_long(self, length: int) -> str:
         """Say that a message is longer than any may be. `length`: of its body, in bytes."""
         return (
-            f"the request's body has {length} bytes, more than the {self.max_message_size} that --http-max-message-size and "
+            f"the request's body has {length} bytes, more than the {self.limits.message} that --http-max-message-size and "
             "--memory-limit-receive allow"
         )
 
@@ -127,8 +131,8 @@ class Server(Connections[OpenConnection], Turns):
             raise HeadError(431, f"the request's head has more than {MAX_FIELDS} fields")
         head = parse_head(block, self._forwarding)
         self.router.resolve(head)
-        if head.limit > self.max_input_size:
-            head.limit = self.max_input_size
+        if head.limit > self.limits.input:
+            head.limit = self.limits.input
         if len(block) <= HEAD_SIZE:
             if len(self.heads) >= HEADS:
                 self.heads.clear()
@@ -144,4 +148,4 @@ class Server(Connections[OpenConnection], Turns):
 
     def look_at(self, connection: OpenConnection, now: float) -> None:
         """Cut off a client that is too slow."""
-        connection.sweep(now, self.patience.slow)
+        connection.sweep(now, self.limits.slow)
