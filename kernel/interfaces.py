@@ -65,6 +65,7 @@ class Host(Protocol):
 
     loop: asyncio.AbstractEventLoop  # the kernel's; there from its start on
     clock: Callable[[], float]  # the present moment in seconds, on the clock of all moments that are told
+    epoch_offset: float  # seconds that make wall-clock time of such a moment
     strict_outputs: bool  # whether outputs that differ from the config are errors
 
     def model(self, name: str, version: int | str = "") -> Any:

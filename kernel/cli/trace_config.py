@@ -1,7 +1,7 @@
 """`--trace-config` and its older forms: the trace settings at start, as tritonserver takes them.
 
 A setting stands alone (`rate=5`), or behind the mode that it is for (`triton,file=trace.json`). One that isn't there is refused;
-the reference ignores it.
+the reference ignores it. What the settings of a plugin's mode mean is the business of its sink (hook `make_trace_sink`).
 """
 
 from __future__ import annotations
@@ -72,9 +72,13 @@ def _changed(options: TraceOptions, name: str, value: str) -> TraceOptions:
         number: dict[str, Any] = {field: int(value)}
         return replace(options, **number)
     setter = SETTERS.get(name)
-    if setter is None:
-        raise ValueError(f"there is no trace setting '{name}'; there are {THERE}")
-    return setter(options, value)
+    if setter is not None:
+        return setter(options, value)
+    mode, comma, key = name.partition(",")
+    if key and mode == options.mode and mode not in (TRITON, OPENTELEMETRY):
+        return replace(options, settings=(*(pair for pair in options.settings if pair[0] != key), (key, value)))
+    hint = f"; those of a plugin's mode stand behind mode={mode}" if comma and mode not in (TRITON, OPENTELEMETRY) else ""
+    raise ValueError(f"there is no trace setting '{name}'; there are {THERE}{hint}")
 
 
 def _level(options: TraceOptions, value: str) -> TraceOptions:

@@ -51,6 +51,14 @@ def test_opentelemetry() -> None:
     )
 
 
+def test_settings_of_a_plugins_mode() -> None:
+    """As the documentation says: behind the mode, for its sink to read."""
+    flags = ("mode=log", "log,path=a", "log,Level=2", "log,path=b=c")
+    options = read(*(f"--trace-config={flag}" for flag in flags))
+    assert options == TraceOptions(mode="log", settings=(("level", "2"), ("path", "b=c")))
+    assert "`--trace-config log,KEY=VALUE`" in DOCUMENTATION.read_text()
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

@@ -56,6 +56,17 @@ def test_backend(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_backend_completes_a_config(tmp_path: Path) -> None:
+    scale = plugin("plugins.md", 0, "scale")
+
+    async def main() -> None:
+        write_repository(tmp_path, {"m": 'backend: "scale" max_batch_size: 4\n' + FACTOR % "2"})
+        async with Kernel(tmp_path, plugins=[scale]) as kernel:
+            assert (await kernel.infer("m", {"X": [[1, 2]]}))["Y"].tolist() == [[2.0, 4.0]]
+
+    asyncio.run(main())
+
+
 def test_backend_refuses_what_can_not_be_with_its_place(tmp_path: Path) -> None:
     scale = plugin("plugins.md", 0, "scale")
 

@@ -1,4 +1,4 @@
-"""Every RPC but inference: of the server and its models here, the rest collected from its files.
+"""The RPCs about the server itself and its models: live, ready, metadata, config, statistics. Collects those of files beside it.
 
 Each operation reads the kernel's public state and returns a whole response. Rows and words are those of the contract
 (grpc_protocol, sections 2 and 6), the categories those of HTTP.

@@ -1,4 +1,4 @@
-"""All the RPCs of a server: inference here, the others collected from their files."""
+"""The one list of all RPCs that a server has: inference, those of admin.py and what it collects, health, reflection."""
 
 from __future__ import annotations
 
