@@ -116,6 +116,8 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
         config_name=options.model_config_name,
     )
     async with kernel:
+        if kernel.broken is not None:
+            raise kernel.broken
         model = _model(kernel, options.model, options.version, FileRepository(options.repository).mistaken())
         inputs = {name: _tensor(model, name, value, options.batch) for name, value in options.inputs.items()}
         responses = kernel.stream(

@@ -107,10 +107,21 @@ class FileRepository:
         return [folder.name for folder in folders if _is_stray(folder)]
 
     def mistaken(self) -> str:
-        """Return what to say where the repository is one model's folder, which is easily named in its place; else nothing."""
-        if not (self.path / "config.pbtxt").is_file():
-            return ""
-        return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
+        """Return what to say where a model's folder, or the one above the repository, was named in its place; else nothing."""
+        if (self.path / "config.pbtxt").is_file():
+            return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
+        try:
+            folders = [path for path in sorted(self.path.iterdir()) if path.is_dir() and not _hidden(path.name)]
+            if any((path / "config.pbtxt").is_file() or self._has_version(path) for path in folders):
+                return ""
+            below = next((path for path in folders if any(path.glob("*/config.pbtxt"))), None)
+        except OSError:
+            return ""  # who reads it next says so
+        return "" if below is None else f"'{self.given}' holds no model, but '{below}' does, so that may be the repository"
+
+    @staticmethod
+    def _has_version(folder: Path) -> bool:
+        return any(path.name.isdecimal() and path.is_dir() for path in folder.iterdir())
 
     def find(self, name: str) -> ModelFolder | None:
         """Return the folder of one model, or None where there is none of that name."""

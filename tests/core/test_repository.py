@@ -243,6 +243,18 @@ def test_a_model_is_no_repository(tmp_path):
     assert model.mistaken() == f"'{tmp_path}/m' holds a config.pbtxt, so it is a model itself; its repository is '{tmp_path}'"
 
 
+def test_the_folder_of_a_repository_is_none(tmp_path):
+    (tmp_path / "models/m/1").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    assert FileRepository(tmp_path).mistaken() == "", "there is nothing to go by"
+    (tmp_path / "models/m/config.pbtxt").write_text("")
+    words = f"'{tmp_path}' holds no model, but '{tmp_path}/models' does, so that may be the repository"
+    assert FileRepository(tmp_path).mistaken() == words
+    (tmp_path / "other/1").mkdir()
+    assert FileRepository(tmp_path).mistaken() == "", "a model without a config"
+    assert FileRepository(tmp_path / "none").mistaken() == ""
+
+
 def test_what_systems_and_archives_leave_is_no_model(tmp_path):
     for name in ("lost+found", "__MACOSX/a", "@eaDir/1", "m/1"):
         (tmp_path / name).mkdir(parents=True)

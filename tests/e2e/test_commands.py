@@ -210,6 +210,13 @@ def test_check_what_is_no_repository(tmp_path: Path) -> None:
     assert result.stderr.splitlines()[-1] == (
         f"error: Not found - Request for unknown model: 'clf' is not found; there are none: {words}"
     )
+    result = run("infer", tmp_path / "none", "clf", "--input=X=1")
+    assert result.stderr.splitlines()[-1] == f"error: Internal - failed to stat file {tmp_path}/none"
+    above = tmp_path / "above"
+    write_model(above / "models", "m")
+    result = run("check", above)
+    words = f"'{above}' holds no model, but '{above}/models' does, so that may be the repository"
+    assert words in result.stdout.splitlines()
     (tmp_path / "empty").mkdir()
     result = run("check", tmp_path / "empty")
     words = f"warning: no models in {tmp_path}/empty; a model is a folder such as {tmp_path}/empty/my_model/1\n"
