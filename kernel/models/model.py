@@ -26,6 +26,7 @@ from kernel.models.life import ModelState, moved
 from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
 from kernel.models.reshape import Reshape
+from kernel.models.room import Room
 from kernel.models.runtime import Runtime
 from kernel.models.warming import give_up, warm_up
 from kernel.models.warmup_samples import Sample, read_samples
@@ -54,9 +55,10 @@ class Model:
     `kernel`, `config`, `name`, `version`, `model_folder`: whose it is. `state`: a ModelState. `input_specs`, `output_specs`:
     name -> TensorSpec; `output_names`: a frozenset. `decoupled`: a request may have any number of responses. `attachments`: a
     place where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
-    `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this
-    model; `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have
-    come in. `placement`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
+    `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this model;
+    `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have come in.
+    `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement`: a
+    PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `warm_up`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
     `leave_loop`, `stop`, `close`.
@@ -76,14 +78,14 @@ class Model:
         self.state = ModelState.LOADING
         self.tracing: RequestTracing | None = None  # told of each request that comes in; None: nothing is traced
         self.placement: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
-        self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
-        self._began = 0.0
+        self.load_seconds = 0.0  # from the start of its instances until it was READY; before that, minus when they were started
         self._asked = 0
         self._finalizing: asyncio.Future[None] | None = None
         self._passive: list[ModelInstance] = []  # instances that are there and take no requests
         self._changing = asyncio.Lock()  # held by who exchanges instances
         self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
-        self.scheduler: Scheduler  # this and the factory are there from `start` on
+        self.scheduler: Scheduler  # this, the room and the factory are there from `start` on
+        self.room: Room
         self._factory: InstanceFactory
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self.check: Callable[[InferenceRequest], None] = RequestCheck(self, config).check
@@ -98,7 +100,7 @@ class Model:
         """
         limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
-        self._began = kernel.clock()
+        self.load_seconds = -kernel.clock()
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
         slots = slots_of(self.config)
         self._check_needs(slots)
@@ -112,8 +114,10 @@ class Model:
         self.find_observers()
         scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
+        self.room = Room(scheduler, kernel.loop)
         if (headroom := prediction_of(self.config, scheduler, kernel.options.refuse_late)) is not None:
             self.enqueue = PredictionStage(headroom, scheduler, self.enqueue, kernel.clock).enqueue
+            self.room.open = True  # who would have to wait for too long is refused, and at once
         if (ceiling := kernel.supervision.ceiling) is not None:
             self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
         for ceiling in own_ceiling(self.config):
@@ -203,7 +207,7 @@ class Model:
         """Take requests from now on."""
         self._become(ModelState.READY)
         self.tracing = self.kernel.tracer.of_model(self.name)
-        self.load_seconds = self.kernel.clock() - self._began
+        self.load_seconds += self.kernel.clock()
         self.find_observers()
         self.kernel.supervision.overtime.know(self)
 
@@ -309,6 +313,7 @@ class Model:
         """Accept nothing more. `continuing`: but for what goes on with a sequence, as the model can still be reached."""
         if self.state is not ModelState.UNLOADING:
             self._become(ModelState.UNLOADING)
+        self.room.let_all_in()  # they have come before the stop
         self.scheduler.stop(continuing)
 
     def _become(self, state: ModelState) -> None:

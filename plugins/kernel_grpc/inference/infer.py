@@ -16,13 +16,14 @@ from weakref import ref
 
 import numpy as np
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel import Code, InferenceRequest, InferenceResponse, RequestState, ServingError, Tensor
 from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
+from kernel_grpc.inference.turns import Turns
 from kernel_grpc.inference.wire import ID, Buffer, split
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.status import Status
@@ -45,6 +46,8 @@ SLACK = {"inputs": 64, "outputs": 2048}
 
 _ndarray = np.ndarray
 
+PENDING = RequestState.PENDING
+
 Forwarded = Sequence[tuple[str, str]]
 
 
@@ -55,6 +58,7 @@ class Inference:
         self.kernel = kernel
         self.limits = limits or Limits()
         self._most = most_fields(self.limits)
+        self._turns = Turns()
         # One thread: several at once would keep the loop waiting for the interpreter.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernel-grpc-large")
         # Weak: a recipe belongs to its model, and goes with it.
@@ -76,10 +80,15 @@ class Inference:
             self.prepare(message, partial(self._infer_prepared, call), large, ready)
             return
         request.deadline = call.deadline
+        model, turns = recipe.model, self._turns
+        if model.tracing is not None:
+            model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
+        if turns.lines and turns.wait(call, model, request):
+            return
         call.request = request
-        if recipe.model.tracing is not None:
-            recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
-        recipe.model.enqueue(request)
+        model.enqueue(request)
+        if request.state is PENDING:
+            turns.began(call, model)
 
     def _infer_prepared(self, call: Call, done: asyncio.Future[Prepared]) -> None:
         """Go on with a call whose message was read on a thread."""

@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError
+from kernel import Code, InferenceRequest, InferenceResponse, RequestState, ServingError
 from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kernel_grpc.rpc.calls import Call
 
 __all__ = ["InferStream"]
+
+PENDING = RequestState.PENDING
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ STRICT = "triton_grpc_error"
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
 
-    __slots__ = ("again", "answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict")
+    __slots__ = ("again", "answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict", "waiting")
 
     def __init__(self, inference: Inference, call: Call) -> None:
         self.inference = inference
@@ -54,6 +56,7 @@ class InferStream:
         self.strict = call.metadata.get(STRICT) == "true"
         self.closing = False  # the client has said all, or the server stops
         self.held = False  # nothing more is read
+        self.waiting = False  # others come first, as a model has enough to do
         self.size = 0  # bytes of large messages that are in flight
         self.preparing = False  # a message is being read on a thread; the next ones wait for it
         self.again = False  # so it is once more, as there is more in shared memory
@@ -100,6 +103,10 @@ class InferStream:
         if recipe.model.tracing is not None:
             recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         recipe.model.enqueue(request)
+        if request.state is PENDING and len(self.answers) > 1 and not self.waiting and recipe.model.room.crowded:
+            self.waiting = True
+            recipe.model.room.wait(self, self._go_on)
+            self.balance()
         if len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.balance()
 
@@ -148,14 +155,21 @@ class InferStream:
         """Read on, or don't: a client that is slow to take its answers has to be slow with its requests, too."""
         call = self.call
         if self.held:
-            if call.writable and len(self.answers) <= IN_FLIGHT // 2 and self.size <= BYTES_IN_FLIGHT:
+            few = len(self.answers) <= IN_FLIGHT // 2 and self.size <= BYTES_IN_FLIGHT
+            if few and call.writable and not self.waiting:
                 self.held = False
                 if not self.preparing:
                     call.unhold()
-        elif len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
+        elif len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or self.waiting or not call.writable:
             self.held = True
             if not self.preparing:
                 call.hold()
+
+    def _go_on(self) -> None:
+        """It is this client's turn to send one more request."""
+        self.waiting = False
+        if not self.call.done:
+            self.balance()
 
     def _refuse(self, data: Any, error: ServingError) -> None:
         """Answer a message that has become no request; in turn, unless it was for a decoupled model."""

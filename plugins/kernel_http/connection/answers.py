@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel import is_local, peer_name
+from kernel import RequestState, is_local, peer_name
 from kernel_http.connection import replies
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable, reply
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kernel_http.connection.server import Server
 
 __all__ = ["PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers", "Layout"]
+
+PENDING = RequestState.PENDING
 
 
 #: What a client must have taken, or sent, within the time-out where more than half of the budget is used; bytes. And how long one
@@ -150,7 +152,20 @@ class Answers:
 
     def may_begin(self) -> bool:
         """False while enough is in flight, or the client has not taken what it was sent."""
-        return not (self._write_since or self.barrier or len(self.exchanges) >= self.server.pipelined)
+        if self._write_since or self.barrier:
+            return False
+        return len(self.exchanges) < self.server.pipelined or self._may_have_more()
+
+    def _may_have_more(self) -> bool:
+        """Whether a client with some requests in flight may send one more. Where the model has enough to do it waits its turn."""
+        server, exchanges = self.server, self.exchanges
+        if not server.pipelined or len(exchanges) >= server.most:
+            return False
+        request = exchanges[-1].request
+        if request is not None and request.state is PENDING and (room := request.model.room).crowded:
+            self.barrier = True
+            room.wait(self, self.release)
+        return not self.barrier
 
     # --- what the client takes
 
@@ -214,7 +229,7 @@ class Answers:
                 self.layout = Layout(head, prefix, total, self.server.router.repeatable(recipe))
 
     def release(self) -> None:
-        """Let later requests through again, after an operation with `barrier`."""
+        """Let later requests through again, after an operation with `barrier`, or as it is this client's turn."""
         self.barrier = False
         if self.go_on is not None:
             self.go_on()

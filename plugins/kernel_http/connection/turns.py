@@ -15,6 +15,9 @@ __all__ = ["MAX_PIPELINED", "QUANTUM", "Turns"]
 #: The most requests of one connection that may be in flight; further ones wait in the socket.
 MAX_PIPELINED = 64
 
+#: As many may be in flight in any case; more, where as many wait for their model as are of use.
+FEW = 4
+
 #: What the answers of one connection that are in flight should come to at most, where answers are large; bytes.
 AHEAD = 64 * 1024 * 1024
 
@@ -30,12 +33,14 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """The connections of one front end that wait for their turn. `pipelined`: how many requests a connection may have in flight
-    now, which is none while it is not its turn. `units`: what has been done since somebody's turn began.
+    """The connections of one front end that wait for their turn. `most`: how many requests a connection may have in flight;
+    `pipelined`: how many without a look whether that is of use, none while it is not its turn. `units`: what has been done since
+    somebody's turn began.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.pipelined = self._most = MAX_PIPELINED
+        self.most = MAX_PIPELINED
+        self.pipelined = FEW
         self.full = False  # nobody begins anything but what is small, and that after a look (server.py)
         self._loop = loop
         self.units = 0
@@ -57,14 +62,14 @@ class Turns:
 
     def large(self, size: int) -> None:
         """An answer was large, `size` bytes. As long as such come, a connection has no more of them in flight than AHEAD."""
-        self._most = max(1, min(self._most, AHEAD // size))
-        self.pipelined = min(self.pipelined, self._most)
+        self.most = max(1, min(self.most, AHEAD // size))
+        self.pipelined = min(self.pipelined, self.most)
 
     def ease(self) -> None:
         """Time has passed: let connections have twice as many requests in flight as now, if that is less than ever."""
-        if self._most < MAX_PIPELINED:
-            self._most = min(MAX_PIPELINED, 2 * self._most)
-            self.pipelined = self.pipelined and self._most
+        if self.most < MAX_PIPELINED:
+            self.most = min(MAX_PIPELINED, 2 * self.most)
+            self.pipelined = self.pipelined and min(self.most, FEW)
 
     def fill(self, full: bool) -> None:
         """Have every connection wait for its turn, and look then; or, where it is not `full` any more, go on as ever."""
@@ -92,10 +97,10 @@ class Turns:
             connection = next(iter(waiting))
             del waiting[connection]
             self.units = 0
-            self.pipelined = self._most
+            self.pipelined = min(self.most, FEW)
             connection.go_on()
             done += self.units + 1
         self.units = 0
-        self.pipelined = 0 if waiting or self.full else self._most
+        self.pipelined = 0 if waiting or self.full else min(self.most, FEW)
         if waiting:
             self._schedule()

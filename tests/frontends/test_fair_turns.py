@@ -1,0 +1,260 @@
+"""Clients with much to send and a modest one, on a real kernel in virtual time: nobody waits behind hundreds of one other's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from frontends.callers import Caller, message
+from frontends.fakes import Client, infer, parse, tensor
+from frontends.fakes_grpc import Service, Streaming, floats, request
+from frontends.wires import data
+from virtual import BASE, TestBackend, run, sleeping, write_repository
+
+from kernel import Kernel
+from kernel_grpc.rpc.calls import open_call
+from kernel_grpc.rpc.server import Server
+from kernel_grpc.services.methods import inference_methods
+from kernel_http.frontend import MAX_INPUT_SIZE, make_server
+
+GREEDY, EACH, SECONDS = 31, 64, 0.015
+#: How long a modest client waits at most: behind four of each, and what keeps the instance busy. It was behind all: 30 s.
+WAIT = (GREEDY * 4 + 16) * SECONDS
+
+
+def serving(folder: Path, text: str = BASE, **options: Any) -> Kernel:
+    options = {"control_mode": "explicit", "load_models": ["*"]} | options
+    return Kernel(write_repository(folder, {"m": text}), plugins=[TestBackend({"m": sleeping(SECONDS)})], **options)
+
+
+class HttpClient:
+    """One connection. `answered`: how many of its requests."""
+
+    def __init__(self, server: Any) -> None:
+        self._client = Client(server.kernel, server=server)
+        self._answered = 0
+
+    @staticmethod
+    def server(kernel: Kernel) -> Any:
+        return make_server(kernel, max_input_size=MAX_INPUT_SIZE)
+
+    def ask(self, count: int = 1) -> None:
+        self._client.send(infer("m", {"inputs": [tensor("X", "FP32", [1], [1.0])]}) * count)
+
+    @property
+    def answered(self) -> int:
+        answers = parse(self._client.take())
+        assert all(one.status == 200 for one in answers)
+        self._answered += len(answers)
+        return self._answered
+
+    def leave(self) -> None:
+        self._client.lose()
+
+
+class GrpcClient:
+    """The same over gRPC, with unary calls."""
+
+    def __init__(self, server: Any) -> None:
+        self._caller = Caller(like=SimpleNamespace(kernel=server.kernel, service=None, server=server))  # type: ignore[arg-type]
+        self._answered = 0
+        self._payload = message(request("m", ("X", "FP32", [1]), raw=[floats(5)]).SerializeToString())
+
+    @staticmethod
+    def server(kernel: Kernel) -> Any:
+        return Server(kernel, inference_methods(kernel), open_call)  # type: ignore[arg-type]
+
+    def ask(self, count: int = 1) -> None:
+        for _ in range(count):
+            id = self._caller.begin(**{":path": "/inference.GRPCInferenceService/ModelInfer"})
+            self._caller.send(data(id, self._payload, end=True))
+
+    @property
+    def answered(self) -> int:
+        self._caller.read()
+        answers = self._caller.answers
+        for id in [id for id, one in answers.items() if one.ended]:
+            assert answers.pop(id).status == 0
+            self._answered += 1
+        return self._answered
+
+    def cancel(self, number: int) -> None:
+        self._caller.cancel(2 * number + 1)
+
+    def leave(self) -> None:
+        self._caller.peer.connection_lost(None)
+
+
+WIRES = [HttpClient, GrpcClient]
+
+
+async def answered(clients: list[Any], count: int, seconds: float = 60.0) -> float:
+    """Wait until so many are answered together; return how long that took."""
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    while sum(one.answered for one in clients) < count:
+        assert loop.time() < begin + seconds, sum(one.answered for one in clients)
+        await asyncio.sleep(SECONDS / 3)
+    return loop.time() - begin
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_modest_client_waits_behind_a_few_of_each(tmp_path: Path, wire: Any) -> None:
+    """And the instance is busy all the while: what is not begun yet costs nothing."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = wire.server(kernel)
+            greedy, modest = [wire(server) for _ in range(GREEDY)], wire(server)
+            for one in greedy:
+                one.ask(EACH)
+            await asyncio.sleep(0)
+            begin = kernel.loop.time()
+            for count in range(1, 6):
+                modest.ask()
+                assert await answered([modest], count) <= WAIT
+            await answered([*greedy, modest], GREEDY * EACH + 5)
+            assert kernel.loop.time() - begin <= (GREEDY * EACH + 6) * SECONDS
+            shares = kernel.statistics("m")[0]
+            assert shares.success.count == GREEDY * EACH + 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_greedy_have_turns(tmp_path: Path, wire: Any) -> None:
+    """At no time has one had much more than another."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = wire.server(kernel)
+            greedy = [wire(server) for _ in range(8)]
+            for one in greedy:
+                one.ask(EACH)
+            for _ in range(15):
+                await asyncio.sleep(20 * SECONDS)
+                counts = [one.answered for one in greedy[1:]]  # the first was there before there was a crowd
+                assert max(counts) - min(counts) <= 5, counts
+            await answered(greedy, 8 * EACH)
+
+    run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_one_client_alone_may_have_all_in_flight(tmp_path: Path, wire: Any) -> None:
+    """Where instances and batches can take as much."""
+
+    async def main() -> None:
+        async with serving(tmp_path, BASE.replace("count: 1", "count: 64")) as kernel:
+            client = wire(wire.server(kernel))
+            client.ask(EACH)
+            await asyncio.sleep(0)
+            assert kernel.model("m").scheduler.in_flight == EACH
+            assert await answered([client], EACH) <= 2 * SECONDS
+
+    run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_clients_that_leave_are_passed_over(tmp_path: Path, wire: Any) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = wire.server(kernel)
+            greedy = [wire(server) for _ in range(6)]
+            for one in greedy:
+                one.ask(EACH)
+            await asyncio.sleep(3 * SECONDS)
+            for one in greedy[:5]:
+                one.leave()
+            assert await answered(greedy[5:], EACH) <= (EACH + 4) * SECONDS
+            await asyncio.sleep(1)
+            assert kernel.model("m").scheduler.in_flight == 0
+            assert kernel.model("m").scheduler.life.on_release == ()
+
+    run(main())
+
+
+def test_a_call_that_is_cancelled_before_its_turn_is_never_executed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = GrpcClient.server(kernel)
+            client, other = GrpcClient(server), GrpcClient(server)
+            client.ask(EACH)
+            other.ask(EACH)
+            for number in range(20, EACH):
+                client.cancel(number)
+            await answered([client, other], 20 + EACH)
+            await asyncio.sleep(1)
+            assert kernel.statistics("m")[0].success.count == 20 + EACH
+
+    run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_reload_loses_none_of_those_that_wait_for_their_turn(tmp_path: Path, wire: Any) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = wire.server(kernel)
+            greedy = [wire(server) for _ in range(3)]
+            for one in greedy:
+                one.ask(EACH)
+            await asyncio.sleep(5 * SECONDS)
+            (tmp_path / "m" / "config.pbtxt").write_text(BASE.replace("count: 1", "count: 2") + "max_batch_size: 0\n# anew\n")
+            (tmp_path / "m" / "1" / "new").write_text("")
+            await kernel.load("m")
+            await answered(greedy, 3 * EACH)
+
+    run(main())
+
+
+def test_streams_have_turns_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            service = Service(kernel)  # type: ignore[arg-type]
+            streams: list[tuple[Streaming, list[Any]]] = [(service.stream(), []) for _ in range(GREEDY)]
+            message = request("m", ("X", "FP32", [1]), raw=[floats(5)])
+            left = dict.fromkeys(range(GREEDY), EACH)
+
+            def send() -> None:
+                for index, (stream, _) in enumerate(streams):
+                    while left[index] and not stream.call.held:
+                        stream.send(message)
+                        left[index] -= 1
+
+            send()
+            modest = service.stream()
+            modest.send(message)
+            for _ in range(int(WAIT / SECONDS)):
+                await asyncio.sleep(SECONDS)
+                send()
+                if got := modest.take():
+                    break
+            assert got and not modest.call.held
+            while any(left.values()):
+                await asyncio.sleep(SECONDS)
+                send()
+            await asyncio.sleep(GREEDY * 8 * SECONDS)
+            assert all(len(stream.take()) == EACH for stream, _ in streams)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "batching", ["dynamic_batching { default_queue_policy { max_queue_size: 100 } }", "sequence_batching { }"]
+)
+def test_a_queue_that_has_its_own_say_is_left_alone(tmp_path: Path, batching: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, BASE + "max_batch_size: 1 " + batching) as kernel:
+            service = Service(kernel)  # type: ignore[arg-type]
+            for index in range(60):
+                made = request("m", ("X", "FP32", [1, 1]), raw=[floats(5)])
+                made.parameters["sequence_id"].int64_param = index + 1
+                made.parameters["sequence_start"].bool_param = True
+                service.start(made)
+            model = kernel.model("m")
+            assert model.scheduler.queue.size > 50 and not model.room.crowded
+
+    run(main())
