@@ -38,7 +38,7 @@ from kernel.frontends.restriction import (
 )
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
 from kernel.hookspecs import hookimpl
-from kernel.instances.instance import SKIPPED, Leavable
+from kernel.instances.instance import Leavable
 from kernel.interfaces import (
     Asking,
     Backend,
@@ -79,6 +79,7 @@ from kernel.registry.registry import ModelIndex
 from kernel.registry.watching import Reload
 from kernel.requests.request import (
     RESCHEDULED,
+    SKIPPED,
     Batch,
     InferenceRequest,
     InferenceResponse,

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernel.instances.instance import HELD_SECONDS, LoopInstance, ModelInstance, TaskInstance
-from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.instances.instance import HELD_SECONDS, AsyncInstance, LoopInstance, ModelInstance, TaskInstance
+from kernel.instances.on_thread import ThreadInstance
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 
 if TYPE_CHECKING:
@@ -35,11 +35,10 @@ LATE = 0.025  # by which a look may be late without anything being thought of it
 
 #: The functions in which an execution runs -> their local variable that is the instance. All of them have a `batch`.
 _EXECUTIONS: dict[CodeType, str] = {
-    TaskInstance._run.__code__: "self",
+    AsyncInstance._run.__code__: "self",
     LoopInstance.start.__code__: "self",
     LoopInstance._work.__code__: "self",
     ThreadInstance._serve.__code__: "self",
-    ThreadTaskInstance._run.__code__: "self",
 }
 
 #: A global of every module that is a model's own: an object with `model_name` and `name`, of the instance. Code that no execution

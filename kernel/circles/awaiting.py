@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel.circles.deadlock import Facts
 from kernel.circles.wait_view import WaitView
-from kernel.instances.instance import ModelInstance, TaskInstance
+from kernel.instances.instance import AsyncInstance, ModelInstance
 from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
 from kernel.instances.remote import RemoteInstance
 
@@ -45,7 +45,7 @@ class Awaiting(Facts):
         instance = batch.instance
         if isinstance(instance, ThreadTaskInstance) and (standing := self._view.of_thread(_thread_of(instance))) is not None:
             return standing  # the loop of all its executions
-        if isinstance(instance, (TaskInstance, ThreadTaskInstance)):
+        if isinstance(instance, AsyncInstance):
             task = self._task_of(instance, batch)
             return None if task is None else self._view.of_task(task)
         if isinstance(instance, ThreadInstance):
@@ -76,7 +76,7 @@ class Awaiting(Facts):
     def place_of(batch: Batch) -> str:
         """Return where an execution is, as `file:line`: in code of a model's own if there is any; "" where nobody can see it."""
         instance = batch.instance
-        if isinstance(instance, (TaskInstance, ThreadTaskInstance)):
+        if isinstance(instance, AsyncInstance):
             task = Awaiting(_nobody)._task_of(instance, batch)
             frames = [] if task is None else WaitView.frames_of_task(task)
         elif isinstance(instance, ThreadInstance):
@@ -86,7 +86,7 @@ class Awaiting(Facts):
         own = [frame for frame in frames if OWNER in frame.f_globals] or frames
         return f"{own[0].f_code.co_filename}:{own[0].f_lineno}" if own else ""
 
-    def _task_of(self, instance: TaskInstance | ThreadTaskInstance, batch: Batch) -> asyncio.Task[Any] | None:
+    def _task_of(self, instance: AsyncInstance, batch: Batch) -> asyncio.Task[Any] | None:
         if instance not in self._indexed:
             self._indexed.add(instance)
             for task in list(instance._tasks):

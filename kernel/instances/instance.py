@@ -29,7 +29,7 @@ RELEASED = RequestState.RELEASED
 _threads = DaemonThreads()
 HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 
-__all__ = ["SKIPPED", "CallbackInstance", "Leavable", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone"]
+__all__ = ["AsyncInstance", "CallbackInstance", "Leavable", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone"]
 
 
 class Held(Protocol):
@@ -295,15 +295,20 @@ class LoopInstance(ModelInstance):
         await super().close()
 
 
-class TaskInstance(ModelInstance):
-    """Runs an `async def execute` on the loop, one task a batch; up to `capacity` of them overlap."""
+class AsyncInstance(ModelInstance):
+    """Runs an `async def execute` on `loop`, one task a batch; up to `capacity` of them overlap.
+
+    `report`: has `finished(batch, result)` called on the kernel's loop, where that is another one.
+    """
 
     answers_together = False  # tasks that it has made may go on
+    report: Callable[[Batch, object], object]
 
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name, executor, clock)
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
+        self.report = self.finished
 
     def start(self, batch: Batch) -> object:
         # Not by `create_task`: what models or the app do to the tasks that they make is nothing to the core's own.
@@ -320,13 +325,21 @@ class TaskInstance(ModelInstance):
         except BaseException as error:
             result = error
         batch.ended = self.clock()
-        self.finished(batch, result)
+        self.report(batch, result)
 
-    async def close(self) -> None:
-        for task in list(self._tasks):  # a task whose requests were given up at shutdown
+    async def _end_tasks(self) -> None:
+        """Give up tasks whose requests were given up at shutdown."""
+        for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
+
+
+class TaskInstance(AsyncInstance):
+    """Runs its tasks on the kernel's loop."""
+
+    async def close(self) -> None:
+        await self._end_tasks()
         await super().close()
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
-from kernel.errors import Code, ServingError
 from kernel.forking import guard, put_away_loop
 from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import ModelInstance, all_gone
+from kernel.instances.instance import AsyncInstance, ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.run_length import RUN_SECONDS, RunLength
 from kernel.instances.thread import InstanceThread
@@ -122,20 +122,19 @@ class ThreadInstance(ModelInstance):
             self._thread.stop()
 
 
-class ThreadTaskInstance(ModelInstance):
-    """Runs an `async def execute` on an asyncio loop of its own, in its own thread."""
+class ThreadTaskInstance(AsyncInstance):
+    """Runs its tasks on an asyncio loop of its own, in its own thread."""
 
     inline = False
-    answers_together = False
 
     def __init__(
         self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
     ) -> None:
-        super().__init__(name, executor, clock)
+        super().__init__(name, executor, clock, asyncio.new_event_loop())
+        self.own_loop = self._loop
+        self.report = partial(mailbox.post, self.finished)
         self._thread = thread
-        self._mailbox = mailbox
-        self._loop = self.own_loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._begin = super().start
         guard(self)
         thread.put(self._serve)
 
@@ -146,35 +145,10 @@ class ThreadTaskInstance(ModelInstance):
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            self._loop.run_until_complete(asyncio.wait(self._tasks, timeout=1.0))
+        self._loop.run_until_complete(self._end_tasks())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
         asyncio.set_event_loop(None)
-
-    def _begin(self, batch: Batch) -> None:
-        if all_gone(batch):
-            batch.started = batch.ended = self.clock()
-            self._mailbox.post(self.finished, batch, SKIPPED)
-            return
-        task = self._loop.create_task(self._run(batch))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, batch: Batch) -> None:
-        batch.started = self.clock()
-        result: object
-        try:
-            result = await self.executor.execute(batch)  # type: ignore[misc]
-        except BaseException as error:
-            result = error
-        batch.ended = self.clock()
-        try:
-            self._mailbox.post(self.finished, batch, result)
-        except RuntimeError as error:  # the kernel has stopped: nobody waits for the result
-            raise ServingError(Code.UNAVAILABLE, "the kernel has stopped") from error
 
     def forked(self) -> None:
         """In a child, which shares what wakes the loop."""

@@ -14,8 +14,7 @@ from typing import Any
 from kernel.config import ModelConfig
 from kernel.config.refuse_late import headroom_of
 from kernel.errors import Overloaded
-from kernel.instances.instance import SKIPPED
-from kernel.requests.request import Batch, InferenceRequest, RequestState
+from kernel.requests.request import SKIPPED, Batch, InferenceRequest, RequestState
 from kernel.rules.batching import BatchRule
 from kernel.rules.prediction import Duration, earliest_start
 from kernel.scheduling.scheduler import Scheduler

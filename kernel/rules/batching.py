@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kernel.config import ModelConfig
 from kernel.requests.request import InferenceRequest
 
-__all__ = ["BatchRule", "decide", "fits"]
+__all__ = ["BatchRule", "fits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +53,22 @@ class BatchRule:
         )
 
     def decide(self, waiting: Iterable[InferenceRequest], now: float) -> tuple[int, float | None]:
-        """Return how many of `waiting` to execute now, or when to look again; see the function."""
-        return decide(waiting, now, self)
+        """Return `(count, None)`: execute the first `count` requests now; or `(0, when)`: look again then, or on an arrival.
 
-
-def decide(waiting: Iterable[InferenceRequest], now: float, rule: BatchRule) -> tuple[int, float | None]:
-    """Return `(count, None)`: execute the first `count` requests now; or `(0, when)`: look again then, or on an arrival.
-
-    `(0, None)` means that nothing waits.
-    """
-    first = next(iter(waiting), None)
-    if first is None:
-        return 0, None
-    count, best, full = _fill(waiting, first, rule)
-    # Priorities and time-outs put requests out of their order of arrival: the oldest need not be the first.
-    due = min_enqueued(waiting, first, count) + rule.delay if rule.delay else now
-    late = rule.delay > 0 and now >= due
-    if best and not late:
-        return best, None
-    if full or late or not rule.delay:
-        return count, None
-    return 0, due
+        `(0, None)` means that nothing waits.
+        """
+        first = next(iter(waiting), None)
+        if first is None:
+            return 0, None
+        count, best, full = _fill(waiting, first, self)
+        # Priorities and time-outs put requests out of their order of arrival: the oldest need not be the first.
+        due = min_enqueued(waiting, first, count) + self.delay if self.delay else now
+        late = self.delay > 0 and now >= due
+        if best and not late:
+            return best, None
+        if full or late or not self.delay:
+            return count, None
+        return 0, due
 
 
 def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: BatchRule) -> tuple[int, int, bool]:

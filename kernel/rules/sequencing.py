@@ -17,7 +17,7 @@ from kernel.config import ModelConfig
 from kernel.config.sequence_wait import wait_of
 from kernel.errors import Code, ServingError
 from kernel.requests.request import InferenceRequest
-from kernel.rules.batching import BatchRule, decide, fits
+from kernel.rules.batching import BatchRule, fits
 from kernel.rules.sequence_state import END, START, StateValues
 
 __all__ = ["Sequence", "SequenceRule", "Sequencer"]
@@ -107,8 +107,6 @@ class Sequencer:
     `size`: requests that wait, `backlogged` of them without a slot. `prepare(request, sequence)` is called for each request that
     may be executed from now on, since all before it in its sequence have been: it gives it what the model is to know.
     """
-
-    plain = False  # work can't be handed over early
 
     def __init__(
         self, rule: SequenceRule, model: str, prepare: Callable[[InferenceRequest, Sequence], None] = _nothing
@@ -292,7 +290,7 @@ class Sequencer:
             return [], None
         taken: list[InferenceRequest | None]
         if self.rule.oldest:
-            count, when = decide(home.ready, now, self.rule.batch)
+            count, when = self.rule.batch.decide(home.ready, now)
             taken = [request for request, _ in zip(home.ready, range(count))]
         else:
             taken, when = self._by_slot(home, now)
@@ -505,10 +503,6 @@ class Sequencer:
 
     def __len__(self) -> int:
         return self.size
-
-    def remove(self, request: InferenceRequest) -> bool:
-        """Whether the request is still to be taken out: never, `cut` and `expire` have done so."""
-        return False
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests: of one instance after the other, then those of the backlog."""

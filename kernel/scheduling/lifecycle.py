@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
-from kernel.instances.instance import SKIPPED, all_gone
+from kernel.instances.instance import all_gone
 from kernel.observability.statistics import StatisticsCounter
 from kernel.requests.request import (
     RESCHEDULED,
+    SKIPPED,
     Batch,
     InferenceRequest,
     InferenceResponse,

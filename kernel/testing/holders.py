@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.instances.instance import LoopInstance, ModelInstance, TaskInstance, all_gone
-from kernel.instances.on_thread import ThreadTaskInstance
+from kernel.instances.instance import AsyncInstance, LoopInstance, ModelInstance, all_gone
 from kernel.models.model import Model
 from kernel.requests.request import Batch, InferenceRequest, RequestState
 from kernel.server import Kernel
@@ -90,7 +89,7 @@ def _state(request: InferenceRequest, folders: Sequence[Path]) -> str:
 
 def _where(instance: ModelInstance, batch: Batch, folders: Sequence[Path]) -> str:
     frames: list[types.FrameType] = []
-    if isinstance(instance, TaskInstance | ThreadTaskInstance):
+    if isinstance(instance, AsyncInstance):
         for task in instance._tasks:
             coroutine: Any = task.get_coro()
             if coroutine.cr_frame is not None and coroutine.cr_frame.f_locals.get("batch") is batch:
