@@ -543,6 +543,8 @@ class _Log(logging.Handler):
             return
         if self.world.stopping and "exiting" in words:
             return
+        if "'ensemble' is not loaded" in words and "has no available versions" in words:
+            return  # one of its steps was unloaded while it was on its way
         self.world.broken(f"logged: {words}")
 
 
