@@ -187,6 +187,8 @@ class RemoteExecutor(Executor, Protocol):
     One whose executions call models may have two methods by which circles of calls are found. `awaited(batch, told)` returns
     the calls without which an execution can't go on; None where it may, or where that has to be asked for first, and `told()` is
     called once it is known. `holding()` returns the call that keeps it from beginning anything, None where there is none.
+    One that knows where in a model's code an execution is has `place(batch)`, `file:line` or "". One whose executions can be
+    ended has `end(reason)`, by which all that are under way fail, and it goes down; it may come up again.
     """
 
     def attach(self, instance: RemoteOwner) -> None:

@@ -79,8 +79,13 @@ class Awaiting(Facts):
         if isinstance(instance, AsyncInstance):
             task = Awaiting(_nobody)._task_of(instance, batch)
             frames = [] if task is None else WaitView.frames_of_task(task)
+            if isinstance(instance, ThreadTaskInstance) and getattr(task and task.get_coro(), "cr_running", False):
+                frames = WaitView.frames_of(sys._current_frames().get(_thread_of(instance)))  # it holds the loop
         elif isinstance(instance, ThreadInstance):
             frames = WaitView.frames_of(sys._current_frames().get(_thread_of(instance)))
+        elif isinstance(instance, RemoteInstance):
+            place: str = instance.executor.place(batch) if hasattr(instance.executor, "place") else ""
+            return place
         else:
             frames = WaitView.frames_of(getattr(getattr(instance, "_worker", None), "gr_frame", None))
         own = [frame for frame in frames if OWNER in frame.f_globals] or frames

@@ -215,7 +215,8 @@ def add_serve_flags(parser: Parser) -> None:
         default=0,
         metavar="SECONDS",
         help="how long an execution may last before its requests are answered with the place in the model's code; a model's "
-        "parameter execution_timeout goes before it (default: 0, any time)",
+        "process is ended and begins anew where it lasts twice as long; parameter execution_timeout goes before it (default: 0, "
+        "any time)",
     )
     parser.add_argument(
         "--refuse-late",

@@ -62,6 +62,7 @@ class ProcessExecutor:
             "strict_outputs": context.kernel.strict_outputs,
             "patience": patience,
             "beat": hang / LOOKS,
+            "limit": self._kernel.supervision.overtime.limit_of(context.config),
         }
         self._launcher = launcher
         self._async_capacity = async_capacity(context.config)
@@ -121,6 +122,13 @@ class ProcessExecutor:
 
     def holding(self) -> InferenceRequest | None:
         return None if self._life is None else self._life.holding()
+
+    def place(self, batch: Batch) -> str:
+        return "" if self._life is None else self._life.place(batch)
+
+    def end(self, reason: str) -> None:
+        if self._life is not None:
+            self._life.end(reason)
 
     def finalize(self) -> None:
         """Not called; see `close`."""
@@ -273,4 +281,5 @@ def setup_of(
         "kept": [spec.name for spec in config.kept_outputs],
         "async_capacity": async_capacity(config),
         "strict_outputs": False,
+        "limit": 0.0,
     }

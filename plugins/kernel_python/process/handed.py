@@ -43,16 +43,17 @@ class Hops:
 class _Execution:
     """`blocks`: of shared memory, that its inputs took. `open`: requests that senders are to answer, after it has ended.
 
-    `handed`: when it was handed over to a child that was idle, else 0.
+    `handed`: when it was handed over to a child that was idle, else 0. `place`: where it is, as the child has said last.
     """
 
-    __slots__ = ("batch", "blocks", "handed", "open")
+    __slots__ = ("batch", "blocks", "handed", "open", "place")
 
     def __init__(self, batch: Batch, blocks: list[int], handed: float) -> None:
         self.batch = batch
         self.blocks = blocks
         self.handed = handed
         self.open: set[int] = set()
+        self.place = ""
 
 
 class Handed:
@@ -125,6 +126,15 @@ class Handed:
     def number_of(self, batch: Batch) -> int | None:
         """Return the number of an execution that has not ended."""
         return next((number for number, one in self._running.items() if one.batch is batch), None)
+
+    def placed(self, number: int, place: str) -> None:
+        """The child has said where an execution is."""
+        if number in self._running:
+            self._running[number].place = place
+
+    def place(self, batch: Batch) -> str:
+        """Return where an execution is, as `file:line`; "" where the child has not said it."""
+        return next((one.place for one in self._running.values() if one.batch is batch), "")
 
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
         """Tell the child that nobody waits for a request any more."""

@@ -107,6 +107,21 @@ class Life:
         """Return the call that keeps the child from going on with anything, None where there is none."""
         return self._calls.holding()
 
+    def place(self, batch: Batch) -> str:
+        """Return where the child has said that an execution is, which lasts too long; "" where it has not."""
+        return self._handed.place(batch)
+
+    def end(self, reason: str) -> None:
+        """End the process, since an execution does not come to its end."""
+        if self.why is None:
+            self.why = ServingError(
+                Code.INTERNAL,
+                f"Stub process '{self.name}' is not healthy. Process {self.pid} was ended: {reason}",
+                Reason.BACKEND,
+            )
+            self._owner.ending(self)
+            self.kill()
+
     def finalize(self) -> None:
         """Have the child finalize and leave; nothing is running."""
         self._send((wire.FINALIZE,))
@@ -202,6 +217,8 @@ class Life:
                 self._feel()
         elif kind == wire.AWAITS:
             self._calls.awaits(*message[1:])
+        elif kind == wire.PLACE:
+            self._handed.placed(*message[1:])
         elif kind == wire.PROBED:
             self._told(*message[1:])
         elif kind == wire.COMPLETED:

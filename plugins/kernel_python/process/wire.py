@@ -59,6 +59,7 @@ COUNTED = 21  # (metric, how, value); see counting.py
 CLOSED_FAMILY = 22  # (family of metrics)
 BEGUN = 24  # (): SETUP was read, the model's code is next
 AWAITS = 25  # (execution, calls without which it can't go on; none: it may)
+PLACE = 26  # (execution, file:line): where one is that lasts too long
 PROBED = 23  # (question, whether it is ready, or as text why that can't be told)
 
 # What an execution comes to, in DONE: a list of responses, each of which may be AGAIN (the request is rescheduled), and else

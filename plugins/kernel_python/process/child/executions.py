@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -45,6 +46,7 @@ class Executions:
         self._ticket: int | None = None  # a ticket that was read, of a later execution than the one whose ticket was looked for
         self._tasks: set[asyncio.Task[None]] = set()
         self._number = 0  # of the execution that is going on, of a plain execute
+        self._began = 0.0  # when it did
 
     # -- a plain execute -------------------------------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class Executions:
             if not message[2] and not self._is_ours(number):
                 continue
             execution = self._read(number, message[3])
-            execution.started = clock()
+            execution.started = self._began = clock()
             self._number = number
             result: Any
             try:
@@ -135,6 +137,26 @@ class Executions:
                 return None if view.ends_in_time(task) else view.of_task(task)
         return view.of_thread(main) if number == self._number else None
 
+    def lasting(self, since: float, main: int, folder: str) -> list[tuple[int, str]]:
+        """Return the executions that have gone on since then, and where each is: in code of that folder, if there is any.
+
+        On any thread. `main`: the thread that executes.
+        """
+        found = []
+        for task in list(self._tasks):
+            frame = task.get_coro().cr_frame  # type: ignore[union-attr]
+            execution = None if frame is None else frame.f_locals.get("execution")
+            if execution is not None and execution.started <= since:
+                holds = task.get_coro().cr_running  # type: ignore[union-attr]  # the loop, and doesn't wait
+                frames = WaitView.frames_of(sys._current_frames().get(main)) if holds else WaitView.frames_of_task(task)
+                found.append((execution.number, _place(frames, folder)))
+        number = self._number
+        if number and self._began <= since:
+            frames = WaitView.frames_of(sys._current_frames().get(main))
+            if number == self._number:  # else they are of the next
+                found.append((number, _place(frames, folder)))
+        return [(number, place) for number, place in found if place]
+
     # -- in and out --------------------------------------------------------------------------------------------------------
 
     def _read(self, number: int, written: Any) -> Execution:
@@ -201,3 +223,8 @@ class Executions:
                 request.inputs = _NOTHING
         times = execution.started, execution.input_ended, execution.output_started or execution.ended, execution.ended
         self._channel.put_off((wire.DONE, number, *times, outcome))
+
+
+def _place(frames: list[Any], folder: str) -> str:
+    own = [frame for frame in frames if frame.f_code.co_filename.startswith(folder)] or frames
+    return f"{own[0].f_code.co_filename}:{own[0].f_lineno}" if own else ""

@@ -39,6 +39,7 @@ __all__ = ["run"]
 
 log = logging.getLogger("kernel_python")
 
+WATCH_SECONDS = 1.0  # between two looks at executions that may last too long, at most
 LEAVE_SECONDS = 1.0  # what tasks that were given up may take to end
 
 
@@ -105,6 +106,8 @@ class Child:
             return
         self._executor = executor
         channel.send((wire.READY, isinstance(executor, AsyncExecutor), self._loans.size, executor.is_ready is not None))
+        if setup["limit"]:
+            _thread.start_new_thread(self._watch, (setup["limit"], setup["model_folder"] + os.sep))
         if isinstance(executor, AsyncExecutor):
             asyncio.run(self._serve_async(executor))
         else:
@@ -121,6 +124,20 @@ class Child:
         while True:
             self._notes.beat()
             time.sleep(seconds)
+
+    def _watch(self, limit: float, folder: str) -> None:
+        """Tell the server where executions are that are about to last too long: it answers for them, and nobody here may read
+        what it asks.
+        """
+        while True:
+            time.sleep(min(WATCH_SECONDS, limit / 8))
+            executions = self._executions
+            try:
+                lasting = executions.lasting(time.monotonic() - limit / 2, self._main, folder) if executions is not None else []
+                for number, place in lasting:
+                    self._channel.send((wire.PLACE, number, place))
+            except RuntimeError:  # the tasks have changed meanwhile
+                continue
 
     def _forked(self) -> None:
         """This process is a fork that model code has made (`multiprocessing`, `os.fork`): the server's ends are not for it."""
