@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual
-from frontends.asgi_server import Exchange, app_of, ask
+from frontends.asgi_server import Exchange, app_of, ask, turns
 from frontends.fakes import FakeKernel, add_sub, binary, infer, request, tensor
 
-from kernel import Code, Kernel, ServingError
+from kernel import Code, Kernel, MemoryBudget, ServingError
 from kernel_http.asgi import connection as asgi_connection
 from kernel_http.asgi.app import NOT_STARTED, OTHER_LOOP, KernelApp
 from kernel_http.asgi.request import path_of
@@ -430,3 +430,56 @@ def test_another_loop() -> None:
 def test_arguments_for_a_kernel_that_is_made(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="a Kernel that is made already, and for making one: 'b', control_mode"):
         KernelApp(Kernel(tmp_path), "b", control_mode="explicit")
+
+
+# --- the memory budget
+
+
+def zeros_of(count: int) -> bytes:
+    """A request of `count` floats, the same of its answer, and its JSON in front."""
+    text = json.dumps({"inputs": [tensor("IN_FP32", "FP32", [count], binary_data_size=4 * count)], "parameters": BINARY}).encode()
+    return infer("types", text + bytes(4 * count), f"Inference-Header-Content-Length: {len(text)}")
+
+
+BINARY = {"binary_data_output": True}
+MB = 1024 * 1024
+
+
+def test_bodies_and_answers_count_until_they_are_sent() -> None:
+    async def main() -> None:
+        app, kernel = app_of()
+        memory = kernel.memory
+        exchange = Exchange(app, zeros_of(MB), size=65_536)
+        exchange.may_send.clear()
+        await exchange.start()
+        await turns(200)
+        assert 0 < memory.send.used <= 4 * MB + 1024 and memory.receive.used >= 4 * MB - MemoryBudget.SMALL
+        exchange.may_send.set()
+        await exchange.end()
+        assert exchange.status == 200
+        assert (memory.receive.used, memory.send.used) == (0, 0)
+
+    virtual.run(main())
+
+
+def test_a_body_is_refused_where_the_budget_is_used_up() -> None:
+    kernel = FakeKernel()
+    kernel.memory = MemoryBudget(4 * MB, 4 * MB)
+    kernel.memory.receive.add(3 * MB)
+    got = answer(zeros_of(MB // 2), kernel=kernel, size=65_536)
+    assert got.status == 503 and "--memory-limit-receive" in got.error
+    assert kernel.memory.receive.used == 3 * MB
+
+
+def test_a_client_that_goes_in_the_middle_gives_back() -> None:
+    async def main() -> None:
+        app, kernel = app_of()
+        exchange = Exchange(app, zeros_of(MB), size=65_536, more=True)
+        await exchange.start()
+        await turns(200)
+        assert kernel.memory.receive.used > 3 * MB
+        exchange.lose()
+        await exchange.end()
+        assert kernel.memory.receive.used == 0
+
+    virtual.run(main())

@@ -136,7 +136,7 @@ class KernelApp:
             return
         try:
             head = heads.of(scope)
-            json, tail = await read_message(head, server, receive)
+            json, tail, held = await read_message(head, server, receive)
         except Refusal as refusal:
             await transmit(send, refusal.payload, begun=False, last=True)
             return
@@ -144,7 +144,7 @@ class KernelApp:
             with suppress(OSError):
                 await transmit(send, CLIENT_GONE, begun=False, last=True)
             return
-        connection = AsgiConnection(server)
+        connection = AsgiConnection(server, held)
         server.router.handler(head)(connection, head, json, tail)
         del json, tail  # the request's memory goes with the request
         await connection.run(receive, send)

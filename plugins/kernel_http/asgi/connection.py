@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kernel import MemoryBudget
 from kernel_http.connection import replies
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class AsgiConnection:
         "_loop",
         "_over",
         "_ready",
+        "_sending",
         "_task",
         "_timer",
         "_waiter",
@@ -65,14 +67,16 @@ class AsgiConnection:
     is_local = True  # whom the app lets through is its own business
     began = 0.0  # when the request began to come in; the server doesn't say
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, held: int = 0) -> None:
+        """`held`: bytes of the budget that the request holds."""
         self.server = server
         self.exchanges: list[Exchange] = []  # none or one
         self.is_held_up = False  # the client has not taken what it was sent
         self._loop = server.kernel.loop
         self._ready: deque[replies.Payload] = deque()  # what is to be sent next
         self._over: Callable[[], None] | None = None  # what is to be called when the request is over
-        self._lent = 0  # bytes of the budget that the request holds
+        self._lent = held  # bytes of the budget that the request holds
+        self._sending = 0  # bytes of it that large answers hold until the server has taken them
         self._complete = False  # there will be nothing more
         self._gone = False  # nobody waits for the answer any more
         self._aborted = ""  # why the answer is cut off
@@ -152,6 +156,7 @@ class AsgiConnection:
                     continue
                 payload = self._ready.popleft()
                 await transmit(send, payload, begun=begun, last=self._complete and not self._ready)
+                self._count(-size_of(payload))
                 begun = True
                 if self._ready:
                     continue
@@ -176,6 +181,7 @@ class AsgiConnection:
         """Nobody waits for the answer any more."""
         self._gone = True
         self._ready.clear()
+        self._count(-self._sending)
         over, self._over = self._over, None
         if over is not None:
             over()
@@ -193,7 +199,19 @@ class AsgiConnection:
 
     def _put(self, data: replies.Payload) -> None:
         self._ready.append(data)
+        self._count(size_of(data))
         self._wake()
+
+    def _count(self, size: int) -> None:
+        """So much more is to be sent, or less: large answers only."""
+        account = self.server.kernel.memory.send
+        if size > 0:
+            self._sending += size
+            account.add(size)
+        elif size < 0 < self._sending:
+            size = min(-size, self._sending)
+            self._sending -= size
+            account.give_back(size)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -232,6 +250,12 @@ class AsgiConnection:
 # --- from bytes to messages ------------------------------------------------------------------------------------------
 
 _heads: dict[bytes, tuple[int, list[tuple[bytes, bytes]]]] = {}
+
+
+def size_of(payload: replies.Payload) -> int:
+    """Return how many bytes of the budget something to be sent takes: none where it is small."""
+    size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+    return size if size > MemoryBudget.SMALL else 0
 
 
 async def transmit(send: Send, payload: replies.Payload, *, begun: bool, last: bool) -> None:

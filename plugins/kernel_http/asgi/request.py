@@ -1,7 +1,8 @@
 """What comes in through ASGI: a scope becomes the Head that handlers know, messages become the JSON part and the tail.
 
 Knows nothing of models and answers nothing. Framing, time-outs and the length of heads are the ASGI server's business; the
-limits of bodies are ours, and the memory of a body is reserved as on a connection of our own (connection/bodies.py).
+limits of bodies are ours, and the memory of a body is reserved, and counted in the server's budget, as on a connection of our own
+(connection/bodies.py).
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ class PiecedBody(ChunkedBody):
         return super().feed(data, at, end)
 
 
-async def read_message(head: Head, server: Server, receive: Receive) -> tuple[bytes, Bytes]:
-    """Receive a whole request; return its JSON part and its tail, memory that belongs to the request alone.
+async def read_message(head: Head, server: Server, receive: Receive) -> tuple[Any, Bytes, int]:
+    """Receive a whole request; return its JSON part and its tail, memory that belongs to the request alone, and how many bytes of
+    the budget's `receive` they hold, which are to be given back.
 
     A request that is refused anyway is read to its end, too, or its connection could not be used again. Raises Refusal and
     Disconnected.
@@ -138,18 +140,31 @@ async def read_message(head: Head, server: Server, receive: Receive) -> tuple[by
     if (split or length) > server.limit_of(head):
         raise Refusal(replies.error(400, too_large(head, length, server.limit_of(head)), json=True))
     if split == length:
-        return bytes(data), bytearray()
-    return bytes(data[:split]), bytearray(memoryview(data)[split:])
+        return bytes(data), bytearray(), 0
+    return bytes(data[:split]), bytearray(memoryview(data)[split:]), 0
 
 
-async def _read_pieces(head: Head, server: Server, message: Message, receive: Receive) -> tuple[bytes, Bytes]:
+async def _read_pieces(head: Head, server: Server, message: Message, receive: Receive) -> tuple[Any, Bytes, int]:
     if head.content_length > server.limits.message:
         raise Refusal(replies.error(413, server.too_long(head.content_length), json=False))
+    account = server.kernel.memory.receive
     body: Body | PiecedBody
     if head.content_length == CHUNKED:
-        body = PiecedBody(head, server.limit_of(head), server.limits.message)
+        body = PiecedBody(head, server.limit_of(head), server.limits.message, account)
     else:
-        body = Body(head, server.limit_of(head), server.buffer)
+        body = Body(head, server.limit_of(head), server.buffer, account)
+    try:
+        json, tail = await _fill(body, head, server, message, receive)
+    except BaseException:
+        body.give_back()
+        raise
+    return json, tail, body.held
+
+
+async def _fill(
+    body: Body | PiecedBody, head: Head, server: Server, message: Message, receive: Receive
+) -> tuple[Any, Bytes]:
+    """Receive what is to come of a body; return its parts."""
     length = 0
     while True:
         data = message.get("body", b"")
@@ -158,6 +173,8 @@ async def _read_pieces(head: Head, server: Server, message: Message, receive: Re
             if length > server.limits.message:
                 raise Refusal(replies.error(413, server.too_long(length), json=False))
             body.feed(memoryview(data), 0, len(data))  # type: ignore[arg-type]
+            if body.refused:
+                raise Refusal(replies.error(503, server.kernel.memory.receive.refusal().message, json=False))
         if not message.get("more_body", False):
             break
         message = await receive()
