@@ -114,7 +114,7 @@ class PredictionStage:
         start = earliest_start(now, seconds, begun[:places], places, ahead)
         if start <= now:
             return ""
-        if wait and start > now + wait:
+        if wait and start > now + wait * self._left:
             return self._words(before, ahead, start - now, f"may wait for {wait:.3g} s (its queue's time-out)")
         if request.deadline is not None and start + seconds > now + (request.deadline - now) * self._left:
             return self._words(before, ahead, start - now, f"has its deadline in {request.deadline - now:.3g} s")
