@@ -87,4 +87,5 @@ def _places(folders: list[Path]) -> dict[Path, str]:
                 found.setdefault(folder, f", at {file}:{frame.f_lineno} in {frame.f_code.co_name}")
                 break
             frame = frame.f_back  # type: ignore[assignment]
+    del top  # it may be this very frame, which would stay then, and keep what it has
     return found

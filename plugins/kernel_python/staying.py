@@ -61,4 +61,5 @@ def _left(instance: Instance) -> list[FrameType]:
             frame = frame.f_back
         if frame is not None:
             found.append(frame)
+    del top  # it may be this very frame, which would stay then, and keep what it has
     return found

@@ -6,6 +6,8 @@ not seen by that; so the texts are so long that quadratic work within one would 
 
 from __future__ import annotations
 
+import gc
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -148,3 +150,16 @@ def test_one_long_field(name: bytes, value: bytes) -> None:
 @pytest.mark.parametrize("piece", [b"/", b"a", b"%41", b"/v2/models", b"?"])
 def test_one_long_path(piece: bytes) -> None:
     held(parse_head, lambda size: b"GET /v2/models/" + piece * (size // len(piece)) + b" HTTP/1.1\r\nHost: a\r\n\r\n", 16_000)
+
+
+def test_broken_json_is_let_go() -> None:
+    """What is raised keeps no text, not even until the collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        for text in (b'{"a":}', '{"\u00e9":}'.encode(), b"[1 2]", b"nope"):
+            with suppress(ServingError):
+                read_again(text)
+        assert not [one for one in gc.get_objects() if isinstance(one, json.JSONDecodeError)]
+    finally:
+        gc.enable()

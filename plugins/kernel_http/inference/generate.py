@@ -80,6 +80,7 @@ class Generate:
             read()
             request = self._request(reader, exchange.respond)
         except ServingError as error:
+            error.__traceback__ = None  # it leads to this frame, and so to the future that has it: the body would stay
             exchange.answer(replies.error_of(error, json=True))
             return
         except Exception as error:  # a mistake of ours must not cost the connection's other requests their answers

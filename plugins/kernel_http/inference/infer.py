@@ -185,6 +185,7 @@ class Inference:
                 if reader.deferred is not None:
                     raise reader.deferred
             except ServingError as error:
+                error.__traceback__ = None  # it leads to this frame, and so to the future that has it: the body would stay
                 exchange.answer(replies.error_of(error, json=reader.begun))
                 return
             except Exception as error:

@@ -90,7 +90,7 @@ def _read_again(data: Any) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=first_wins)
     except json.JSONDecodeError as error:
-        problem = error
+        reason, place = error.msg, error.pos  # not the error itself: by its traceback it has this frame
     except RecursionError:
         raise ServingError(Code.INVALID_ARG, DEPTH) from None
     except ValueError as error:  # an integer of thousands of digits
@@ -107,8 +107,8 @@ def _read_again(data: Any) -> Any:
         try:
             json.loads(text)
         except json.JSONDecodeError as error:
-            problem = error
-    _explain(text, problem.msg, problem.pos)
+            reason, place = error.msg, error.pos
+    _explain(text, reason, place)
 
 
 def _by_bytes(text: str, data: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
@@ -143,6 +142,7 @@ class Admin:
             await self.kernel.load(exchange.head.model, config=config, files=files)
             payload = replies.EMPTY_JSON
         except ServingError as error:
+            error.__traceback__ = None  # it leads to this frame, and so to the future that has it: the body would stay
             payload = replies.error_of(error, json=True)
         except Exception as error:
             log.exception("loading model '%s' failed", exchange.head.model)
@@ -226,13 +226,13 @@ def load_overrides(parameters: dict[str, Any]) -> Overrides:
         else:
             try:
                 files[key.removeprefix("file:")] = decoded_base64(value)
-            except binascii.Error as error:
+            except ValueError as error:  # binascii.Error is one; what is no ASCII is another
                 raise ServingError(Code.INVALID_ARG, f"Unable to parse '{key}': it is not base64 ({error})") from None
     return config, files or None
 
 
 def decoded_base64(text: str) -> bytes:
-    """Return what a text in base64 says. Piece by piece: it may be long, and is read beside the loop. Raises binascii.Error."""
+    """Return what a text in base64 says. Piece by piece: it may be long, and is read beside the loop. Raises ValueError."""
     if not 0 <= text.find("=") < len(text) - 2:  # else it ends in the middle, which is refused
         pieces = [base64.b64decode(text[at : at + BASE64_PIECE], validate=True) for at in range(0, len(text), BASE64_PIECE)]
         return b"".join(pieces)

@@ -6,7 +6,6 @@ Reads and writes JSON; what a region is, and which can't be, is the kernel's bus
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 from kernel import Code, ServingError
@@ -74,7 +73,7 @@ class SharedMemoryRoutes:
             numbers.append(unsigned_of(record[field], field))
         try:
             raw_handle = base64.b64decode(handle, validate=True)
-        except binascii.Error:
+        except ValueError:  # binascii.Error is one; what is no ASCII is another
             raw_handle = b""
         if len(raw_handle) != CUDA_HANDLE_SIZE and self._cuda.allowed:
             raise ServingError(Code.INVALID_ARG, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
