@@ -565,8 +565,8 @@ MB = 1024 * 1024
 #: More rows, such as those of gRPC, are added here.
 ROWS: list[Row] = [
     Row("logging: a number of 40 KB", logging_number, 0.020, 2 * MB),
-    Row("broken JSON: NaN, a string of 20 MB", broken_nan, 0.050, 81 * MB),
-    Row("broken JSON: a comma lacks behind 20 MB", broken_comma, 0.050, 81 * MB),
+    Row("broken JSON: NaN, a string of 20 MB", broken_nan, 0.050, 61 * MB),
+    Row("broken JSON: a comma lacks behind 20 MB", broken_comma, 0.050, 61 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
     Row("62 MB of integers", integers, 0.050, 187 * MB),
@@ -576,7 +576,7 @@ ROWS: list[Row] = [
     Row("one class of 256 MiB", lambda target: classes(target, 64 * MB, 1), 0.050, 800 * MB),
     Row("Content-Length of 1 TiB", lambda target: endless_body(target, "echo"), 0.050, MB),
     Row("Content-Length of 1 TiB, unknown model", lambda target: endless_body(target, "nobody"), 0.050, MB),
-    Row("64 answers of 16 MiB, not read", pipelined, 0.050, 1100 * MB),
+    Row("64 answers of 16 MiB, not read", pipelined, 0.050, 288 * MB),
     Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
     Row("endless empty lines, 16 connections", empty_lines, 0.050, 8 * MB),
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -217,6 +219,19 @@ def test_a_comma_that_lacks_behind_something_long(inner: bytes) -> None:
         read_again(b'{"a":[' + inner + b" 1]}")
     with pytest.raises(ServingError, match=f"Missing a comma or '}}' after an object member. at {len(inner) + 6}"):
         read_again(b'{"a":' + inner + b" 1}")
+
+
+@pytest.mark.parametrize("data", [b'[NaN,"' + b"x" * 2_000_000 + b'"]', b'{"a":["' + b"x" * 2_000_000 + b'" 1]}'])
+def test_broken_json_takes_no_more_than_three_times_its_size(data: bytes) -> None:
+    """The text that has come is one of the three."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ServingError):
+            read(memoryview(bytearray(data)))  # type: ignore[arg-type]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 3 * len(data) + 1024 * 1024
 
 
 def test_a_number_too_large_is_found_behind_long_ones() -> None:

@@ -12,6 +12,7 @@ import pytest
 from frontends.fakes import Client, FakeKernel, FakeLoop, binary, infer, parse, request, tensor
 
 from kernel import InferenceResponse, MemoryBudget, Tensor
+from kernel_http.connection.answers import FIRST
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
 from kernel_http.connection.heads import Head
 from kernel_http.connection.protocol import ProbeConnection
@@ -491,6 +492,22 @@ def test_where_answers_are_large_fewer_are_in_flight_and_later_as_many_as_ever()
         server.sweep(kernel.loop.now)
     client.send(big(10) * 100)
     assert len(kernel.requests) == 8 + MAX_PIPELINED
+
+
+def test_a_connection_whose_answers_are_large_has_few_requests_in_flight_from_the_beginning() -> None:
+    """Sixty-four at once would hold as many answers, each in memory, of a client that may never take one."""
+    kernel = small(receive=64 * MB, send=2**30)
+    client = Client(kernel)
+    kernel.hold = True
+    client.send(big(5 * MB // 4) * 64)
+    assert len(kernel.requests) == FIRST
+    kernel.finish(kernel.held.pop(0))
+    assert client.connection.answers.ahead == FIRST  # of five megabytes each
+    while kernel.held:
+        assert len(kernel.held) <= FIRST
+        kernel.finish(kernel.held.pop(0))
+        client.send(b"")
+    assert len(parse(client.take())) == 64
 
 
 def test_pieces_of_a_stream_that_wait_are_counted() -> None:

@@ -17,12 +17,13 @@ from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable, reply
 from kernel_http.connection.heads import CHUNKED, Head
 from kernel_http.connection.holding import Holding
+from kernel_http.connection.turns import AHEAD, MAX_PIPELINED
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
     from kernel_http.connection.server import Server
 
-__all__ = ["PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers", "Layout"]
+__all__ = ["FIRST", "PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers", "Layout"]
 
 PENDING = RequestState.PENDING
 
@@ -31,6 +32,9 @@ PENDING = RequestState.PENDING
 #: message may take at most, however steadily it moves; seconds.
 PRESSED_PROGRESS = 1024 * 1024
 WHOLE_SECONDS = 3600.0
+
+#: How many requests of a connection are in flight before any of its answers is out.
+FIRST = 8
 
 #: The longest request that is recognised by its bytes alone: head and body.
 MAX_LAYOUT = 64 * 1024
@@ -55,7 +59,8 @@ class Answers:
 
     `closing`: no further request is taken. `lingering`: since when a refused client may read its last answer, while what it
     still sends is thrown away, 0.0 where there is none. `layout`: of the last request, where the next may be recognised by it.
-    `go_on`: what is to be called when an answer is out, while requests wait for that; else None.
+    `go_on`: what is to be called when an answer is out, while requests wait for that; else None. `ahead`: how many requests may
+    be in flight, as long as more may anywhere (turns.py): FIRST, before it is known how large the answers are that they ask for.
     """
 
     __slots__ = (
@@ -66,6 +71,7 @@ class Answers:
         "_write_began",
         "_write_since",
         "_write_size",
+        "ahead",
         "barrier",
         "began",
         "closing",
@@ -80,6 +86,7 @@ class Answers:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.exchanges: deque[Exchange] = deque()
+        self.ahead = FIRST
         self.transport: Any = None
         self.closing = False
         self.lingering = 0.0
@@ -119,11 +126,15 @@ class Answers:
                 payload = replies.adapt(payload, http10=head.http10, close=last or head.close, head_only=head.head_only)
             if type(payload) is bytes:
                 send(self._write, payload)
+                if self.ahead < MAX_PIPELINED:
+                    self.ahead *= 2
             else:  # a large answer: written at once, so that its memory is free the sooner
                 self.server.outbox.flush()
                 assert isinstance(payload, list)
                 self.transport.writelines(payload)
-                self.server.large(sum(map(len, payload)))
+                size = sum(map(len, payload))
+                self.ahead = max(1, min(self.ahead, AHEAD // (size + 1)))
+                self.server.large(size)
                 self.recount()
             if last:
                 self.server.outbox.flush()
@@ -159,7 +170,7 @@ class Answers:
     def _may_have_more(self) -> bool:
         """Whether a client with some requests in flight may send one more. Where the model has enough to do it waits its turn."""
         server, exchanges = self.server, self.exchanges
-        if not server.pipelined or len(exchanges) >= server.most:
+        if not server.pipelined or len(exchanges) >= min(server.most, self.ahead):
             return False
         request = exchanges[-1].request
         if request is not None and request.state is PENDING and (room := request.model.room).crowded:

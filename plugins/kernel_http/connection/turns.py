@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-__all__ = ["MAX_PIPELINED", "QUANTUM", "Turns"]
+__all__ = ["AHEAD", "MAX_PIPELINED", "QUANTUM", "Turns"]
 
 #: The most requests of one connection that may be in flight; further ones wait in the socket.
 MAX_PIPELINED = 64
