@@ -48,7 +48,12 @@ FIELD_PIECES = [
 
 
 def instructions_of(function: Callable[[], Any]) -> int:
-    """Return how many instructions of the interpreter it takes."""
+    """Return how many instructions of the interpreter it takes. The second of two calls counts: some things happen once."""
+    traced(function)
+    return traced(function)
+
+
+def traced(function: Callable[[], Any]) -> int:
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
