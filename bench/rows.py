@@ -59,7 +59,7 @@ def core(key: str, title: str, figure: str, limit: float, unit: str = "µs") -> 
 REPEAT = GrpcLoad("repeat", {"N": ([1], [100])}, 1, 8, rpc="ModelStreamInfer", datatype="INT32", answers=100)
 
 ROWS = [
-    rate("add_sub", "add_sub, 4 floats, 32 connections", Load("add_sub", AB4, 32), default=2.5, loop=3, process=0.8),
+    rate("add_sub", "add_sub, 4 floats, 32 connections", Load("add_sub", AB4, 32), default=2.5, loop=3, process=1.8),
     rate("identity", "identity, 4 floats, 32 connections", Load("identity", X4, 32), default=2, loop=2.5, process=None),
     Row(
         "latency",
@@ -80,9 +80,9 @@ ROWS = [
         load=Load("add_sub", AB4, 1),
     ),
     rate("megabyte-1", "identity, 1 MB, 1 connection", Load("identity", MEGABYTE, 1), default=2, loop=None, process=None),
-    rate("megabyte-32", "identity, 1 MB, 32 connections", Load("identity", MEGABYTE, 32), default=2, loop=None, process=1.3),
+    rate("megabyte-32", "identity, 1 MB, 32 connections", Load("identity", MEGABYTE, 32), default=2, loop=None, process=2),
     rate("dense", "dense, dynamically batched, 32 connections", Load("dense", ROW256, 32), default=1.3, loop=None),
-    rate("chain_async", "10 chained async_exec, 32 connections", Load("chain_async", X4, 32), default=20, loop=30, process=2),
+    rate("chain_async", "10 chained async_exec, 32 connections", Load("chain_async", X4, 32), default=20, loop=30, process=12),
     rate("chain_exec", "10 chained exec, 32 connections", Load("chain_exec", X4, 32), default=2, loop=15, process=2),
     rate("fan_async", "16 concurrent async_exec, 32 connections", Load("fan_async", X4, 32), default=10, loop=15, process=None),
     Row(
