@@ -173,11 +173,15 @@ class Task:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
-    @contextlib.contextmanager
-    def channel(self) -> Iterator[grpc.Channel]:
+    def channels(self, rounds: int) -> Iterator[grpc.Channel]:
+        """Yield a channel for each round until it is over, another one after so many rounds."""
         options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}", options) as channel:
-            yield channel
+        while not self.over.is_set():
+            with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}", options) as channel:
+                for _ in range(rounds):
+                    if self.over.is_set():
+                        return
+                    yield channel
 
     def post(self, sock: socket.socket, path: str, body: bytes = b"", *more: bytes) -> tuple[int, bytes]:
         """Send one request over HTTP, and return the status and the body of its answer."""
@@ -352,75 +356,63 @@ def stream_of(channel: grpc.Channel) -> Any:
 def calls(task: Task) -> None:
     """gRPC, eight at a time, some of them cancelled."""
     chance = random.Random(4)
-    while not task.over.is_set():
-        with task.channel() as channel:
-            infer = infer_of(channel)
-            for _ in range(200):
-                if task.over.is_set():
-                    return
-                name = chance.choice(["near", "near", "batched", "far", "fan", "slow"])
-                array = np.full((1, 16) if name == "batched" else 16, chance.randrange(8), np.float32)
-                begun = [infer.future(message(name, array), timeout=PATIENCE_S) for _ in range(8)]
-                task.requests += len(begun)
-                if chance.random() < 0.1:
-                    for call in begun:
-                        call.cancel()
-                    continue
-                wanted = array * 2 if name != "fan" else sum((array + k) * 2 for k in range(FAN))
-                for call in begun:
-                    if call.result().raw_output_contents[0] != wanted.tobytes():
-                        raise Wrong(f"gRPC: {call.result()}")
+    for channel in task.channels(200):
+        infer = infer_of(channel)
+        name = chance.choice(["near", "near", "batched", "far", "fan", "slow"])
+        array = np.full((1, 16) if name == "batched" else 16, chance.randrange(8), np.float32)
+        begun = [infer.future(message(name, array), timeout=PATIENCE_S) for _ in range(8)]
+        task.requests += len(begun)
+        if chance.random() < 0.1:
+            for call in begun:
+                call.cancel()
+            continue
+        wanted = array * 2 if name != "fan" else sum((array + k) * 2 for k in range(FAN))
+        for call in begun:
+            if call.result().raw_output_contents[0] != wanted.tobytes():
+                raise Wrong(f"gRPC: {call.result()}")
 
 
 def streams(task: Task) -> None:
     """Decoupled responses, in their order; every fourth stream is given up in the middle."""
     chance = random.Random(5)
-    while not task.over.is_set():
-        with task.channel() as channel:
-            for turn in range(50):
-                if task.over.is_set():
-                    return
-                count, many = chance.choice([0, 1, 30]), 4
-                sent = [message("repeat", np.array([count], np.float32), triton_enable_empty_final_response=True)] * many
-                call = stream_of(channel)(iter(sent), timeout=PATIENCE_S)
-                task.requests += many
-                ended, seen = 0, Counter[float]()
-                for got in call:
-                    if got.error_message:
-                        raise Wrong(f"stream: {got.error_message}")
-                    response = got.infer_response
-                    if response.raw_output_contents:
-                        seen[float(np.frombuffer(response.raw_output_contents[0], np.float32)[0])] += 1
-                    ended += response.parameters["triton_final_response"].bool_param
-                    if turn % 4 == 3 and seen[0.0] >= 2:
-                        call.cancel()
-                        break
-                else:
-                    if ended != many or seen != Counter({float(k): many for k in range(count)}):
-                        raise Wrong(f"stream: {ended} ended of {many}, {seen}")
+    for turn, channel in enumerate(task.channels(50)):
+        count, many = chance.choice([0, 1, 30]), 4
+        sent = [message("repeat", np.array([count], np.float32), triton_enable_empty_final_response=True)] * many
+        call = stream_of(channel)(iter(sent), timeout=PATIENCE_S)
+        task.requests += many
+        ended, seen = 0, Counter[float]()
+        for got in call:
+            if got.error_message:
+                raise Wrong(f"stream: {got.error_message}")
+            response = got.infer_response
+            if response.raw_output_contents:
+                seen[float(np.frombuffer(response.raw_output_contents[0], np.float32)[0])] += 1
+            ended += response.parameters["triton_final_response"].bool_param
+            if turn % 4 == 3 and seen[0.0] >= 2:
+                call.cancel()
+                break
+        else:
+            if ended != many or seen != Counter({float(k): many for k in range(count)}):
+                raise Wrong(f"stream: {ended} ended of {many}, {seen}")
 
 
 def sequences(task: Task) -> None:
     """Sequences of sums, over gRPC, each with an end; eight at a time."""
     ids = 1
-    while not task.over.is_set():
-        with task.channel() as channel:
-            infer = infer_of(channel)
-            for _ in range(50):
-                if task.over.is_set():
-                    return
-                numbers, total, length = range(ids, ids + 8), 0, 5
-                ids += 8
-                for k in range(length):
-                    total += k
-                    marks = {"sequence_start": k == 0, "sequence_end": k == length - 1}
-                    array = np.full((1, 1), k, np.float32)
-                    begun = [infer.future(message("count", array, sequence_id=n, **marks), timeout=PATIENCE_S) for n in numbers]
-                    task.requests += len(begun)
-                    for call in begun:
-                        got = np.frombuffer(call.result().raw_output_contents[0], np.float32)
-                        if got[0] != total:
-                            raise Wrong(f"sequence: {got}, not {total}")
+    for channel in task.channels(50):
+        infer = infer_of(channel)
+        numbers, total, length = range(ids, ids + 8), 0, 5
+        ids += 8
+        for k in range(length):
+            total += k
+            marks = {"sequence_start": k == 0, "sequence_end": k == length - 1}
+            array = np.full((1, 1), k, np.float32)
+            begun = [infer.future(message("count", array, sequence_id=n, **marks), timeout=PATIENCE_S) for n in numbers]
+            task.requests += len(begun)
+            for call in begun:
+                got = np.frombuffer(call.result().raw_output_contents[0], np.float32)
+                if got[0] != total:
+                    raise Wrong(f"sequence: {got}, not {total}")
 
 
 def watching(task: Task) -> None:

@@ -88,8 +88,7 @@ class Awaiting(Facts):
             return place
         else:
             frames = WaitView.frames_of(getattr(getattr(instance, "_worker", None), "gr_frame", None))
-        own = [frame for frame in frames if OWNER in frame.f_globals] or frames
-        return f"{own[0].f_code.co_filename}:{own[0].f_lineno}" if own else ""
+        return WaitView.place_in(frames, lambda frame: OWNER in frame.f_globals)
 
     def _task_of(self, instance: AsyncInstance, batch: Batch) -> asyncio.Task[Any] | None:
         if instance not in self._indexed:

@@ -13,7 +13,7 @@ import concurrent.futures.thread
 import gc
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -180,6 +180,12 @@ class WaitView:
     def frames_of_task(task: asyncio.Task[Any]) -> list[FrameType]:
         """Return the frames of a task's coroutines, the innermost first."""
         return [frame for coroutine in _chain(task.get_coro()) for frame in (coroutine.cr_frame,)][::-1]
+
+    @staticmethod
+    def place_in(frames: list[FrameType], is_own: Callable[[FrameType], bool]) -> str:
+        """Return, as `file:line`, where code of a model's own is in a stack, else the innermost place; "" for no frames."""
+        frame = next(filter(is_own, frames), frames[0] if frames else None)
+        return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     # -- what may yet let go -------------------------------------------------------------------------------------------
 

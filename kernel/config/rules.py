@@ -22,8 +22,6 @@ from kernel.config.warmup import check_warmup
 
 __all__ = ["check_all"]
 
-#: Parameters that this server reads, for python models: what each of them may be.
-
 
 def check_all(report: Report) -> None:
     """Run every rule that needs nothing but this one config."""

@@ -105,6 +105,9 @@ class MemoryBudget:
     #: What a connection may hold of one message without being counted, in bytes.
     SMALL = 64 * 1024
 
+    #: The most bytes, of shared memory or of a message, that a front end copies on the loop: what takes some milliseconds.
+    COPIED = 8 * 1024 * 1024
+
     __slots__ = ("crowd", "receive", "send", "values")
 
     def __init__(self, receive: int = 0, send: int = 0, values: int = 0, connections: tuple[int, int] = (0, 0)) -> None:

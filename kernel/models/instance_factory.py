@@ -29,11 +29,15 @@ log = logging.getLogger("kernel")
 
 
 class InstanceFactory:
-    """Makes the instances of one model version. `slots`: instance -> what its group says about it, as long as it is there."""
+    """Makes the instances of one model version. `slots`: instance -> what its group says about it, as long as it is there.
+
+    `since`: when it was made, as its model began to start; seconds on the kernel's clock.
+    """
 
     def __init__(self, kernel: Runtime, backend: Backend, name: str, version: int, model_folder: Path) -> None:
         self.backend = backend
         self.slots: dict[ModelInstance, Slot] = {}
+        self.since = kernel.clock()
         self._kernel = kernel
         self._name = name
         self._version = version

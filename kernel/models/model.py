@@ -78,7 +78,7 @@ class Model:
         self.state = ModelState.LOADING
         self.tracing: RequestTracing | None = None  # told of each request that comes in; None: nothing is traced
         self.placement: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
-        self.load_seconds = 0.0  # from the start of its instances until it was READY; before that, minus when they were started
+        self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
         self._asked = 0
         self._finalizing: asyncio.Future[None] | None = None
         self._passive: list[ModelInstance] = []  # instances that are there and take no requests
@@ -100,7 +100,6 @@ class Model:
         """
         limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
-        self.load_seconds = -kernel.clock()
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
         slots = slots_of(self.config)
         self._check_needs(slots)
@@ -207,7 +206,7 @@ class Model:
         """Take requests from now on."""
         self._become(ModelState.READY)
         self.tracing = self.kernel.tracer.of_model(self.name)
-        self.load_seconds += self.kernel.clock()
+        self.load_seconds = self.kernel.clock() - self._factory.since
         self.find_observers()
         self.kernel.supervision.overtime.know(self)
 

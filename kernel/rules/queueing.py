@@ -41,6 +41,10 @@ class _Level:
         self.waiting: OrderedDict[InferenceRequest, None] = OrderedDict()
         self.delayed: OrderedDict[InferenceRequest, None] = OrderedDict()
 
+    def is_shortened_by(self, request: InferenceRequest) -> bool:
+        """Whether the request's own time-out holds, not the level's."""
+        return self.may_override and 0 < request.timeout_us < self.timeout_us
+
     @property
     def is_full(self) -> bool:
         return bool(self.limit) and len(self.waiting) + len(self.delayed) >= self.limit
@@ -109,7 +113,7 @@ class RequestQueue:
         waiting[request] = None
         self.size += 1
         if timeout:
-            if level.may_override and 0 < request.timeout_us < level.timeout_us:
+            if level.is_shortened_by(request):
                 request.expires = now + request.timeout_us / 1e6
                 heapq.heappush(self._expiries, (request.expires, request.order, request))
             else:
@@ -124,8 +128,9 @@ class RequestQueue:
         if self.no_policy:
             return 0.0
         level = self._level(request)
-        shorter = level.may_override and 0 < request.timeout_us < level.timeout_us
-        return (request.timeout_us / 1e6 if shorter else level.timeout) if level.rejects else 0.0
+        if not level.rejects:
+            return 0.0
+        return request.timeout_us / 1e6 if level.is_shortened_by(request) else level.timeout
 
     @property
     def delays(self) -> bool:
@@ -237,8 +242,7 @@ class RequestQueue:
         return [line for level in self._levels for line in (level.waiting, level.delayed) if line]
 
     def _level(self, request: InferenceRequest) -> _Level:
-        priority = request.priority
-        number = priority if 0 < priority <= self._count else self._default
+        number = self.level_of(request)
         return self._numbers.get(number) or self._make(number)
 
     def _make(self, number: int) -> _Level:

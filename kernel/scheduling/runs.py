@@ -19,8 +19,8 @@ __all__ = ["PIECE", "RUN_PATIENCE", "Runs"]
 
 RUN_PATIENCE = 0.002  # after which a thread that has not come back is looked at
 GATHER_TURNS = 2  # turns of the loop that a burst for a thread may go on, while more of it comes in each …
-PIECE = 6  # requests of a burst for a process that it is handed while more come in
 GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read meanwhile, the thread had better begin
+PIECE = 6  # requests of a burst for a process that it is handed while more come in
 
 
 class Scheduling(Protocol):

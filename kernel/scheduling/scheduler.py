@@ -185,11 +185,10 @@ class Scheduler:
         try:
             if not self._takes_any:
                 self._check(request, parent)
+            if parent is not None or not self._scheduled:
+                free = self.pool.best()
             if parent is not None:
-                free = self.pool.best()
                 self._check_call(request, parent, free)
-            elif not self._scheduled:
-                free = self.pool.best()
             if not queue.no_policy and queue.is_full(request):
                 self.dispatch()  # full of what has come in this very turn: what can begin at once does not wait
             queue.push(request, now)

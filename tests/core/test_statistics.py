@@ -295,6 +295,21 @@ def test_observers_come_with_each_version_that_is_loaded(tmp_path: Path) -> None
     run(main())
 
 
+def test_a_load_has_taken_no_time_before_it_is_over(tmp_path: Path) -> None:
+    """Nor less than none: the metrics of a model are shown while it is loaded, too."""
+    seen: list[float] = []
+
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE})
+        async with Kernel(tmp_path, plugins=[TestBackend({})], control_mode="explicit") as kernel:
+            kernel.observe(lambda model: seen.append(model.load_seconds))
+            await asyncio.sleep(5.0)
+            await kernel.load("m")
+
+    run(main())
+    assert set(seen) == {0.0}
+
+
 def test_the_cache(tmp_path: Path) -> None:
     """A hit counts as a success that computed nothing; a miss as what it is, besides its execution."""
     counter, told = StatisticsCounter(), Told()

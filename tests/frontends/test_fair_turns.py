@@ -91,6 +91,14 @@ class GrpcClient:
 WIRES = [HttpClient, GrpcClient]
 
 
+def crowd(wire: Any, server: Any, count: int) -> list[Any]:
+    """Return so many clients, each of which has asked for EACH answers at once."""
+    clients = [wire(server) for _ in range(count)]
+    for client in clients:
+        client.ask(EACH)
+    return clients
+
+
 async def answered(clients: list[Any], count: int, seconds: float = 60.0) -> float:
     """Wait until so many are answered together; return how long that took."""
     loop = asyncio.get_running_loop()
@@ -108,9 +116,7 @@ def test_a_modest_client_waits_behind_a_few_of_each(tmp_path: Path, wire: Any) -
     async def main() -> None:
         async with serving(tmp_path) as kernel:
             server = wire.server(kernel)
-            greedy, modest = [wire(server) for _ in range(GREEDY)], wire(server)
-            for one in greedy:
-                one.ask(EACH)
+            greedy, modest = crowd(wire, server, GREEDY), wire(server)
             await asyncio.sleep(0)
             begin = kernel.loop.time()
             for count in range(1, 6):
@@ -131,9 +137,7 @@ def test_the_greedy_have_turns(tmp_path: Path, wire: Any) -> None:
     async def main() -> None:
         async with serving(tmp_path) as kernel:
             server = wire.server(kernel)
-            greedy = [wire(server) for _ in range(8)]
-            for one in greedy:
-                one.ask(EACH)
+            greedy = crowd(wire, server, 8)
             for _ in range(15):
                 await asyncio.sleep(20 * SECONDS)
                 counts = [one.answered for one in greedy[1:]]  # the first was there before there was a crowd
@@ -165,9 +169,7 @@ def test_clients_that_leave_are_passed_over(tmp_path: Path, wire: Any) -> None:
     async def main() -> None:
         async with serving(tmp_path) as kernel:
             server = wire.server(kernel)
-            greedy = [wire(server) for _ in range(6)]
-            for one in greedy:
-                one.ask(EACH)
+            greedy = crowd(wire, server, 6)
             await asyncio.sleep(3 * SECONDS)
             for one in greedy[:5]:
                 one.leave()
@@ -200,9 +202,7 @@ def test_a_reload_loses_none_of_those_that_wait_for_their_turn(tmp_path: Path, w
     async def main() -> None:
         async with serving(tmp_path) as kernel:
             server = wire.server(kernel)
-            greedy = [wire(server) for _ in range(3)]
-            for one in greedy:
-                one.ask(EACH)
+            greedy = crowd(wire, server, 3)
             await asyncio.sleep(5 * SECONDS)
             (tmp_path / "m" / "config.pbtxt").write_text(BASE.replace("count: 1", "count: 2") + "max_batch_size: 0\n# anew\n")
             (tmp_path / "m" / "1" / "new").write_text("")

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from work import instructions, is_linear
 
 from kernel import Code, ServingError
-from kernel_grpc.inference import infer, large, outputs, reader, recipe, stream
+from kernel_grpc.inference import infer, large, outputs, recipe, stream
 from kernel_grpc.inference.encode import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
 from kernel_grpc.inference.infer import SLACK, Inference
 from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, fields, prepared
@@ -468,7 +468,7 @@ def test_many_strings_in_shared_memory_are_taken_apart_on_a_thread(service: Serv
 @pytest.fixture
 def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is copied on the loop has eight bytes at most."""
-    for module in (large, reader, recipe, outputs):
+    for module in (large, recipe, outputs):
         monkeypatch.setattr(module, "COPIED", 8)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import DATATYPES, ServingError, Span, check_rank
+from kernel import DATATYPES, MemoryBudget, ServingError, Span, check_rank
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid
 from kernel_grpc.inference.wire import BYTES, number_at, varint
@@ -27,6 +27,7 @@ __all__ = [
     "STRINGS_ON_LOOP",
     "Large",
     "Prepared",
+    "check_region",
     "fields",
     "is_askew",
     "is_work",
@@ -44,8 +45,8 @@ STRINGS_ON_LOOP = 4096
 #: Fields that are none of those that are counted, such as names that are given again.
 OTHERS = 1024
 
-#: The most bytes of shared memory, or of raw data, that are copied on the loop: what takes some milliseconds.
-COPIED = 8 * 1024 * 1024
+#: The most bytes of shared memory, or of raw data, that are copied on the loop.
+COPIED = MemoryBudget.COPIED
 
 #: How much of packed integers is read at a time.
 PORTION = 64 * 1024
@@ -144,6 +145,12 @@ def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Span,
             contents[index] = error
     ready = Prepared(record, _unpacked(record, skeleton.raws, values), contents)
     return ready if region is None else ready.add(region)
+
+
+def check_region(name: str, span: Span, shape: tuple[int, ...], *, strings: bool) -> None:
+    """Raise Large where reading an input's data from shared memory is more than is done on the loop."""
+    if span.byte_size > COPIED or (strings and is_work(shape, span.byte_size)):
+        raise Large((name, span, prod(shape) if strings else None))
 
 
 def is_askew(data: Any, dtype: np.dtype[Any]) -> bool:

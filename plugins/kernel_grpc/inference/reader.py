@@ -25,7 +25,7 @@ from kernel import (
     unpacked,
 )
 from kernel_grpc.inference.contents import typed_contents
-from kernel_grpc.inference.large import COPIED, ON_LOOP, Large, is_askew, is_work
+from kernel_grpc.inference.large import ON_LOOP, Large, check_region, is_askew, is_work
 from kernel_grpc.inference.parameters import invalid, kind_of
 
 if TYPE_CHECKING:
@@ -184,8 +184,7 @@ class Reader:
         if datatype == "BYTES" and size_of(data) > ON_LOOP:
             check_strings(name, shape, self.kernel.memory.values)
         if isinstance(data, Span):
-            if data.byte_size > COPIED or (datatype == "BYTES" and is_work(shape, data.byte_size)):
-                raise Large((name, data, prod(shape) if datatype == "BYTES" else None))
+            check_region(name, data, shape, strings=datatype == "BYTES")
             data = data.read()
         try:
             if datatype != "BYTES":

@@ -13,7 +13,7 @@ from weakref import ref
 
 from kernel import Form, InferenceRequest, InferenceResponse, Tensor, strings_of, unpacked
 from kernel_grpc.inference.encode import Replies
-from kernel_grpc.inference.large import COPIED, Large, is_askew, is_work
+from kernel_grpc.inference.large import COPIED, Large, check_region, is_askew, is_work
 from kernel_grpc.inference.parameters import Parameters
 from kernel_grpc.inference.reader import Reader, Region, array_of
 
@@ -96,8 +96,7 @@ class Recipe:
                 span = kernel.shared_memory.span(*region)
                 if dtype is not None and span.byte_size != size:
                     return None
-                if span.byte_size > COPIED or (dtype is None and is_work(shape, span.byte_size)):
-                    raise Large((name, span, prod(shape) if dtype is None else None))
+                check_region(name, span, shape, strings=dtype is None)
                 raw = span.read()
             elif at < len(raws):
                 raw = raws[at]
@@ -111,7 +110,7 @@ class Recipe:
                 array = strings_of(items, name, self.model, shape, id)
             elif len(raw) != size:
                 return None
-            elif size > COPIED and is_askew(raw, dtype):
+            elif size > COPIED and is_askew(raw, dtype):  # asked of each input: the size alone says no to most
                 raise Large
             else:
                 array = array_of(shape, dtype, raw)

@@ -10,16 +10,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel import RequestState
-
 if TYPE_CHECKING:
     from kernel import InferenceRequest, Model
     from kernel_grpc.http2 import Connection
     from kernel_grpc.rpc.calls import Call
 
 __all__ = ["Turns"]
-
-PENDING = RequestState.PENDING
 
 
 class _Line:

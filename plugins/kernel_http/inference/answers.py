@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel import Code, InferenceResponse, ServingError, classify, clipped
+from kernel import Code, InferenceResponse, MemoryBudget, ServingError, classify, clipped
 from kernel_http.connection import replies
 from kernel_http.connection.compression import compressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
@@ -28,7 +28,7 @@ __all__ = ["InferExchange", "WorkedExchange"]
 log = logging.getLogger(__name__)
 
 #: The most bytes of an output that are written to shared memory on the loop.
-COPIED = 8 * 1024 * 1024
+COPIED = MemoryBudget.COPIED
 
 #: A larger answer is compressed on another thread: the loop has others to serve.
 COMPRESSED_ON_LOOP = 256 * 1024

@@ -15,6 +15,7 @@ from kernel import (
     DATATYPES,
     Code,
     InferenceRequest,
+    MemoryBudget,
     ServingError,
     Span,
     Tensor,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader", "Step", "TooLarge"]
 
-#: The most bytes, of a shared memory region or of a body, that are copied on the loop: what takes some milliseconds.
-COPIED = 8 * 1024 * 1024
+#: The most bytes, of a shared memory region or of a body, that are copied on the loop.
+COPIED = MemoryBudget.COPIED
 
 
 class Step(NamedTuple):

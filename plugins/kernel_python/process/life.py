@@ -114,11 +114,7 @@ class Life:
     def end(self, reason: str) -> None:
         """End the process, since an execution does not come to its end."""
         if self.why is None:
-            self.why = ServingError(
-                Code.INTERNAL,
-                f"Stub process '{self.name}' is not healthy. Process {self.pid} was ended: {reason}",
-                Reason.BACKEND,
-            )
+            self.why = self._unhealthy(f"Process {self.pid} was ended: {reason}")
             self._owner.ending(self)
             self.kill()
 
@@ -144,12 +140,8 @@ class Life:
 
     def _too_slow(self) -> None:
         """End a process that has not come to the model's code in time."""
-        self.why = ServingError(
-            Code.INTERNAL,
-            f"Stub process '{self.name}' is not healthy. Process {self.pid} has not begun within {self._patience:g} s "
-            "(--backend-config=python,stub-timeout-seconds)",
-            Reason.BACKEND,
-        )
+        within = f"{self._patience:g} s (--backend-config=python,stub-timeout-seconds)"
+        self.why = self._unhealthy(f"Process {self.pid} has not begun within {within}")
         self.kill()
 
     def _feel(self) -> None:
@@ -158,17 +150,19 @@ class Life:
         if not self._pulse.has_stopped(self._notes.beats, work):
             self._waiting = self._kernel.loop.call_later(self._beat, self._feel)
             return
-        self.why = ServingError(
-            Code.INTERNAL,
-            f"Stub process '{self.name}' is not healthy. Process {self.pid} {found or 'hangs'}: it has given no sign of life for "
-            f"{LOOKS * self._beat:g} s (--backend-config=python,stub-hang-seconds), and is ended",
-            Reason.BACKEND,
+        self.why = self._unhealthy(
+            f"Process {self.pid} {found or 'hangs'}: it has given no sign of life for {LOOKS * self._beat:g} s "
+            "(--backend-config=python,stub-hang-seconds), and is ended"
         )
         self._owner.ending(self)
         self.kill()
 
     def kill(self) -> None:
         self._process.kill()
+
+    def _unhealthy(self, why: str) -> ServingError:
+        """Return the error of what was to be executed in the process, in the reference's words and then ours."""
+        return ServingError(Code.INTERNAL, f"Stub process '{self.name}' is not healthy. {why}", Reason.BACKEND)
 
     def _send(self, message: tuple[Any, ...]) -> None:
         self._link.send(wire.frame(message))
@@ -180,12 +174,7 @@ class Life:
             self._take(message)
         except Exception as error:  # the process is ended: what the message was about would wait for ever
             log.exception("a message of model instance '%s' can't be dealt with", self.name)
-            self.why = ServingError(
-                Code.INTERNAL,
-                f"Stub process '{self.name}' is not healthy. It was ended, since a message of it could not be dealt with: "
-                f"{error!r}",
-                Reason.BACKEND,
-            )
+            self.why = self._unhealthy(f"It was ended, since a message of it could not be dealt with: {error!r}")
             self.kill()
 
     def _take(self, message: tuple[Any, ...]) -> None:
@@ -236,11 +225,9 @@ class Life:
     def _cut_off(self, problem: str) -> None:
         """No more messages will come. `problem`: since something came that is none."""
         if problem and self.why is None:
-            self.why = ServingError(
-                Code.INTERNAL,
-                f"Stub process '{self.name}' is not healthy. Process {self.pid} was ended, since something has come from it that "
-                f"is no message; perhaps the model's code has written into a descriptor that is not its own ({problem})",
-                Reason.BACKEND,
+            self.why = self._unhealthy(
+                f"Process {self.pid} was ended, since something has come from it that is no message; "
+                f"perhaps the model's code has written into a descriptor that is not its own ({problem})"
             )
             self.kill()
         self._owner.ending(self)
@@ -262,11 +249,7 @@ class Life:
         for number in list(self._asked):
             self._told(number, False)
         if self.why is None:
-            self.why = ServingError(
-                Code.INTERNAL,
-                f"Stub process '{self.name}' is not healthy. {f'Process {self.pid}' if self.pid else 'It'} {how}",
-                Reason.BACKEND,
-            )
+            self.why = self._unhealthy(f"{f'Process {self.pid}' if self.pid else 'It'} {how}")
         self._owner.ended(self, not_begun)
         handed.fail(self.why)
         # Arrays that lie in the shared memory keep it alive; we hold it no more.

@@ -142,6 +142,10 @@ class Executions:
 
         On any thread. `main`: the thread that executes.
         """
+
+        def place(frames: list[Any]) -> str:
+            return WaitView.place_in(frames, lambda frame: frame.f_code.co_filename.startswith(folder))
+
         found = []
         for task in list(self._tasks):
             frame = task.get_coro().cr_frame  # type: ignore[union-attr]
@@ -149,12 +153,12 @@ class Executions:
             if execution is not None and execution.started <= since:
                 holds = task.get_coro().cr_running  # type: ignore[union-attr]  # the loop, and doesn't wait
                 frames = WaitView.frames_of(sys._current_frames().get(main)) if holds else WaitView.frames_of_task(task)
-                found.append((execution.number, _place(frames, folder)))
+                found.append((execution.number, place(frames)))
         number = self._number
         if number and self._began <= since:
             frames = WaitView.frames_of(sys._current_frames().get(main))
             if number == self._number:  # else they are of the next
-                found.append((number, _place(frames, folder)))
+                found.append((number, place(frames)))
         return [(number, place) for number, place in found if place]
 
     # -- in and out --------------------------------------------------------------------------------------------------------
@@ -223,8 +227,3 @@ class Executions:
                 request.inputs = _NOTHING
         times = execution.started, execution.input_ended, execution.output_started or execution.ended, execution.ended
         self._channel.put_off((wire.DONE, number, *times, outcome))
-
-
-def _place(frames: list[Any], folder: str) -> str:
-    own = [frame for frame in frames if frame.f_code.co_filename.startswith(folder)] or frames
-    return f"{own[0].f_code.co_filename}:{own[0].f_lineno}" if own else ""
