@@ -38,9 +38,9 @@ def number(requests):
 """
 
 
-def model(body: str, define: str = "def") -> str:
+def model(body: str, define: str = "def", helpers: str = "") -> str:
     lines = "\n        ".join(body.strip().splitlines())
-    return f"{HEAD}\nclass TritonPythonModel:\n    {define} execute(self, requests):\n        {lines}\n"
+    return f"{HEAD}{helpers}\nclass TritonPythonModel:\n    {define} execute(self, requests):\n        {lines}\n"
 
 
 class World:
@@ -48,9 +48,11 @@ class World:
         self.repo = repo
         self.placement = placement
 
-    def add(self, name: str, body: str, define: str = "def", placement: str = "", count: int = 1, **parameters: str) -> None:
+    def add(
+        self, name: str, body: str, define: str = "def", placement: str = "", count: int = 1, helpers: str = "", **parameters: str
+    ) -> None:
         parameters = {"placement": placement or self.placement, **parameters}
-        self.repo.add(name, model(body, define), io=TEXT, count=count, parameters=parameters)
+        self.repo.add(name, model(body, define, helpers), io=TEXT, count=count, parameters=parameters)
 
     def ask(self, *names: str, seconds: float = 5.0, value: float = 1.0) -> list[str]:
         """Return what comes of requests that are sent at once."""
@@ -228,18 +230,39 @@ return tell(requests, "begun")
     assert world.repo.run(main) == ["begun", "end", ['"end"']]
 
 
-def test_who_gives_up_in_time_is_not_refused(world: World) -> None:
+TIMEOUTS = {
+    "plain": "async with asyncio.timeout(1.0)",
+    "stack": "async with contextlib.AsyncExitStack() as stack, await_of(stack)",
+    "manager": "async with limited(1.0)",
+}
+
+#: Other ways to come to a time-out.
+HELPERS = """
+import contextlib
+@contextlib.asynccontextmanager
+async def limited(seconds):
+    async with asyncio.timeout(seconds):
+        yield
+@contextlib.asynccontextmanager
+async def await_of(stack):
+    await stack.enter_async_context(limited(1.0))
+    yield
+"""
+
+
+@pytest.mark.parametrize("way", TIMEOUTS)
+def test_who_gives_up_in_time_is_not_refused(world: World, way: str) -> None:
     """`asyncio.timeout` ends the waiting of `a`; `b` is served then."""
-    timed = """
+    timed = f"""
 try:
-    async with asyncio.timeout(1.0):
+    {TIMEOUTS[way]}:
         await asyncio.sleep(0.05)
-        r = show(await make("b", 0).async_exec())
+        r = show(await make('b', 0).async_exec())
 except TimeoutError:
     r = "gave up"
 return tell(requests, r)
 """
-    world.add("a", END + timed, "async def", max_concurrency="1")
+    world.add("a", END + timed, "async def", max_concurrency="1", helpers=HELPERS)
     other = "await asyncio.sleep(0.05)\nreturn tell(requests, show(await make('a', 0).async_exec()))"
     world.add("b", END + other, "async def", max_concurrency="1")
     first, second = (json.loads(one) for one in world.ask("a", "b"))
