@@ -57,7 +57,7 @@ def child(data: bytes) -> str:
     at = 0
     while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")
-        if length > 1 << 20:
+        if length > 1 << 14:
             return "long"  # memory is made for what was announced; the child is our own
         at += 4 + length
     try:
