@@ -52,6 +52,10 @@ def config(data: bytes) -> str:
     return "read " + " ".join(sorted(field.name for field, _ in message.ListFields()))
 
 
+#: What `marshal` reads sets and dicts by, with and without the mark of what is referred to later.
+KEYED = tuple(bytes([code | mark]) for code in b"<>{" for mark in (0, 0x80))
+
+
 def child(data: bytes) -> str:
     """What a child says comes out as it went in, however it is cut; what can't be a message is an error, never a wrong answer."""
     at = 0
@@ -60,6 +64,8 @@ def child(data: bytes) -> str:
         if length > 1 << 14:
             return "long"  # memory is made for what was announced; the child is our own
         at += 4 + length
+    if b"r" in data and any(code in data for code in KEYED):
+        return "perhaps a key that holds itself"  # `marshal` would hash it for ever; see the law of wire.py
     try:
         messages = wire.messages_in(data)
     except (ValueError, EOFError, TypeError, wire.struct.error) as error:

@@ -3,6 +3,9 @@
 A message is a tuple whose first element is its kind; `marshal` writes it, which every Python has, in C (format 4, which all
 of them read; the greeting proves it). In front of each message stands its length. Small tensors travel in the message, the
 others through shared memory (pool.py). Also runs in children, on Python 3.9 with numpy alone.
+
+What is no message by accident is an error. `marshal` is no wall against malice: a tuple that holds itself as a key ends whoever
+reads it. A child runs as the server's user anyway (SECURITY.md).
 """
 
 from __future__ import annotations
