@@ -27,7 +27,7 @@ from kernel import (
     PlacementChoice,
     ServingError,
 )
-from kernel_python.calling import EXECUTION, Instance, Modules
+from kernel_python.calling import EXECUTION, Instance, Modules, closed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.loading.completion import completed
 from kernel_python.loading.foresight import may_wait
@@ -70,6 +70,7 @@ class PythonBackend:
 
     def close(self) -> None:
         """The kernel has stopped: end what starts processes."""
+        closed(self._kernel)
         self._kept.close()
         if self._fork_server is not None:
             self._fork_server.close()

@@ -24,6 +24,7 @@ __all__ = [
     "bls_site",
     "calling_instance",
     "calling_site",
+    "closed",
     "only",
     "retired",
     "serving",
@@ -133,6 +134,12 @@ def serving(instance: Instance) -> None:
 def retired(instance: Instance) -> None:
     """Note that the instance is about to be finalized."""
     _serving.pop(instance, None)
+
+
+def closed(kernel: Any) -> None:
+    """Note that a kernel is closed: an instance of its that hangs, and so is never finalized, serves no more."""
+    for instance in [one for one in list(_serving) if one.kernel is kernel]:
+        retired(instance)
 
 
 #: The one instance whose code can call, in a process of its own.

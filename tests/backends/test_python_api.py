@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import pickle
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import triton_python_backend_utils as pb_utils
+from kernel_python import calling
 
 X = np.arange(3, dtype=np.float32)
 Tensor, Response, Request, Error = (
@@ -28,6 +30,17 @@ TENSOR_TYPES = (
     "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
     "    1. c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)\n\nInvoked with: "
 )
+
+
+HANGS = """
+import threading
+class TritonPythonModel:
+    begun, go = threading.Event(), threading.Event()
+    def execute(self, requests):
+        self.begun.set()
+        self.go.wait()
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
 
 
 def raised(function: Any, *args: Any, **kwargs: Any) -> str:
@@ -396,6 +409,24 @@ def test_calls_outside_of_a_model_are_refused() -> None:
     assert raised(request().async_exec) == "RuntimeError: no running event loop"
     assert "exec(): incompatible function arguments" in raised(request().exec, decoupled="x")
     assert "get_model_dir can only be used by the code of a model" in raised(pb_utils.get_model_dir)
+
+
+def test_an_instance_that_hangs_is_nobody_once_its_kernel_is_closed(repo: Any, helpers: Any) -> None:
+    """Its thread is never finalized: it was one of those that calls on threads of nobody's own are made for, for ever."""
+    repo.add("hangs", HANGS, parameters={"placement": "thread"})
+    stuck: list[Any] = []
+
+    async def main(kernel: Any) -> None:
+        helpers.Call(kernel, "hangs", [1.0])
+        stuck.extend(one for one in calling._serving if one.kernel is kernel)
+        await asyncio.to_thread(stuck[0].executor.model.begun.wait)
+
+    try:
+        repo.run(main, drain_seconds=0.01)
+        assert not calling._serving
+        assert raised(request().exec) == "TritonModelException: BLS is only supported during the 'execute' function."
+    finally:
+        stuck[0].executor.model.go.set()
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
