@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from kernel.circles.wait_view import WaitView
 from kernel.instances.instance import HELD_SECONDS, AsyncInstance, LoopInstance, ModelInstance, TaskInstance
 from kernel.instances.on_thread import ThreadInstance
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
@@ -104,8 +105,7 @@ class Watchdog:
 
     def _sights(self, others: bool = True) -> tuple[Sight | None, list[Sight]]:
         """Return what the loop's thread is busy with, and what others are that run the code of models."""
-        frames = sys._current_frames()
-        del frames[threading.get_ident()]  # this frame has `frames`: a circle, which would keep what all threads have in hand
+        frames = WaitView.innermost()
         own = frames.pop(self._thread, None)
         found = [sight for frame in frames.values() if (sight := sight_of(frame)).model] if others else []
         return None if own is None else sight_of(own), found

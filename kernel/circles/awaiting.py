@@ -7,7 +7,6 @@ said in wait_view.py. On the loop.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +79,9 @@ class Awaiting(Facts):
             task = Awaiting(_nobody)._task_of(instance, batch)
             frames = [] if task is None else WaitView.frames_of_task(task)
             if isinstance(instance, ThreadTaskInstance) and getattr(task and task.get_coro(), "cr_running", False):
-                frames = WaitView.frames_of(sys._current_frames().get(_thread_of(instance)))  # it holds the loop
+                frames = WaitView.frames_of(WaitView.innermost().get(_thread_of(instance)))  # it holds the loop
         elif isinstance(instance, ThreadInstance):
-            frames = WaitView.frames_of(sys._current_frames().get(_thread_of(instance)))
+            frames = WaitView.frames_of(WaitView.innermost().get(_thread_of(instance)))
         elif isinstance(instance, RemoteInstance):
             place: str = instance.executor.place(batch) if hasattr(instance.executor, "place") else ""
             return place

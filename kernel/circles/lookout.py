@@ -42,7 +42,7 @@ class Lookout:
         self._asking: dict[InferenceRequest, None] = {}  # looked at in vain, since somebody elsewhere has first to say how it is
         self._timer: asyncio.Handle | None = None
         self._look_at = inf
-        self._facts: Awaiting
+        self._facts: Awaiting | None = None  # only while it looks: they keep tasks, and the frames of threads
 
     def watch(self, request: InferenceRequest, level: int = 0) -> None:
         """Look at a call now and then until it has its answer. `level`: how often that has been done."""
@@ -62,12 +62,12 @@ class Lookout:
         self._timer, self._look_at = None, inf
         now = self._loop.time()
         self._asking = {request: None for request in self._asking if request.state is not RELEASED}
-        self._facts = Awaiting(self.told)
         for level, line in enumerate(self._waiting):
             while line and line[0][0] <= now:
                 request = line.popleft()[1]
                 if request.state is not RELEASED and not self._refused(request):
                     self.watch(request, level + 1)
+        self._facts = None
         due = min((line[0][0] for line in self._waiting if line), default=inf)
         if due < self._look_at:
             self._arm(due)
@@ -75,14 +75,14 @@ class Lookout:
     def told(self) -> None:
         """An instance elsewhere has said what an execution waits for, having been asked."""
         asking, self._asking = self._asking, {}
-        self._facts = Awaiting(self.told)
         for request in asking:
             if request.state is not RELEASED:
                 self._refused(request)
+        self._facts = None
 
     def _refused(self, request: InferenceRequest) -> bool:
         """Refuse a request if it waits for itself; return whether it does."""
-        facts = self._facts
+        facts = self._facts = self._facts or Awaiting(self.told)
         facts.asked = False
         cycle = closes_circle(request, facts)
         if facts.asked:
@@ -91,5 +91,5 @@ class Lookout:
             return False
         scheduler = request.model.scheduler
         scheduler.cancel(request, scheduler.circular(request, cycle))
-        self._facts = Awaiting(self.told)  # others go on by now
+        self._facts = None  # others go on by now
         return True

@@ -28,7 +28,7 @@ _THREADING = threading.__file__
 
 
 class WaitView:
-    """One look at all threads and tasks.
+    """One look at all threads and tasks. It keeps what it has seen: nobody keeps a look once it is over.
 
     `blocked`: the calls in which threads are blocked, by the thread's ident; for all views, kept by whoever blocks.
     """
@@ -80,7 +80,8 @@ class WaitView:
         """Of a future that threads wait for: it is a pool's, or made of a task."""
         if not isinstance(future, concurrent.futures.Future) or future.done():
             return None
-        for ident, top in self._all_frames().items():
+        # This thread may be the one that works on it: it calls, and looks while it waits.
+        for ident, top in (*self._all_frames().items(), (threading.get_ident(), sys._getframe(1))):
             frame: FrameType | None = top
             while frame is not None:
                 if frame.f_code is _RUN_ITEM and getattr(frame.f_locals.get("self"), "future", None) is future:
@@ -89,10 +90,9 @@ class WaitView:
         return self._chained(getattr(future, "_done_callbacks", ()))
 
     def _all_frames(self) -> dict[int, FrameType]:
-        frames = self._frames
-        if frames is None:
-            frames = self._frames = sys._current_frames()
-        return frames
+        if self._frames is None:
+            self._frames = self.innermost()
+        return self._frames
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -167,6 +167,16 @@ class WaitView:
         return None
 
     # -- where they are ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def innermost() -> dict[int, FrameType]:
+        """Return the innermost frame of each thread but the calling one, by the thread's ident.
+
+        The calling one's would have what is returned: a circle, which kept what all threads have in hand until a collection.
+        """
+        frames = sys._current_frames()
+        del frames[threading.get_ident()]
+        return frames
 
     @staticmethod
     def frames_of(frame: FrameType | None) -> list[FrameType]:

@@ -7,12 +7,14 @@ loop; does nothing while nothing is loaded.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
+
+from kernel.circles.wait_view import WaitView
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,14 +80,13 @@ class Progress:
 def _places(folders: list[Path]) -> dict[Path, str]:
     """Return where in a model's own files a thread of this process is, innermost, for those folders in which one is."""
     found: dict[Path, str] = {}
-    for top in sys._current_frames().values():
-        frame = top
+    for top in WaitView.innermost().values():
+        frame: FrameType | None = top
         while frame is not None:
             file = frame.f_code.co_filename
             folder = next((one for one in folders if file.startswith(f"{one}/")), None)
             if folder is not None:
                 found.setdefault(folder, f", at {file}:{frame.f_lineno} in {frame.f_code.co_name}")
                 break
-            frame = frame.f_back  # type: ignore[assignment]
-    del top  # it may be this very frame, which would stay then, and keep what it has
+            frame = frame.f_back
     return found

@@ -6,13 +6,13 @@ Reads the state of schedulers and instances, and says in words what it means.
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel.circles.wait_view import WaitView
 from kernel.instances.instance import AsyncInstance, LoopInstance, ModelInstance, all_gone
 from kernel.models.model import Model
 from kernel.requests.request import Batch, InferenceRequest, RequestState
@@ -100,7 +100,7 @@ def _where(instance: ModelInstance, batch: Batch, folders: Sequence[Path]) -> st
     elif instance.waits_only:
         return "which waits for its steps"
     else:
-        current = sys._current_frames()
+        current = WaitView.innermost()
         for thread in threading.enumerate():
             if thread.name == instance.name and thread.ident in current:
                 frames = list(stack(current[thread.ident]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import selectors
-import sys
 import threading
 import time
 from collections.abc import Container, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from kernel.circles.wait_view import WaitView
 from kernel.instances.handover import BlockedCall
 from kernel.instances.thread import InstanceThread
 from kernel.testing.frames import place_of, stack
@@ -44,7 +44,7 @@ class Threads:
         `executing`: names of the instances that execute. `sender_awaited`: a request can be answered only by code that is not
         executing it.
         """
-        frames = sys._current_frames()
+        frames = WaitView.innermost()
         found = Elsewhere.NOTHING
         for thread in self.new():
             frame = frames.get(thread.ident or 0)
@@ -70,7 +70,7 @@ class Threads:
 
 def where(thread: threading.Thread, folders: Sequence[Path]) -> str:
     """Return where a thread stands, by preference the place in a model's own files."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = WaitView.innermost().get(thread.ident or 0)
     return place_of(stack(frame), folders) if frame is not None else "its end"
 
 

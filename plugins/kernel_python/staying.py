@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from pathlib import Path
 from types import FrameType
 
+from kernel import WaitView
 from kernel_python.calling import Instance
 
 __all__ = ["look_later"]
@@ -55,11 +55,10 @@ def _tell(instance: Instance) -> None:
 def _left(instance: Instance) -> list[FrameType]:
     """Return of each thread that is in the instance's code the innermost frame there."""
     found = []
-    for top in sys._current_frames().values():
+    for top in WaitView.innermost().values():
         frame: FrameType | None = top
         while frame is not None and frame.f_globals.get("__kernel_instance__") is not instance:
             frame = frame.f_back
         if frame is not None:
             found.append(frame)
-    del top  # it may be this very frame, which would stay then, and keep what it has
     return found

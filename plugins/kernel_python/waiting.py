@@ -9,7 +9,6 @@ makes (`_Tasks`). A thread of a model on the loop blocks, too, as long as the lo
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -18,7 +17,7 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent
 
-from kernel import Code, Leavable, ServingError
+from kernel import Code, Leavable, ServingError, WaitView
 from kernel_python.background import Outcome, outcome
 from kernel_python.calling import EXECUTION, Instance
 from kernel_python.faults import TritonModelException
@@ -112,7 +111,7 @@ def wait_as_helper(instance: Instance, step: Step) -> None:
 
 def _who_holds(instance: Instance) -> tuple[str, str, int] | None:
     """Return the model, file and line that the loop's thread is in, if it is code of the instance (or if that is nobody's)."""
-    frame = sys._current_frames().get(instance.kernel.loop_thread)
+    frame = WaitView.innermost().get(instance.kernel.loop_thread)
     while frame is not None:
         owner: Instance | None = frame.f_globals.get("__kernel_instance__")
         if owner is not None and (owner is instance or not instance.name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -55,3 +57,21 @@ def test_each_call_is_looked_at_at_growing_intervals_until_it_is_answered(monkey
     second.state = RequestState.RELEASED
     loop.advance(1000.0)
     assert len(looks) == 3 and not loop.timers, "nobody is looked at any more"
+
+
+def test_what_a_look_has_seen_is_dropped_with_it(monkeypatch: Any) -> None:
+    """It has tasks, and the frames of all threads: the next look may be minutes away, or never come."""
+    seen: list[weakref.ref[Any]] = []
+    loop = FakeLoop()
+    monkeypatch.setattr(lookout, "closes_circle", lambda request, facts: seen.append(weakref.ref(facts)))
+    watching = Lookout(loop)  # type: ignore[arg-type]
+    watching.watch(InferenceRequest("m", {}, nobody))
+    gc.disable()
+    try:
+        loop.advance(0.02)
+        assert len(seen) == 1 and seen[0]() is None
+        watching._asking = {InferenceRequest("m", {}, nobody): None}
+        watching.told()
+        assert len(seen) == 2 and seen[1]() is None
+    finally:
+        gc.enable()

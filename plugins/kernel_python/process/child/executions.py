@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -152,11 +151,11 @@ class Executions:
             execution = None if frame is None else frame.f_locals.get("execution")
             if execution is not None and execution.started <= since:
                 holds = task.get_coro().cr_running  # type: ignore[union-attr]  # the loop, and doesn't wait
-                frames = WaitView.frames_of(sys._current_frames().get(main)) if holds else WaitView.frames_of_task(task)
+                frames = WaitView.frames_of(WaitView.innermost().get(main)) if holds else WaitView.frames_of_task(task)
                 found.append((execution.number, place(frames)))
         number = self._number
         if number and self._began <= since:
-            frames = WaitView.frames_of(sys._current_frames().get(main))
+            frames = WaitView.frames_of(WaitView.innermost().get(main))
             if number == self._number:  # else they are of the next
                 found.append((number, place(frames)))
         return [(number, place) for number, place in found if place]
