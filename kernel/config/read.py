@@ -41,7 +41,7 @@ def read_message(
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and auto_complete:
-            return Message(), ConfigSource("none", str(path))
+            return Message(), ConfigSource("none", str(model_folder))
         words = f"failed to open text file for read {path}: {error.strerror}"
         detail = "auto-complete is switched off" if isinstance(error, FileNotFoundError) else ""
         raise ConfigErrors([ConfigError(words, detail, stage="A", path=str(path), code=Code.INTERNAL)]) from None

@@ -23,7 +23,8 @@ OVERRIDE = "config override"
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """`kind`: "file", "override" or "none". `path`: of the file, read or missing. `scanned`: the places of its fields.
+    """`kind`: "file", "override" or "none". `path`: of the file that was read, or of the folder that has
+    none. `scanned`: the places of its fields.
 
     `completed`: names of the top-level fields that the model has changed since.
     """
