@@ -144,17 +144,78 @@ def test_load_failures(repo: Any) -> None:
     ("code", "reason"),
     [
         ("def f(:", "Internal: SyntaxError: invalid syntax (model.py, line 1)"),
-        ("x = 1", "Internal: AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        (
+            "x = 1",
+            "Internal: AttributeError: module '1.model' has no attribute 'TritonPythonModel' — wanted is a class of that name in "
+            "{path}; its classes are none",
+        ),
+        (
+            "\nclass TritonPythonMdl: pass",
+            "Internal: AttributeError: module '1.model' has no attribute 'TritonPythonModel' — wanted is a class of that name, "
+            "there is 'TritonPythonMdl'\n\nAt:\n  {path}(2): TritonPythonMdl\n",
+        ),
+        (
+            "TritonPythonModel = 3",
+            "Internal: TypeError: 'int' object is not callable — TritonPythonModel in {path} is no class, as is wanted, but 3",
+        ),
         ("raise SystemExit(3)", "Internal: SystemExit: 3\n\nAt:\n  {path}(1): <module>\n"),
         (
             "class TritonPythonModel: pass",
-            "Internal: Python model {path} does not implement `execute` method.",
+            "Internal: Python model {path} does not implement `execute` method. — wanted is `def execute(self, requests)`"
+            "\n\nAt:\n  {path}(1): TritonPythonModel\n",
+        ),
+        (
+            "class TritonPythonModel:\n    execute = 5",
+            "Internal: Python model {path} does not implement `execute` method. — it is 5, no method"
+            "\n\nAt:\n  {path}(1): TritonPythonModel\n",
+        ),
+        (
+            "class TritonPythonModel:\n    def execute(self): pass",
+            "Internal: TypeError: TritonPythonModel.execute() can't be called with the list of requests: too many positional "
+            "arguments — wanted is `def execute(self, requests)`\n\nAt:\n  {path}(2): execute\n",
+        ),
+        (
+            "class TritonPythonModel:\n    async def execute(self, requests, more): pass",
+            "Internal: TypeError: TritonPythonModel.execute() can't be called with the list of requests: missing a required "
+            "argument: 'more' — wanted is `def execute(self, requests)`\n\nAt:\n  {path}(2): execute\n",
+        ),
+        (
+            "class TritonPythonModel:\n    def initialize(self): pass\n    def execute(self, requests): pass",
+            "Internal: TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given — it is called "
+            "with one argument, a dictionary\n\nAt:\n  {path}(2): initialize\n",
+        ),
+        (
+            "class TritonPythonModel:\n    def __init__(self, x): pass\n    def execute(self, requests): pass",
+            "Internal: TypeError: TritonPythonModel.__init__() missing 1 required positional argument: 'x' — it is called "
+            "with no arguments\n\nAt:\n  {path}(2): __init__\n",
         ),
     ],
 )
-def test_load_failures_of_the_file(repo: Any, code: str, reason: str) -> None:
-    path = repo.add("a", code, head="")
+@pytest.mark.parametrize("placement", ["thread", "process"])
+def test_load_failures_of_the_file(repo: Any, code: str, reason: str, placement: str) -> None:
+    """The reference's words, what was wanted, and where, wherever the model was to run."""
+    path = repo.add("a", code, head="", parameters={"placement": placement})
     assert repo.load_error("a") == reason.format(path=path)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class TritonPythonModel:\n    execute = print",
+        "import functools\nclass TritonPythonModel:\n    execute = functools.partialmethod(lambda *a: None)",
+        "import functools\nclass TritonPythonModel:\n    @functools.wraps(lambda: 0)\n    def execute(self, *a): pass",
+        "class TritonPythonModel:\n    def execute(self, requests, more=1): pass",
+        "class TritonPythonModel:\n    @staticmethod\n    def execute(requests): pass",
+        "class Any:\n    def __call__(self, *a): pass\nclass TritonPythonModel:\n    execute = Any()",
+    ],
+)
+def test_an_execute_that_can_be_called_is_not_refused(repo: Any, code: str) -> None:
+    repo.add("a", code, head="")
+
+    async def main(kernel: Any) -> None:
+        assert [one.state for one in kernel.index()] == ["READY"]
+
+    repo.run(main)
 
 
 @pytest.mark.parametrize("placement", ["loop", "thread", "process"])
@@ -533,3 +594,14 @@ def test_many_models_load_at_once(repo: Any, helpers: Any) -> None:
         return await asyncio.gather(*(helpers.ask(kernel, f"m{number}", [number]) for number in range(12)))
 
     assert repo.run(main) == [[number] for number in range(12)]
+
+
+def test_a_config_that_is_not_there_is_not_named(repo: Any) -> None:
+    """Where a model has none, what is wrong with what it completes is told of its folder."""
+    code = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(c):\n        c.set_max_batch_size(-3)\n"
+    file = repo.add("a", code + "        return c\n    def execute(self, requests): pass\n")
+    folder = file.parents[1]
+    (folder / "config.pbtxt").unlink()
+    reason = repo.load_error("a")
+    assert "max_batch_size" in reason and str(folder) in reason, reason
+    assert "config.pbtxt" not in reason

@@ -75,6 +75,11 @@ MISSING = "ModuleNotFoundError: No module named 'no_such_module' — it is neith
             "1/model.py:4:5",
             "TypeError: TritonPythonModel.__init__() missing 1 required positional argument: 'args'",
         ),
+        (
+            CLASS.replace("(self, requests)", "(self)"),
+            "1/model.py:2:5",
+            "TypeError: TritonPythonModel.execute() takes 1 positional argument but 2 were given",
+        ),
         ("import json, no_such_module.inner\n" + CLASS, "1/model.py:1:1", MISSING),
         ("from no_such_module.inner import x\n" + CLASS, "1/model.py:1:1", MISSING),
         ("try:\n    import no_such_module\nexcept KeyError:\n    pass\n" + CLASS, "1/model.py:2:5", MISSING),

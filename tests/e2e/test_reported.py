@@ -898,8 +898,8 @@ NO_PYTHON = "class TritonPythonModel:\n    def execute(self, requests)\n        
     [
         (RAISES, ["KeyError", "no weights today", "initialize"], 'raise KeyError("no weights today")'),
         (NO_PYTHON, ["SyntaxError", "expected ':'"], "def execute(self, requests)"),
-        (NO_CLASS, ["AttributeError", "has no attribute 'TritonPythonModel'"], ""),
-        (NO_EXECUTE, ["does not implement `execute`"], ""),
+        (NO_CLASS, ["AttributeError", "has no attribute 'TritonPythonModel'"], "class Other"),
+        (NO_EXECUTE, ["does not implement `execute`"], "class TritonPythonModel"),
         (
             "import no_such_module_at_all\n\n\n" + ECHO,
             ["ModuleNotFoundError", "no_such_module_at_all"],

@@ -215,6 +215,7 @@ FAILED = "a response that carries an error counts as a failure, not as a success
 BACKEND = "unable to find backend library for backend 'nonsense', try specifying runtime on the model configuration."
 GROUP = "instance group bad_group_0 of model bad_group has kind KIND_GPU but no GPUs are available"
 INPUT = "model input 'X' must specify 'data_type' for bad_input"
+NO_CLASS = "Internal: AttributeError: module '1.model' has no attribute 'TritonPythonModel'"
 POLICY = "at least one version must be available under the version policy of model 'no_version'"
 INCONSISTENT = "in ensemble ensemble_{0}, ensemble tensor X: inconsistent {1} is inferred from model "
 
@@ -237,8 +238,9 @@ INDEX = Difference(
         r"~\[no_module:1\]\.reason = .*_find_and_load.*": r'~\[no_module:1\]\.reason = .*model\.py\(3\): <module>\\n"'
         '\n[no_version].name = "no_version"\n[no_version].state = "UNAVAILABLE"\n'
         rf'~\[no_version\]\.reason = "Invalid argument: {POLICY}.*"',
+        **failed("no_class", "'TritonPythonModel' — wanted is a class", known=NO_CLASS),
         '[no_execute:1].state = "READY"': '[no_execute:1].state = "UNAVAILABLE"\n'
-        r'~\[no_execute:1\]\.reason = "Internal: Python model .* does not implement `execute` method\."',
+        r'~\[no_execute:1\]\.reason = "Internal: Python model .* does not implement `execute` method\. — .*"',
     },
 )
 
@@ -534,10 +536,15 @@ DIFFERENCES: dict[str, Difference] = {
         message=r"load failed .*: ModuleNotFoundError: No module named 'surely_not_installed'\n\n"
         r"At:\n  \S+/no_module/1/model\.py\(3\): <module>\n;\n",
     ),
+    "load no_class": Difference(
+        "what was wanted stands behind the words, and the place, where there is a line",
+        message=r"load failed .*: AttributeError: module '1\.model' has no attribute 'TritonPythonModel' — wanted is (.|\n)*;\n",
+    ),
     "load no_execute": Difference(
         "a class without execute is refused when it is loaded, not when it is used",
         status=400,
-        message=r"load failed .*: Internal: Python model \S+/no_execute/1/model\.py does not implement `execute` method\.;\n",
+        message=r"load failed .*: Internal: Python model \S+/no_execute/1/model\.py does not implement `execute` method\. — "
+        r"(.|\n)*;\n",
     ),
     "load bad_config": WITH_PLACE,
     "load bad_name": WITH_PLACE,

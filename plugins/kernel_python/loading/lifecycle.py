@@ -6,9 +6,11 @@ who calls turns it into the load's failure. Knows nothing of where instances run
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
+import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +23,26 @@ if TYPE_CHECKING:
 __all__ = ["arguments_of", "async_capacity", "complete", "initialized", "model_class"]
 
 ASYNC_CAPACITY = 64
+CLASS = "TritonPythonModel"
 
 
 def model_class(module: Any, shown: str) -> Any:
     """Return the TritonPythonModel of a module, which the reference calls `shown`."""
-    try:
-        return module.TritonPythonModel
-    except AttributeError:
-        raise ServingError(
-            Code.INTERNAL, f"AttributeError: module '{shown}' has no attribute 'TritonPythonModel'"
-        ) from None
+    found = getattr(module, CLASS, None)
+    if callable(found):
+        return found
+    file = getattr(module, "__file__", shown)
+    if found is not None:
+        words = f"TypeError: '{type(found).__name__}' object is not callable"
+        raise _unfit(words, f"{CLASS} in {file} is no class, as is wanted, but {_brief(found)}")
+    words = f"AttributeError: module '{shown}' has no attribute '{CLASS}'"
+    classes = {
+        name: value for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    near = difflib.get_close_matches(CLASS, classes, n=1, cutoff=0.4) or (list(classes) if len(classes) == 1 else [])
+    if near:
+        raise _unfit(words, f"wanted is a class of that name, there is '{near[0]}'", _place_of_class(classes[near[0]]))
+    raise _unfit(words, f"wanted is a class of that name in {file}; its classes are {', '.join(classes) or 'none'}")
 
 
 def initialized(found: Any, file: str | os.PathLike[str], arguments: Mapping[str, str]) -> Any:
@@ -38,16 +50,73 @@ def initialized(found: Any, file: str | os.PathLike[str], arguments: Mapping[str
 
     `found` may as well be a function that makes a model, as in the reference.
     """
-    model = found()
+    model = _called(found, "no arguments")
     if hasattr(model, "initialize"):
         if inspect.iscoroutinefunction(model.initialize):
-            raise ServingError(
-                Code.INTERNAL, f"initialize of {file} is `async def`, which nobody awaits; it has to be a plain `def`"
-            )
-        model.initialize(arguments)
-    if not callable(getattr(model, "execute", None)):
-        raise ServingError(Code.INTERNAL, f"Python model {file} does not implement `execute` method.")
+            words = f"initialize of {file} is `async def`, which nobody awaits; it has to be a plain `def`"
+            raise _unfit(words, "", _place_of_function(model.initialize))
+        _called(model.initialize, "one argument, a dictionary", arguments)
+    execute = getattr(model, "execute", None)
+    if not callable(execute):
+        raise _unfit(
+            f"Python model {file} does not implement `execute` method.",
+            "wanted is `def execute(self, requests)`" if execute is None else f"it is {_brief(execute)}, no method",
+            _place_of_class(type(model)),
+        )
+    misfit = _misfit(execute)
+    if misfit:
+        words = f"TypeError: {CLASS}.execute() can't be called with the list of requests: {misfit}"
+        raise _unfit(words, "wanted is `def execute(self, requests)`", _place_of_function(execute))
     return model
+
+
+# -- what doesn't fit, and where it stands -------------------------------------------------------------------------------
+
+
+def _called(function: Any, wanted: str, *arguments: object) -> Any:
+    """Call what a model has to be called with by us; where that can't be, which no line of the model's raises, tell the place."""
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # of code in there
+        place = _place_of_function(getattr(function, "__init__", function) if isinstance(function, type) else function)
+        raise _unfit(f"TypeError: {error}", f"it is called with {wanted}", place) from None
+
+
+def _misfit(function: Any) -> str:
+    """Return why a plain function can't be called with one argument; "" where it can, or where nobody can tell."""
+    plain = getattr(function, "__func__", function)
+    if not isinstance(plain, types.FunctionType) or hasattr(plain, "__signature__"):
+        return ""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _unfit(words: str, wanted: str, place: tuple[str, int, str] | None = None) -> ServingError:
+    """Return the failure of a load: the reference's words, what was wanted, and the place in the form of a traceback's."""
+    where = "" if place is None else "\n\nAt:\n  {}({}): {}\n".format(*place)
+    return ServingError(Code.INTERNAL, f"{words} — {wanted}{where}" if wanted else words + where)
+
+
+def _place_of_class(found: type) -> tuple[str, int, str] | None:
+    try:
+        return inspect.getfile(found), inspect.findsource(found)[1] + 1, found.__name__
+    except (OSError, TypeError, IndexError):  # made without a line of its own
+        return None
+
+
+def _place_of_function(function: Any) -> tuple[str, int, str] | None:
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return None if code is None else (code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return f"{text[:57]}..." if len(text) > 60 else text
 
 
 def complete(found: Any, model_name: str, config: str) -> dict[str, Any] | None:

@@ -27,6 +27,8 @@ __all__ = ["completes_config", "faults_of"]
 CLASS = "TritonPythonModel"
 #: Methods that run while a model is loaded -> how many arguments they get.
 AT_LOAD = {"__init__": 0, "initialize": 1}
+#: Methods that are called by us -> the same.
+CALLED = {**AT_LOAD, "execute": 1}
 #: Attributes of `sys` by which code changes where modules are found.
 _PATHS = frozenset({"path", "modules", "meta_path", "path_hooks"})
 _EXCUSES = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -183,7 +185,7 @@ def _method_faults(node: ast.ClassDef, path: Path) -> Iterator[ConfigError]:
         near = difflib.get_close_matches("execute", names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(sorted(names)) or 'no methods'}"
         yield _fault(path, node, f"Python model {path} does not implement `execute` method.", hint)
-    for name, arguments in AT_LOAD.items():
+    for name, arguments in CALLED.items():
         yield from _call_faults(node, name, arguments, path)
     for method in node.body:
         if isinstance(method, ast.AsyncFunctionDef) and method.name == "initialize" and not method.decorator_list:
