@@ -112,6 +112,8 @@ class Sequencer:
         self, rule: SequenceRule, model: str, prepare: Callable[[InferenceRequest, Sequence], None] = _nothing
     ) -> None:
         self.rule = rule
+        self._silence = rule.idle  # seconds
+        self._hurries = False  # the server stops: silent sequences, and no others, end sooner than by their rule
         self._model = model
         self._prepare = prepare
         self.size = 0
@@ -479,8 +481,12 @@ class Sequencer:
             self._end(sequence, now)
         while self._idle:
             sequence = next(iter(self._idle))
-            if sequence.last_came + self.rule.idle > now:
+            if sequence.last_came + self._silence > now:
                 break
+            if self._hurries and (sequence.waiting or sequence.running is not None):
+                sequence.last_came = now  # its client can't go on yet
+                self._idle.move_to_end(sequence)
+                continue
             self._forget(sequence)
             if not sequence.waiting and sequence.running is None:
                 self._end(sequence, now)
@@ -488,9 +494,16 @@ class Sequencer:
 
     def next_expiry(self) -> float | None:
         """Return when `expire` has to be called at the latest, or None. May be early, never late."""
-        idle = next(iter(self._idle)).last_came + self.rule.idle if self._idle else None
+        idle = next(iter(self._idle)).last_came + self._silence if self._idle else None
         backlog = self._expiries[0][0] if self._expiries else None
         return idle if backlog is None else backlog if idle is None else min(idle, backlog)
+
+    def hurry(self, seconds: float, now: float) -> None:
+        """The server stops: sequences go on, but one of which nothing is left to do ends after so much silence from now on."""
+        if seconds < self._silence:
+            for sequence in self._idle:  # in their order: those that have little time left have no more of it
+                sequence.last_came = max(sequence.last_came, min(now, sequence.last_came + self._silence - seconds))
+            self._silence, self._hurries = seconds, True
 
     def close(self, now: float) -> None:
         """No more requests come: a sequence of which nothing is left to do is over."""

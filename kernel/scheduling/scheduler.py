@@ -460,6 +460,7 @@ class Scheduler:
         self._decide()
         self.queue.close(continuing)
         self._after_release()
+        self.dispatch()  # which looks after what expires, sooner from now on
 
     @property
     def is_idle(self) -> bool:

@@ -36,6 +36,10 @@ log = logging.getLogger("kernel")
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
 
+#: How long a sequence may be silent while the server stops: who is in the midst of one goes on, who has left it holds nobody up.
+STOP_SECONDS = 2.0
+
+
 class _Null(InferenceRequest):
     """What stands for an empty slot in an execution: nobody waits for it, so it is RELEASED, whatever is done with it."""
 
@@ -208,7 +212,9 @@ class SequenceQueue:
     def close(self, continuing: bool) -> None:
         """Nothing new comes; `continuing`: but to running sequences. Else those of which nothing is left to do are over."""
         self._continuing = continuing
-        if not continuing:
+        if continuing:
+            self._sequencer.hurry(STOP_SECONDS, self._clock())
+        else:
             self._sequencer.close(self._clock())
 
     def why_waiting(self, request: InferenceRequest) -> str:
