@@ -223,7 +223,24 @@ class KeyDoor:
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
             self._look(asking, now)
-        return None if self._free else self._counted(asking, now)
+        if self._free:
+            return None
+        identity = self._identity
+        assert identity is not None
+        account = identity.account
+        limit = account.concurrency
+        if limit and account.running >= limit:
+            words = f"has {account.running} requests under way, which are as many as it may have"
+            self._exhaust(asking, now, words, RETRY_SECONDS)
+        bucket = account.bucket
+        if bucket is not None and (wait := bucket.take(now)):
+            self._exhaust(asking, now, f"may send {bucket.rate:g} requests a second; try again in {wait:.3g} s", wait)
+        if self._changes:
+            gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
+        if not limit:
+            return None
+        account.running += 1
+        return account.leave
 
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
         gate = self._gate
@@ -237,24 +254,6 @@ class KeyDoor:
             self._forbid(asking, now, identity, model)
         if changes:
             gate.audit.changed(identity.name, asking.client, self._operation, model)
-
-    def _counted(self, asking: Asking, now: float) -> Callable[[], None] | None:
-        """Let a request pass that is counted, or told of. Raises Denied."""
-        identity = self._identity
-        assert identity is not None
-        account = identity.account
-        if account.full:
-            words = f"has {account.running} requests under way, which are as many as it may have"
-            self._exhaust(asking, now, words, RETRY_SECONDS)
-        bucket = account.bucket
-        if bucket is not None and (wait := bucket.take(now)):
-            self._exhaust(asking, now, f"may send {bucket.rate:g} requests a second; try again in {wait:.3g} s", wait)
-        if self._changes:
-            self._gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
-        if not account.concurrency:
-            return None
-        account.running += 1
-        return account.leave
 
     def _look(self, asking: Asking, now: float) -> None:
         """Have the file looked at, find out who it is and whether he may. Raises Denied; the next request asks anew then."""

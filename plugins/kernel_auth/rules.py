@@ -29,12 +29,16 @@ class Bucket:
 
     def take(self, now: float) -> float:
         """Take a token and return 0.0; where there is none, return the seconds until there will be one."""
+        tokens = self._tokens
         if now > self._when:
-            self._tokens = min(self.burst, self._tokens + (now - self._when) * self.rate)
+            tokens += (now - self._when) * self.rate
+            if tokens > self.burst:
+                tokens = self.burst
             self._when = now
-        if self._tokens < NEARLY_ONE:
-            return (1.0 - self._tokens) / self.rate
-        self._tokens = max(0.0, self._tokens - 1.0)
+        if tokens < NEARLY_ONE:
+            self._tokens = tokens
+            return (1.0 - tokens) / self.rate
+        self._tokens = tokens - 1.0 if tokens > 1.0 else 0.0
         return 0.0
 
     def change(self, rate: float, burst: float) -> None:
@@ -69,11 +73,6 @@ class Account:
             self.bucket.change(rate, burst)
         self.concurrency = concurrency
         self.limited = bool(rate or concurrency)
-
-    @property
-    def full(self) -> bool:
-        """Whether as many requests are under way as may be."""
-        return bool(self.concurrency) and self.running >= self.concurrency
 
     def leave(self) -> None:
         """A request is over that was counted in `running`."""

@@ -67,6 +67,7 @@ class Answers:
         "_holding",
         "_inviting",
         "_lent",
+        "_over",
         "_write",
         "_write_began",
         "_write_since",
@@ -101,6 +102,7 @@ class Answers:
         self._write_began = 0.0  # as `_write_since`, which moves on when the client takes something
         self._holding = Holding(server.kernel.memory)
         self._lent = self._holding.lent
+        self._over = self._holding.over
 
     def attach(self, transport: Any) -> None:
         """Write to `transport` from now on."""
@@ -265,10 +267,9 @@ class Answers:
             self._holding.give_back(exchange)
 
     def when_over(self, exchange: Exchange, over: Callable[[], None]) -> None:
-        """Call `over` once `exchange` has been answered or nobody waits for that any more; perhaps before this returns."""
-        self._holding.when_over(exchange, over)
-        if exchange.connection is None or exchange not in self.exchanges:
-            self._holding.give_back(exchange)
+        """Call `over` once `exchange`, which is owed, has been answered or nobody waits for that any more."""
+        self._lent.setdefault(exchange, 0)
+        self._over[exchange] = over
 
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""

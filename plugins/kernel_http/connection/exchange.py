@@ -98,7 +98,7 @@ class ClientConnection(Protocol):
         """`size` bytes of the budget's `receive`, which were taken, belong to `exchange` until it is answered."""
 
     def when_over(self, exchange: Exchange, over: Callable[[], None], /) -> None:
-        """Call `over` once `exchange` has been answered or nobody waits for that any more; perhaps before this returns."""
+        """Call `over` once `exchange`, which is owed, has been answered or nobody waits for that any more."""
 
     def cancel(self, request: InferenceRequest, /) -> None:
         """Nobody waits for the request's answer any more."""

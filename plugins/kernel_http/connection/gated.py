@@ -75,8 +75,8 @@ def hold(connection: ClientConnection, over: Callable[[], None]) -> None:
     """Have `over` called when the request is over that was handed to its handler just now."""
     exchanges = connection.exchanges
     # Answers go out in order: where the newest is out already, so are all others.
-    if len(exchanges):
-        connection.when_over(exchanges[len(exchanges) - 1], over)
+    if exchanges:
+        connection.when_over(exchanges[-1], over)
     else:
         over()
 
@@ -102,8 +102,9 @@ class GatedRepeatable:
         served = self._recipe.repeat(connection, head, tail)
         if over is None:
             return served
-        if served:
-            hold(connection, over)
+        exchanges = connection.exchanges
+        if served and exchanges:
+            connection.when_over(exchanges[-1], over)  # as `hold` does
         else:
-            over()  # it is read anew, and asks once more
+            over()  # its answer is out; or it is read anew, and asks once more
         return served

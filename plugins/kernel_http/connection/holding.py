@@ -14,31 +14,28 @@ __all__ = ["Holding"]
 
 
 class Holding:
-    """`lent`: by exchange, the bytes that its request holds; `sent`: the bytes of answers that the client has not taken."""
+    """`lent`: by exchange, the bytes that its request holds. `over`: what is to be called when an exchange is; whoever is here
+    is in `lent`, too. `sent`: the bytes of answers that the client has not taken.
+    """
 
-    __slots__ = ("_memory", "_over", "_sent", "lent")
+    __slots__ = ("_memory", "_sent", "lent", "over")
 
     def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
         self._sent = 0
         self.lent: dict[Exchange, int] = {}
-        self._over: dict[Exchange, Callable[[], None]] = {}  # what is to be called; whoever is here is in `lent`, too
+        self.over: dict[Exchange, Callable[[], None]] = {}
 
     def lend(self, exchange: Exchange, size: int) -> None:
         """`size` bytes that were taken belong to `exchange` until it is answered."""
         self.lent[exchange] = self.lent.get(exchange, 0) + size
-
-    def when_over(self, exchange: Exchange, over: Callable[[], None]) -> None:
-        """Call `over` when `exchange` is."""
-        self.lent.setdefault(exchange, 0)
-        self._over[exchange] = over
 
     def give_back(self, exchange: Exchange) -> None:
         """The exchange is over."""
         size = self.lent.pop(exchange, 0)
         if size:
             self._memory.receive.give_back(size)
-        if self._over and (over := self._over.pop(exchange, None)) is not None:
+        if self.over and (over := self.over.pop(exchange, None)) is not None:
             over()
 
     def count(self, written: int, exchanges: Iterable[Exchange]) -> None:
