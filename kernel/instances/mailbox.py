@@ -67,9 +67,9 @@ class Mailbox:
             if pipe is not None and not self._loop.is_closed():
                 try:
                     pipe.wake()
+                    return
                 except OSError:
-                    pass  # the pipe is full: the loop is about to wake; or the kernel has stopped
-                return
+                    pass  # it is full, or the kernel has stopped, or code of a model has closed it: the loop's own way is left
             try:
                 self._loop.call_soon_threadsafe(self.drain)
             except RuntimeError:  # the loop is closed: nobody is left to be told
@@ -77,7 +77,10 @@ class Mailbox:
 
     def _woken(self) -> None:
         assert self._pipe is not None
-        self._pipe.wait()  # doesn't block: there is a byte to be read
+        try:
+            self._pipe.wait()  # doesn't block: there is a byte to be read
+        except OSError:
+            pass  # code of a model has closed it
         self.drain()
 
     def drain(self) -> None:

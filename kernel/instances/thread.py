@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -35,12 +36,29 @@ class InstanceThread:
         self._thread.start()
 
     def put(self, work: Callable[[], object] | Batch | None) -> object:
-        """Add to the inbox, and return LATER, as the `start` of an instance does whose batches go here. On the loop."""
+        """Add to the inbox, and return LATER, as the `start` of an instance does whose batches go here. On the loop.
+
+        Where the thread can't be woken, returns the OSError that says so: what the execution comes to.
+        """
         self.inbox.append(work)
         # The order matters, as in `Mailbox.post`: append, then look; the thread says that it sleeps, then looks at the inbox.
         if self._asleep:
             self._asleep = False
-            self._pipe.wake()
+            try:
+                self._pipe.wake()
+            except OSError:
+                return self._wake_anyway(work)
+        return LATER
+
+    def _wake_anyway(self, work: Callable[[], object] | Batch | None) -> object:
+        """Code of a model has closed the pipe. Returns why, and takes the work back, if nothing else wakes it."""
+        try:
+            self._pipe.wake_anyway()
+        except OSError as error:
+            self._asleep = True
+            with contextlib.suppress(ValueError):  # the thread has it: it is awake
+                self.inbox.remove(work)
+                return OSError(error.errno, f"thread '{self._thread.name}' can't be woken: something has closed its pipe")
         return LATER
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -62,7 +80,9 @@ class InstanceThread:
             except RuntimeError:  # the loop was closed meanwhile: nobody waits
                 return
 
-        self.put(work)
+        lost = self.put(work)
+        if isinstance(lost, OSError):
+            raise lost
         return await future
 
     def stop(self) -> None:
@@ -76,7 +96,7 @@ class InstanceThread:
             if not inbox:
                 self._asleep = True
                 if not inbox:
-                    pipe.wait()
+                    pipe.sleep()
                 self._asleep = False
             try:
                 work = inbox.popleft()

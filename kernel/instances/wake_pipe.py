@@ -8,6 +8,7 @@ a request that comes alone that is a third of its way through the server (docs/i
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from functools import partial
 
@@ -23,6 +24,7 @@ class WakePipe:
     `wait()`: returns after a `wake`, when nobody is left who could wake, and now and then for no reason.
     `close()`: the reader's end. `put_away()`: the writer's, where only one thread wakes; where several do, it is closed when none
     of them has the object any more, and not before: the number of its file may soon mean another one.
+    `sleep()`, `wake_anyway()`: as `wait` and `wake`, also where the pipe is gone: code of a model has closed what is not its own.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,37 @@ class WakePipe:
         self.close = weakref.finalize(self, os.close, self._read)
         self.put_away = weakref.finalize(self, os.close, self._write)
         self.close.atexit = self.put_away.atexit = False
+        self._other_way: threading.Event | None = None
         guard(self)
+
+    def sleep(self) -> None:
+        """Return after a wake of either kind, and now and then for no reason."""
+        try:
+            if self._other_way is None and self.wait():
+                return
+        except OSError:
+            pass
+        # No file, or nobody has its other end: the one that the pipe is not in anybody's hands any more.
+        if self._other_way is None:
+            self._other_way = threading.Event()
+            return  # who has looked before it was there has put something down
+        self._other_way.wait()
+        self._other_way.clear()
+
+    def wake_anyway(self) -> None:
+        """Where `wake` has raised: wake who sleeps in `sleep`. Raises OSError where that is not to be had."""
+        other_way = self._other_way
+        if other_way is not None:
+            other_way.set()
+            return
+        # It sleeps in the pipe, whose other end is gone: the file itself is there, as it is being read.
+        again = os.open(f"/proc/self/fd/{self._read}", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(again, b"\0")
+        except BlockingIOError:
+            pass  # it is full: who sleeps is about to wake
+        finally:
+            os.close(again)
 
     def fileno(self) -> int:
         return self._read

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import uvloop
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.thread import InstanceThread
 from kernel.instances.wake_pipe import WakePipe
+from kernel.requests.request import LATER
 
 
 def test_a_wake_counts_also_where_the_reader_comes_later() -> None:
@@ -103,4 +106,78 @@ def test_what_threads_post_arrives_in_their_order_on_every_loop(new_loop: Callab
         mailbox.close()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def asleep(thread: InstanceThread) -> None:
+    while not thread._asleep:
+        time.sleep(0.001)
+    time.sleep(0.02)  # until it reads
+
+
+@pytest.mark.parametrize("gone", [["write"], ["read"], ["write", "read"]])
+@pytest.mark.parametrize("when", ["asleep", "awake"])
+def test_a_thread_whose_pipe_was_closed_is_woken_otherwise(gone: list[str], when: str) -> None:
+    """By code of a model, which has closed what is not its own."""
+    thread = InstanceThread("worker")
+    go, over = threading.Event(), threading.Event()
+    if when == "awake":
+        thread.put(go.wait)
+    else:
+        asleep(thread)
+    for end in gone:
+        os.close(getattr(thread._pipe, f"_{end}"))
+        (thread._pipe.put_away if end == "write" else thread._pipe.close).detach()
+    go.set()
+    time.sleep(0.05)  # until it has seen it, if it sees it
+    for _ in range(5):
+        over.clear()
+        assert thread.put(over.set) is LATER
+        assert over.wait(10)
+        asleep(thread)
+    thread.put(None)
+    thread._thread.join(10)
+    assert not thread._thread.is_alive()
+
+
+def test_work_for_a_thread_that_nothing_wakes_comes_to_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    thread = InstanceThread("worker")
+    asleep(thread)
+    pipe = thread._pipe
+    with monkeypatch.context() as patched:
+        patched.setattr(pipe, "wake", lost)
+        patched.setattr(pipe, "wake_anyway", lost)
+        problem = thread.put(print)
+        assert str(problem) == "[Errno 9] thread 'worker' can't be woken: something has closed its pipe"
+        assert not thread.inbox
+        with pytest.raises(OSError, match="can't be woken"):
+            asyncio.run(thread.call(print))
+    thread.put(None)
+    thread._thread.join(10)
+    assert not thread._thread.is_alive()
+
+
+@pytest.mark.parametrize("gone", [["write"], ["read"], ["write", "read"]])
+def test_a_loop_whose_pipe_was_closed_is_woken_as_the_loop_does(gone: list[str]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        pipe = mailbox._pipe
+        assert pipe is not None
+        await asyncio.sleep(0.01)  # the loop looks at it by now
+        for end in gone:
+            os.close(getattr(pipe, f"_{end}"))
+            (pipe.put_away if end == "write" else pipe.close).detach()
+        for _ in range(3):
+            there = asyncio.Event()
+            thread = threading.Thread(target=mailbox.post, args=(there.set,))
+            thread.start()
+            await asyncio.wait_for(there.wait(), 10)
+            thread.join()
+        mailbox._pipe = None
+        mailbox.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
