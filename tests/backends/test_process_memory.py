@@ -257,6 +257,14 @@ def test_a_length_is_believed_as_far_as_bytes_come(length: int) -> None:
     assert len(frames.space()) <= 2 * wire.STEP
 
 
+def test_a_message_that_is_larger_than_the_server_takes_is_refused() -> None:
+    frames = wire.Frames(1 << 20)
+    fits = wire.frame((1, bytes((1 << 20) - 100)))
+    assert len(feed(frames, fits, 1 << 16)) == 1
+    with pytest.raises(ValueError, match=r"a message of 2097\d+ bytes, where 1048576 are the most \(--memory-limit-receive\)"):
+        feed(frames, wire.frame((1, bytes(1 << 21)))[:100], 1 << 16)
+
+
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x00\x00\x00\x7fx", b"\x05\x00\x00\x00{"])
 def test_what_no_message_begins_with_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no message begins with " + data.hex(" ")):

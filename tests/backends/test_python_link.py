@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ class Turns:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        self.soon.append(partial(callback, *args))
 
     def add_reader(self, *_: Any) -> None:
         """Nobody writes to the server here."""
@@ -74,3 +75,26 @@ def test_what_is_taken_back_is_what_has_a_ticket_that_nobody_has_read(ends: Any)
     assert arrived(there) == [*range(1, PIECE + 2)]
     assert os.read(link._tickets[0], 8) == b"\1\0\0\0\2\0\0\0"  # as the child does before it executes those two
     assert link.take_back() == {*range(3, PIECE + 3)}
+
+
+@pytest.mark.parametrize("gone", ["tickets", "socket"])
+def test_a_channel_whose_own_end_was_closed_is_told_of(gone: str) -> None:
+    """By code of a model in the server: no reader hears of it, so who writes has to. Once, and not in the midst of a sending."""
+    here, there = socket.socketpair()
+    tickets = os.pipe()
+    loop = Turns()
+    told: list[str] = []
+    link = Link(loop, here, tickets, lambda message: None, told.append)  # type: ignore[arg-type]
+    lost = tickets[1] if gone == "tickets" else here.fileno()
+    kept = os.dup(lost)
+    os.close(lost)
+    for number in range(1, 2 * PIECE):
+        link.send(frame((number,)), number)
+    assert not told
+    loop.turn()
+    loop.turn()
+    assert told == ["the server's end of its channel is gone: [Errno 9] Bad file descriptor"]
+    os.dup2(kept, lost)
+    os.close(kept)
+    link.close()
+    there.close()

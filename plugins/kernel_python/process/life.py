@@ -61,7 +61,8 @@ class Life:
         self._owner = owner
         self._process, ends = spawn(kernel.loop, launcher, self._exited)
         self._notes, self._pool = ends.notes, ends.pool
-        self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off)
+        most = max(wire.STEP, kernel.options.memory_limit_receive or wire.MOST)
+        self._link = Link(kernel.loop, ends.socket, ends.tickets, self._receive, self._cut_off, most)
         self._handed = Handed(kernel, name, self._link, ends.pool, ends.loans, hops or Hops())
         self._calls = Calls(kernel, self._link.send, ends.pool, ends.loans, self._handed.batch_of)
         self._verbose = _model_log.isEnabledFor(logging.DEBUG)
@@ -226,8 +227,8 @@ class Life:
         """No more messages will come. `problem`: since something came that is none."""
         if problem and self.why is None:
             self.why = self._unhealthy(
-                f"Process {self.pid} was ended, since something has come from it that is no message; "
-                f"perhaps the model's code has written into a descriptor that is not its own ({problem})"
+                f"Process {self.pid} was ended, since something has come from it that is no message, or nothing can come; "
+                f"perhaps the model's code has written into, or closed, a descriptor that is not its own ({problem})"
             )
             self.kill()
         self._owner.ending(self)

@@ -8,13 +8,14 @@ there before the execution is sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
 from collections.abc import Callable
 from typing import Any
 
-from kernel_python.process.wire import Frames
+from kernel_python.process.wire import MOST, Frames
 
 __all__ = ["Link"]
 
@@ -25,7 +26,7 @@ PIECE = 6  # messages that go before the turn is over: the child has work while 
 class Link:
     """`receive(message)` is called for each message, `ended(problem)` once when no more will come. Everything on the loop.
 
-    `problem`: what came that is no message, else "".
+    `problem`: what came that is no message, or why nothing can come, else "". `most`: bytes of a message that is taken.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class Link:
         tickets: tuple[int, int],
         receive: Callable[[tuple[Any, ...]], None],
         ended: Callable[[str], None],
+        most: int = MOST,
     ) -> None:
         self._loop = loop
         self._socket: socket.socket | None = end
         self._tickets = tickets
         self._receive = receive
         self._ended = ended
-        self._frames = Frames()
+        self._frames = Frames(most)
         self._broken = False  # where the next message begins can't be told any more
         self._turn = False  # something has been sent in this turn of the loop
         self._put_off: list[tuple[int, bytes]] = []  # (execution or 0, message)
@@ -63,7 +65,7 @@ class Link:
         self._turn = True
         self._loop.call_soon(self._end_of_turn)
         if ticket:
-            os.write(self._tickets[1], TICKET.pack(ticket & 0xFFFFFFFF))
+            self._put_down(TICKET.pack(ticket & 0xFFFFFFFF))
         self._write(message)
 
     def _end_of_turn(self) -> None:
@@ -77,8 +79,26 @@ class Link:
         put_off, self._put_off = self._put_off, []
         tickets = [ticket & 0xFFFFFFFF for ticket, _ in put_off if ticket]
         if tickets:
-            os.write(self._tickets[1], struct.pack(f"<{len(tickets)}I", *tickets))
+            self._put_down(struct.pack(f"<{len(tickets)}I", *tickets))
         self._write(put_off[0][1] if len(put_off) == 1 else b"".join([message for _, message in put_off]))
+
+    def _put_down(self, tickets: bytes) -> None:
+        try:
+            os.write(self._tickets[1], tickets)
+        except OSError as error:
+            self._lost(error)
+
+    def _lost(self, error: OSError) -> None:
+        """Our own end is gone, which no reader is told. `ended` is called when whoever sends is through with it."""
+        if not self._broken:
+            self._broken = True
+            self._loop.call_soon(self._say_lost, f"the server's end of its channel is gone: {error}")
+
+    def _say_lost(self, problem: str) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._loop.remove_reader(self._socket.fileno())
+            self._ended(problem)
 
     def _write(self, data: bytes | memoryview) -> bool:
         """Send as much as the socket has room for; True when that was all."""
@@ -87,7 +107,10 @@ class Link:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # the child has ended, which the reader, or the watch on its process, will notice
+        except ConnectionError:  # the child has ended, which the reader, or the watch on its process, will notice
+            sent = len(data)
+        except OSError as error:
+            self._lost(error)
             sent = len(data)
         if sent < len(data):
             if self._unsent is None:

@@ -103,10 +103,12 @@ def messages_in(data: bytes) -> list[tuple[Any, ...]]:
 class Frames:
     """Cuts what arrives into messages: read into `space()`, say how much `came`, then take the messages.
 
-    A length is believed as far as bytes have come for it; one that no message has, or behind which none begins, is refused.
+    A length is believed as far as bytes have come for it; one that no message has, or behind which none begins, is refused, and
+    so is one of more than `most` bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = min(most, MOST)
         self._renew(1 << 18)
         self._end = 0
 
@@ -124,6 +126,8 @@ class Frames:
             if end - at - 4 < length:
                 if length > MOST or (end - at > 4 and view[at + 4] not in FIRST_BYTES):
                     raise ValueError(f"no message begins with {bytes(view[at : min(end, at + 16)]).hex(' ')}")
+                if length > self._most:
+                    raise ValueError(f"a message of {length} bytes, where {self._most} are the most (--memory-limit-receive)")
                 if 4 + length > len(view) - at:
                     self._move(at, end, 4 + length)
                     return messages
