@@ -87,3 +87,39 @@ def test_calls_that_fail(name: str, tmp_path: Path) -> None:
         assert server.wait() in ((0, 120) if about == "log" else (0,))  # 120 is Python's: its output could not be written
         if not name.startswith("no memory"):  # whether it maps any is its own affair
             assert "INJECTED" in calls.read_text(), "nothing has failed"
+
+
+#: Calls that fail while the process of a model is started.
+AT_START = {
+    "no descriptors for its memory": "memfd_create:error=EMFILE",
+    "no descriptors for its socket": "socketpair:error=EMFILE",
+    "no descriptors for its pipes": "pipe2:error=EMFILE",
+    "no room for its memory": "ftruncate:error=ENOSPC",
+}
+
+
+@pytest.mark.parametrize("name", AT_START)
+def test_a_process_that_can_not_be_started_fails_its_load_alone(name: str, tmp_path: Path) -> None:
+    """With the reason; what serves goes on, and once there is room it loads."""
+    write_model(tmp_path / "models", "add", more='parameters { key: "placement" value { string_value: "loop" } }')
+    write_model(tmp_path / "models", "apart", more='parameters { key: "placement" value { string_value: "process" } }')
+    flags = ["--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit", "--load-model=add"]
+    with serving(tmp_path, tmp_path / "models", *flags) as server:
+        injected = AT_START[name]
+        options = ["-e", f"trace={injected.partition(':')[0]}", "-e", "signal=none", "-e", f"inject={injected}"]
+        with (tmp_path / "strace").open("wb") as told:
+            tracer = subprocess.Popen(
+                ["strace", "-f", "-o", str(tmp_path / "calls"), *options, "-p", str(server.process.pid)], stderr=told
+            )
+        try:
+            wait_until(lambda: "attached" in (tmp_path / "strace").read_text())
+            status, answer = server.request("POST", "/v2/repository/models/apart/load")[:2]
+            assert (status, b'"data":[3.0]' in ask(server)) == (400, True), answer
+            assert ("No space left" if "ENOSPC" in injected else "Too many open files") in str(answer), answer
+        finally:
+            tracer.terminate()
+            tracer.wait()
+        assert "INJECTED" in (tmp_path / "calls").read_text(), "nothing has failed"
+        assert server.request("POST", "/v2/repository/models/apart/load")[0] == 200
+        server.signal()
+        assert server.wait() == 0
