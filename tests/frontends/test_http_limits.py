@@ -152,6 +152,16 @@ def test_no_byte_is_copied_twice_while_a_body_grows() -> None:
     assert len(buffers) <= 2
 
 
+def test_of_a_body_that_grows_no_more_than_a_megabyte_is_copied_and_left_behind() -> None:
+    head = Head(b"")
+    head.content_length = 20 * MB
+    body = Body(head, 20 * MB, bytearray(64))
+    first = len(body._buffer)
+    while not body.complete:
+        body.received(len(body.space()))
+    assert first <= MB and len(body.parts()[0]) == 20 * MB
+
+
 # --- one connection, one turn
 
 
@@ -254,6 +264,14 @@ def test_endless_empty_lines_end_the_connection() -> None:
     client.send(b"\r\n" * 30 + LIVE)
     assert parse(client.take())[0].status == 200
     client.send(b"\r\n" * 33 + LIVE)
+    assert client.take() == b"" and client.transport.closing
+
+
+def test_so_do_those_that_nothing_follows() -> None:
+    client = Client()
+    client.send(b"\r\n" * 32)
+    assert not client.transport.closing
+    client.send(b"\r\n" * 33)  # all that a read brings
     assert client.take() == b"" and client.transport.closing
 
 

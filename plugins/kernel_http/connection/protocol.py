@@ -187,11 +187,11 @@ class Connection(asyncio.BufferedProtocol):
         start = at
         if data[at] in b"\r\n":
             at = _EMPTY_LINES.match(data, at, end).end()  # type: ignore[union-attr]  # it may be nothing
-            if at == end:
-                return end - start
-            if at - start > MAX_EMPTY:
+            if at - start > MAX_EMPTY:  # before anything else: who sends nothing but these would be read for ever
                 self._refuse(0, "not HTTP")
                 return 0
+            if at == end:
+                return end - start
         stop = data.find(b"\r\n\r\n", max(at, start + self._scanned - 3), end)
         if stop < 0 or stop - at > MAX_HEAD:
             self._scanned = end - start
