@@ -5,13 +5,15 @@
 Serves small models on an asyncio loop of this process, asks over real sockets, and traces every instruction of our own code; what
 the standard library does is left out. The least of several tries counts, so the figures are the same on a busy machine. They
 depend on the Python version. `--check` compares them with path.json and exits with 1 where a route has grown by more than 3 %;
-`--write` puts them there. The columns: the front end (kernel_http, kernel_grpc), the core (kernel), and kernel_python.
+`--write` puts them there. The columns: the front end (kernel_http, kernel_grpc, and kernel_auth, which
+they ask), the core (kernel), and kernel_python.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import shutil
 import sys
@@ -39,7 +41,7 @@ GROWTH = 0.03
 
 #: Part of the code -> its folders. The order counts: the first that fits.
 PARTS = {
-    "frontend": ("plugins/kernel_http/", "plugins/kernel_grpc/"),
+    "frontend": ("plugins/kernel_http/", "plugins/kernel_grpc/", "plugins/kernel_auth/"),
     "core": ("kernel/",),
     "python": ("plugins/kernel_python/", "plugins/triton_python_backend_utils.py"),
 }
@@ -169,6 +171,22 @@ def write_models(folder: Path) -> None:
 ROW = np.arange(4, dtype=np.float32).tobytes()
 
 
+#: What a client shows where keys are on. Its rate and concurrency are counted.
+KEY = b"bench"
+KEYS = f"""[[client]]
+name = "bench"
+keys = ["sha256:{hashlib.sha256(KEY).hexdigest()}"]
+rate = 1000000
+concurrency = 10000
+may = [{{ models = ["*"], categories = ["*"] }}]
+"""
+
+
+def keyed(data: bytes) -> bytes:
+    """Return the HTTP request with a key."""
+    return data.replace(b"Host: bench", b"Host: bench\r\nAuthorization: Bearer " + KEY)
+
+
 def http_request(model: str, blanks: int = 0) -> bytes:
     """Return the request that run.py sends; `blanks` make another of it that means the same."""
     inputs = [{"name": "X", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": len(ROW)}}]
@@ -200,10 +218,10 @@ class Http:
 
 
 class Grpc:
-    """One connection, whose calls are unary."""
+    """One connection, whose calls are unary. `more`: further header fields of each."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, more: dict[str, str]) -> None:
+        self._reader, self._writer, self._more = reader, writer, more
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._h2.initiate_connection()
 
@@ -211,6 +229,7 @@ class Grpc:
         stream = self._h2.get_next_available_stream_id()
         fields = {":method": "POST", ":scheme": "http", ":authority": "bench", "te": "trailers"}
         fields |= {":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc"}
+        fields |= self._more
         self._h2.send_headers(stream, sorted(fields.items()))
         self._h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
         self._writer.write(self._h2.data_to_send())
@@ -251,11 +270,13 @@ class Bench:
         self.http = self.grpc = 0
         self.functions: dict[str, int] = {}  # of the least try of the last route
 
-    async def start(self) -> list[Any]:
+    async def start(self, keys: str = "") -> list[Any]:
+        """`keys`: the file of --auth-keys."""
         parser = argparse.ArgumentParser()
         self.kernel.plugins.add_options(parser)
         local = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--http-port=0", "--grpc-port=0"]
-        options = parser.parse_args([*local, "--allow-metrics=false"])
+        options = parser.parse_args([*local, "--allow-metrics=false", f"--auth-keys={keys}"])
+        self.kernel.gate = self.kernel.plugins.gate(self.kernel, options)
         frontends = list(self.kernel.plugins.frontends(self.kernel, options))
         for frontend in frontends:
             await frontend.start()
@@ -266,8 +287,8 @@ class Bench:
     async def open_http(self) -> Http:
         return Http(*await asyncio.open_connection("127.0.0.1", self.http))
 
-    async def open_grpc(self) -> Grpc:
-        return Grpc(*await asyncio.open_connection("127.0.0.1", self.grpc))
+    async def open_grpc(self, more: dict[str, str] | None = None) -> Grpc:
+        return Grpc(*await asyncio.open_connection("127.0.0.1", self.grpc), more or {})
 
     async def least(self, attempt: Attempt, requests: int = 1) -> dict[str, int]:
         """Return the least of several counts."""
@@ -319,8 +340,8 @@ class Bench:
 
         return await self.least(attempt)
 
-    async def grpc_repeated(self) -> dict[str, int]:
-        client = await self.open_grpc()
+    async def grpc_repeated(self, more: dict[str, str] | None = None) -> dict[str, int]:
+        client = await self.open_grpc(more)
         for _ in range(WARM_UP):
             await client.ask(grpc_request("loop"))
 
@@ -363,7 +384,23 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
     "gRPC, loop, repeated": Bench.grpc_repeated,
     "gRPC, loop, first": Bench.grpc_first,
     "load of a model": Bench.load,
+    "HTTP, loop, repeated, keys": lambda bench: bench.repeated(keyed(http_request("loop"))),
+    "HTTP, thread, keys": lambda bench: bench.repeated(keyed(http_request("thread"))),
+    "gRPC, loop, repeated, keys": lambda bench: bench.grpc_repeated({"authorization": f"Bearer {KEY.decode()}"}),
+    "HTTP, loop, repeated, limits": lambda bench: bench.repeated(http_request("loop")),
+    "gRPC, loop, repeated, limits": Bench.grpc_repeated,
 }
+
+#: What is on -> options of the kernel. Routes whose names end in it have a kernel of their own.
+KINDS: dict[str, dict[str, int]] = {
+    "keys": {},
+    "limits": {"max_inflight": 10_000, "max_connections": 5000, "max_connections_per_address": 5000},
+}
+
+
+def kind_of(route: str) -> str:
+    kind = route.rpartition(", ")[2]
+    return kind if kind in KINDS else ""
 
 
 async def settled() -> None:
@@ -377,23 +414,32 @@ async def measure(routes: Sequence[str], functions: bool = False) -> dict[str, d
     folder = Path(tempfile.mkdtemp(prefix="kernel-path-"))
     counter = Counter()
     try:
-        write_models(folder)
-        async with Kernel(folder, control_mode="explicit", load_models=["*"]) as kernel:
-            bench = Bench(kernel, counter)
-            frontends = await bench.start()
-            found = {}
-            for route in routes:
-                found[route] = await ROUTES[route](bench)
-                if functions:
-                    print(f"{route}:")
-                    for name, count in sorted(bench.functions.items(), key=lambda item: -item[1]):
-                        print(f"{count:7} {name}")
-            for frontend in frontends:
-                await frontend.stop()
-            return found
+        write_models(folder / "models")
+        (folder / "keys.toml").write_text(KEYS)
+        found = {}
+        for kind in ("", *KINDS):
+            chosen = [route for route in routes if kind_of(route) == kind]
+            if not chosen:
+                continue
+            async with Kernel(folder / "models", control_mode="explicit", load_models=["*"], **KINDS.get(kind, {})) as kernel:
+                bench = Bench(kernel, counter)
+                frontends = await bench.start(str(folder / "keys.toml") if kind == "keys" else "")
+                for route in chosen:
+                    found[route] = await ROUTES[route](bench)
+                    if functions:
+                        tell(route, bench.functions)
+                for frontend in frontends:
+                    await frontend.stop()
+        return found
     finally:
         counter.close()
         shutil.rmtree(folder)
+
+
+def tell(route: str, functions: dict[str, int]) -> None:
+    print(f"{route}:")
+    for name, count in sorted(functions.items(), key=lambda item: -item[1]):
+        print(f"{count:7} {name}")
 
 
 # -- telling ---------------------------------------------------------------------------------------------------------------

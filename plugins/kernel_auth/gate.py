@@ -193,10 +193,12 @@ class KeyDoor:
     """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file.
 
     `_look_at`: when the file is to be looked at again, or the token ends. `_free`: of a request nothing is counted or told.
+    `_allowed`: the model that `allow` has let pass last; holds for `_identity`, and goes with it.
     """
 
     __slots__ = (
-        "_category", "_changes", "_credential", "_edition", "_free", "_gate", "_identity", "_look_at", "_model", "_operation",
+        "_allowed", "_category", "_changes", "_credential", "_edition", "_free", "_gate", "_identity", "_look_at", "_model",
+        "_operation",
     )  # fmt: skip
 
     def __init__(
@@ -212,6 +214,7 @@ class KeyDoor:
         self._identity: Identity | None = None  # None: of an open category, whoever it is from
         self._look_at = 0.0
         self._free = False
+        self._allowed: str | None = None
 
     def check(self, asking: Asking) -> None:
         now = self._gate.clock()
@@ -247,11 +250,14 @@ class KeyDoor:
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
             self._look(asking, now)
+        if model == self._allowed and not changes:
+            return
         identity = self._identity
         if identity is None:
             return
         if not identity.may(self._category, model):
             self._forbid(asking, now, identity, model)
+        self._allowed = model
         if changes:
             gate.audit.changed(identity.name, asking.client, self._operation, model)
 
@@ -263,7 +269,7 @@ class KeyDoor:
         edition = gate.edition
         identity = self._identity
         if self._edition is not edition or (identity is not None and now >= identity.until):
-            self._edition = None
+            self._edition = self._allowed = None
             identity = None if self._category in edition.book.open else self._identified(asking, now)
             self._identity = identity
             self._free = identity is None or not (self._changes or identity.account.limited)

@@ -121,6 +121,22 @@ def test_who_is_refused_and_why(gated: Gated) -> None:
     )  # fmt: skip
 
 
+def test_keys_and_models_in_turn_on_one_connection(gated: Gated) -> None:
+    """What a door has let pass says nothing of another model or key, nor of what the file says now."""
+    turns = (("some", "any", 0), ("some", "half", PERMISSION_DENIED), ("all", "half", 3), ("nobody", "any", UNAUTHENTICATED))
+    for _ in range(4):
+        for key, model, status in turns:
+            assert gated.ask("ModelInfer", request(model), key).status == status, (key, model)
+            assert gated.ask("ModelInfer", request("any"), "some").status == 0
+    write_keys(gated.file, clients={"some": 'may = [{ models = ["half"], categories = ["inference"] }]'})
+    gated.kernel.loop.now += 1.0
+    gated.ask("ServerLive")
+    assert gated.ask("ModelInfer", request("any"), "some").status == 0  # looks at the file, which a thread reads
+    gated.kernel.loop.run_jobs()
+    statuses = [gated.ask("ModelInfer", request(model), "some").status for model in ("any", "half", "any")]
+    assert statuses == [PERMISSION_DENIED, 3, PERMISSION_DENIED]
+
+
 def test_the_last_name_counts(gated: Gated) -> None:
     """As for the parser: a message may name two models."""
     twice = request("any").SerializeToString() + pb.ModelInferRequest(model_name="batch8").SerializeToString()

@@ -108,6 +108,17 @@ def test_a_repeated_request_asks_each_time(gated: Gated) -> None:
     assert gated.client.connection.answers.layout is not None
 
 
+def test_keys_in_turn_on_one_connection(gated: Gated) -> None:
+    """What is remembered of one key says nothing of another one, also where the requests come at once."""
+    names = ("all", "nobody", "some", "all", "none", "some")
+    burst = b"".join(binary("multi", INPUTS, b"\0" * 8, bearer(name)) for name in names)
+    for _ in range(3):
+        gated.client.send(burst)
+        assert [response.status for response in parse(gated.client.take())] == [200, 401, 200, 200, 401, 200]
+    forbidden, allowed = (binary(model, INPUTS, b"\0" * 8, bearer("some")) for model in ("batch8", "multi"))
+    assert [gated.client.ask(one).status for one in (allowed, forbidden, allowed, forbidden)] == [200, 403, 200, 403]
+
+
 def test_so_many_at_a_time(gated: Gated) -> None:
     asked = binary("multi", INPUTS, b"\0" * 8, bearer("one"))
     assert [gated.client.ask(asked).status for _ in range(3)] == [200, 200, 200]

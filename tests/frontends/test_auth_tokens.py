@@ -116,6 +116,26 @@ def test_without_keys_there_is_no_start(text: str | None, why: str, tmp_path: Pa
     assert why in caught.value.message
 
 
+def test_the_end_comes_on_a_connection(tmp_path: Path) -> None:
+    """To the second, though the file would not be looked at yet, and whatever the same bytes were answered before."""
+    (tmp_path / "keys.toml").write_text(FILE)
+    write_jwks(tmp_path, one=ONE)
+    kernel: Any = FakeKernel()
+    kernel.clock = kernel.loop.time
+    kernel.gate = KeyGate(kernel, tmp_path / "keys.toml")
+    client = Client(kernel)
+    asked = infer("multi", BODY, f"Authorization: Bearer {token(exp=int(time.time()) + 1000).decode()}")
+    assert [client.ask(asked).status for _ in range(3)] == [200, 200, 200]
+    (found,) = kernel.gate.edition.tokens._known.values()
+    kernel.loop.now = found.until - 0.75
+    assert client.ask(asked).status == 200  # the file is looked at, and need not be for a second
+    kernel.loop.now = found.until - 0.25
+    assert client.ask(asked).status == 200
+    kernel.loop.now = found.until
+    response = client.ask(asked)
+    assert (response.status, response.error) == (401, "the token has expired")
+
+
 def test_on_a_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Limits are those of the subject; a new key of the issuer is found, and one that has gone takes its tokens along."""
     (tmp_path / "keys.toml").write_text(FILE + "rate = 1\nburst = 6\n")

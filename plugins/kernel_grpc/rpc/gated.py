@@ -48,11 +48,7 @@ class GatedCall(Call):
 
     __slots__ = ("over",)
 
-    def __init__(
-        self, server: Server, connection: Connection, id: int, ended: bool, length: int | None, meaning: Meaning
-    ) -> None:
-        super().__init__(server, connection, id, ended, length, meaning)
-        self.over: Callable[[], None] | None = None
+    over: Callable[[], None] | None  # open_gated_call sets it first: a constructor would be one more frame for each call
 
     @property
     def door(self) -> Door:
@@ -63,13 +59,14 @@ class GatedCall(Call):
 
         A stream may have any number of requests, each of which is asked for: the stream itself counts as none.
         """
-        method = self.meaning.method
+        meaning = self.meaning
+        method = meaning.method
         assert method is not None
         try:
             if method.streaming:
-                self.door.check(self)
+                meaning.door.check(self)
             else:
-                self.over = self.door.enter(self)
+                self.over = meaning.door.enter(self)
         except Denied as denied:
             self.fail(denied)
             return False
@@ -77,8 +74,9 @@ class GatedCall(Call):
 
     def reply(self, message: Payload) -> None:
         super().reply(message)
-        if self.done:
-            self._let_go()
+        if self.done and (over := self.over) is not None:
+            self.over = None
+            over()
 
     def fail(self, error: ServingError) -> None:
         if not isinstance(error, Denied) or self.done:
@@ -103,7 +101,9 @@ class GatedCall(Call):
 
 def open_gated_call(server: Server, connection: Connection, id: int, head: Head, ended: bool) -> Call:
     """Begin the call that a request asks for, if its door lets it pass; http2 calls this."""
-    meaning = server.meanings(head)
+    meaning = head.meaning
+    if meaning is None:
+        meaning = server.meanings(head)
     method = meaning.method
     if method is None or meaning.refusal is not None or not method.category:
         return open_call(server, connection, id, head, ended)
@@ -112,6 +112,7 @@ def open_gated_call(server: Server, connection: Connection, id: int, head: Head,
         refused.begin()
         return refused
     call = GatedCall(server, connection, id, ended, head.content_length, meaning)
+    call.over = None
     if call.pass_door() and not meaning.plain:
         call.begin()
     return call
