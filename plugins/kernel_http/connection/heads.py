@@ -19,7 +19,7 @@ import httptools
 from kernel import Door
 from kernel_http.connection.compression import accepted
 
-__all__ = ["CHUNKED", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
+__all__ = ["CHUNKED", "FIRST", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
 
 #: `content_length` of a head whose body is chunked.
 CHUNKED = -1
@@ -32,7 +32,11 @@ RESERVED = frozenset(
 #: How much of the header Connection is looked at, in bytes.
 MAX_OPTIONS = 1024
 
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r\n")
+_TOKEN = rb"!#$%&'*+.^_`|~0-9A-Za-z-"
+_REQUEST_LINE = re.compile(rb"[" + _TOKEN + rb"]+ [^ \r\n]+ HTTP/1\.[01]\r\n")
+
+#: The bytes that a request may begin with: those of a method (RFC 9110, 5.6.2).
+FIRST = frozenset(byte for byte in range(128) if re.match(rb"[" + _TOKEN + rb"]", bytes([byte])))
 
 
 class HeadError(Exception):

@@ -16,7 +16,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.answers import Answers
 from kernel_http.connection.arrival import Arrival, Refused
 from kernel_http.connection.bodies import Body, ChunkedBody, too_large
-from kernel_http.connection.heads import Head, HeadError
+from kernel_http.connection.heads import FIRST, Head, HeadError
 from kernel_http.connection.turns import QUANTUM
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         """The head that begins at `at` has no end yet. Refuse what can't become one."""
         if end - at > MAX_HEAD:
             self._refuse(431, "the request's head is too long")
-        elif not chr(data[at]).isalnum():
+        elif data[at] not in FIRST:
             self._refuse(0, "not HTTP")
 
     def _await_body(self, head: Head, nothing: bool) -> None:
