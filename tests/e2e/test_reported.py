@@ -916,7 +916,7 @@ def test_bc63_models_that_can_not_be_loaded(repo: Repo, code: str, words: list[s
     line = next((number for number, text in enumerate(file.read_text().splitlines(), 1) if at and at in text), 0)
 
     async def main(kernel: Kernel, client: Client) -> None:
-        answers = [await client.load("broken", limit=1.0) for _ in range(2)]
+        answers = [await client.load("broken", limit=5.0) for _ in range(2)]
         assert answers[0].error == answers[1].error
         for answer in answers:
             assert answer.status == 400
