@@ -103,7 +103,7 @@ class ModelInstance:
     answers_together = True  # an execution that waits in a synchronous call answers none of its requests meanwhile
     apart = False  # executes beside this process: who hands it something takes no time from what comes in meanwhile
     runs = False  # may be handed more than it can begin at once
-    alone = False  # and is the only one of its model
+    alone = False  # has `runs`, and is its model's only instance
     warming = False  # executes samples, before it takes requests
     healthy = True  # may be counted on; see remote.py
     claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter

@@ -96,7 +96,12 @@ class InstanceThread:
             if not inbox:
                 self._asleep = True
                 if not inbox:
-                    pipe.sleep()
+                    try:
+                        woken = pipe.wait()
+                    except OSError:
+                        woken = b""
+                    if not woken:
+                        pipe.wait_otherwise()
                 self._asleep = False
             try:
                 work = inbox.popleft()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 
 from kernel.forking import end, guard, put_away
@@ -24,36 +25,31 @@ class WakePipe:
     `wait()`: returns after a `wake`, when nobody is left who could wake, and now and then for no reason.
     `close()`: the reader's end. `put_away()`: the writer's, where only one thread wakes; where several do, it is closed when none
     of them has the object any more, and not before: the number of its file may soon mean another one.
-    `sleep()`, `wake_anyway()`: as `wait` and `wake`, also where the pipe is gone: code of a model has closed what is not its own.
+    `wait_otherwise()`, `wake_anyway()`: as these, where the pipe is gone: code of a model has closed what is not its own.
     """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self.wake = partial(os.write, self._write, b"\0")  # no function of ours: it is called once for each hop
-        self.wait = partial(os.read, self._read, 64)
+        self.wait: Callable[[], bytes] = partial(os.read, self._read, 64)
         self.close = weakref.finalize(self, os.close, self._read)
         self.put_away = weakref.finalize(self, os.close, self._write)
         self.close.atexit = self.put_away.atexit = False
         self._other_way: threading.Event | None = None
         guard(self)
 
-    def sleep(self) -> None:
-        """Return after a wake of either kind, and now and then for no reason."""
-        try:
-            if self._other_way is None and self.wait():
-                return
-        except OSError:
-            pass
-        # No file, or nobody has its other end: the one that the pipe is not in anybody's hands any more.
+    def wait_otherwise(self) -> None:
+        """Where `wait` has raised or read nothing: return after a `wake_anyway`, and now and then for no reason."""
         if self._other_way is None:
+            self.wait = bytes  # reads nothing: the file's number may soon mean another one
             self._other_way = threading.Event()
             return  # who has looked before it was there has put something down
         self._other_way.wait()
         self._other_way.clear()
 
     def wake_anyway(self) -> None:
-        """Where `wake` has raised: wake who sleeps in `sleep`. Raises OSError where that is not to be had."""
+        """Where `wake` has raised: wake who waits. Raises OSError where that is not to be had."""
         other_way = self._other_way
         if other_way is not None:
             other_way.set()

@@ -115,7 +115,7 @@ class CacheStage:
         scheduler, cache, wanted = self._scheduler, self.cache, request.wanted
         started = self.clock()
         if _is_refused(request, scheduler, started):
-            self._enqueue(request)  # which has the words for it
+            self._enqueue(request)  # the scheduler refuses it, and says why
             return
         keys = self._keys
         hashed = keys.of(request.inputs)

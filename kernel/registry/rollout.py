@@ -70,7 +70,7 @@ class Rollout:
         self._catalog.planned(plan)
         problems = self._swap(plan, results)
         if plan.override is not None:
-            self._catalog.drop(plan.override)  # nothing may have come of it
+            self._catalog.drop(plan.override)  # frees its files where no version uses them
         if problems:
             raise LoadFailed(name, problems)
         self._catalog.keep_only(name, plan.versions)
@@ -94,7 +94,7 @@ class Rollout:
         changes = {number: asyncio.ensure_future(self._changed(plan, entry, number)) for number in staying}
         try:
             if tasks or changes:
-                await asyncio.wait((*tasks.values(), *changes.values()))  # which does not cancel them when it is cancelled
+                await asyncio.wait((*tasks.values(), *changes.values()))  # cancelled itself, `wait` cancels none of them
         except asyncio.CancelledError:
             # Nobody waits for the load any more, but model code can't be interrupted: what still comes up is finalized.
             for number, task in tasks.items():

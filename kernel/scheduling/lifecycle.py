@@ -129,7 +129,7 @@ class Lifecycle(Release):
         if result is SKIPPED:
             return
         if result is not None and not answers:
-            if not self._is_ensemble:  # whose failed execution is its step's (reference behaviour)
+            if not self._is_ensemble:  # an ensemble's failure is counted at its step (reference behaviour)
                 self.statistics.executed(batch)
             self.fail(batch, result)
             return
@@ -223,7 +223,7 @@ class Lifecycle(Release):
     def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:
         """Answer a checked request that needs no execution, as its answer is known. `started`: the look-up."""
         request.enqueued = started
-        request.deadline = None  # kept
+        request.deadline = None  # an answer that is there already meets any
         request.counted = True
         self.statistics.hit(started, started, now)
         self.release(request, response)

@@ -104,7 +104,7 @@ class OutputWatch:
         self._check = OutputCheck(config)
         self._over = over
         self._to_look_at = FIRST_ANSWERS
-        self._has_words = config.is_ensemble  # which tells itself what its steps have left out
+        self._has_words = config.is_ensemble  # an ensemble says itself what its steps have left out
         self._missed: set[str] = set()  # what has been told to be missing
 
     def __call__(self, requests: Sequence[InferenceRequest], responses: Sequence[object]) -> None:

@@ -81,7 +81,7 @@ class Runs:
 
     def _look_after(self, instance: ModelInstance, oldest: Batch | None) -> None:
         """A run should be over by now: fetch what is finished, and take back what waits behind an execution that is slow."""
-        self._mailbox.drain()  # guarded meanwhile: what starts now needs no second look
+        self._mailbox.drain()  # `guarded` is still set, so that what this starts arms no second look
         if instance.outstanding < 2:
             self._guarded.discard(instance)
         elif next(iter(instance.running)) is oldest:

@@ -133,7 +133,8 @@ class Scheduler:
         self._one_by_one = simple and not self.stopping and self.refusing is None
         self._several = pool.inline and pool.single is None
         self._runs.suit(pool.apart, simple)
-        self.direct = pool.single if self._one_by_one and pool.inline else None  # a thread would be woken for each of a burst
+        # Off the loop nothing begins at once: a thread would be woken for each request of a burst.
+        self.direct = pool.single if self._one_by_one and pool.inline else None
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,8 @@ class Scheduler:
         parent = request.parent
         instance = self.direct
         if instance is None and self._one_by_one and (self._several or (parent is not None and parent.blocked_on is request)):
-            instance = self.pool.best_for(request)  # a call that somebody does nothing but wait for brings no others with it
+            # Who makes a call and does nothing but wait for it makes no others now: there is no burst to gather.
+            instance = self.pool.best_for(request)
         turn = self._turn
         if (
             instance is None

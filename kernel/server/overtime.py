@@ -43,7 +43,7 @@ class Overtime:
     def know(self, model: Any) -> None:
         """Look after the executions of a model version from now on, if there is a limit for them."""
         limit = self.limit_of(model.config)
-        if limit and not model.config.is_ensemble:  # whose steps have theirs
+        if limit and not model.config.is_ensemble:  # an ensemble's steps have limits of their own
             self._limits[model] = limit
             if not self._looking:
                 self._looking = True

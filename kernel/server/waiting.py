@@ -78,7 +78,7 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
         try:
             kernel.mailbox.post(kernel.submit, request)
             if batch is None or batch.instance.own_loop is not None:
-                # What else it holds up is not seen when it is enqueued.
+                # When it is enqueued nobody sees that it may hold up more than this call: a thread's own loop, say.
                 kernel.mailbox.post(kernel.supervision.lookout.watch, request)
             call.wait()
             return call.response

@@ -225,7 +225,7 @@ class InferStream:
 
 def names_of(data: Any) -> tuple[str, str, str]:
     """Return the model, the version and the id of a request. Raises ServingError where it is no message."""
-    if len(data) > ON_LOOP:  # they stand in front
+    if len(data) > ON_LOOP:  # the names stand in front of the tensors
         data = data[: leading(data)]
     record = parsed(pb.ModelInferRequest, data)
     return record.model_name, record.model_version, record.id

@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         if body.held:
             last = exchanges[-1] if exchanges else None
             if last is None or last is before:
-                body.give_back()  # it has been answered
+                body.give_back()  # the request has its answer already: no exchange is there to hold the bytes
             else:
                 answers.lend(last, body.held)
 
