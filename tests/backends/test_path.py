@@ -1,11 +1,14 @@
-"""What a request costs in instructions stays what bench/path.json says, and bench/README.md shows the same figures."""
+"""What a request costs in instructions, frames and files is what bench/path.json says; bench/README.md shows the same."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,14 +23,38 @@ def test_no_route_has_grown() -> None:
     assert check.returncode == 0, check.stdout + check.stderr
 
 
-def test_what_has_grown_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCH))
-    import path
+    return importlib.import_module("path")
 
-    row = {"frontend": 100, "core": 100, "python": 100, "frames": 9, "files": 9}
-    assert path.grown({"a": {**row, "core": 104}}, {"a": row}) == []
-    assert path.grown({"a": {**row, "core": 105}}, {"a": row}) == ["a: core takes 105 instructions, where it took 100"]
-    assert path.grown({"new": row}, {"a": row}) == []
+
+ROW = {"frontend": 100, "core": 100, "python": 100, "frames": 40, "files": 20}
+
+
+def test_what_has_grown_is_told(path: ModuleType) -> None:
+    assert path.grown({"a": {**ROW, "core": 104, "frames": 41, "files": 20}}, {"a": ROW}) == []
+    assert path.grown({"new": ROW}, {"a": ROW}) == []
+    core = path.grown({"a": {**ROW, "core": 105}}, {"a": ROW})
+    assert core[0] == "a: core takes 105 instructions, where it took 100"
+    both = path.grown({"a": {**ROW, "frames": 42, "files": 21}, "b": ROW}, {"a": ROW, "b": ROW})
+    assert both[:2] == ["a: it takes 42 frames, where it took 40", "a: it takes 21 files, where it took 20"]
+
+
+@pytest.mark.parametrize("column", ["frontend", "core", "python", "frames", "files"])
+def test_what_to_do_about_it_is_told(path: ModuleType, column: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    async def measure(*_: Any) -> dict[str, dict[str, int]]:
+        return {route: {**row, column: row[column] * 2 + 2} for route, row in KNOWN["3.11"].items()}
+
+    monkeypatch.setattr(path, "measure", measure)
+    monkeypatch.setattr(path, "version", lambda: "3.11")
+    assert path.main(["--check"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    instructions = ("--functions --only ROUTE", "Instructions: ")
+    way, of = {"frames": ("Decide when a model loads", "Frames: "), "files": ("Move what", "Files: ")}.get(column, instructions)
+    assert said[-2].startswith(of) and way in said[-2]
+    assert "`python bench/path.py --write`" in said[-1] and "the reason into the commit" in said[-1]
+    assert "bench/README.md" in said[-1]
 
 
 def test_the_readme_shows_the_figures() -> None:
