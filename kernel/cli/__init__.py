@@ -1,91 +1,10 @@
-"""`kernel` and `python -m kernel`: finds the command and hands the rest of the line to it. Each command has a file of its own."""
+"""The command line, `kernel` and `python -m kernel`. Each command has a module of its name, imported when it is asked for.
+
+Nothing of the kernel imports this room but `__main__`.
+"""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import os
-import sys
-from collections.abc import Sequence
-
-from kernel import __version__
-from kernel.cli.ending import Ending
+from kernel.cli.commands import main
 
 __all__ = ["main"]
-
-#: Each is a module of this package with a function of its name; imported when it is asked for.
-COMMANDS = ("serve", "check", "models", "infer", "new")
-
-#: What a wrong command line ends with, as argparse has it. `kernel serve` alone ends with 1, as the reference does.
-MISTAKEN = 2
-
-HELP = """\
-usage: kernel COMMAND …
-
-A model server that keeps Triton's contract, in one asyncio process.
-
-commands:
-  serve    load the models of a model repository and serve them
-  check    tell all mistakes of all models of a repository, without loading any
-  models   show what is in a repository: versions, backends, inputs, outputs
-  infer    run one inference in this process, without a port
-  new      write a new model or plugin to start from, with a test
-
-  kernel COMMAND --help   what a command takes, with examples
-  kernel --version        the version
-
-start here:
-  kernel serve repository/
-"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    _open_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command, rest = (words[0], words[1:]) if words else ("", [])
-    if command in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0
-    if command in ("-V", "--version"):
-        print(f"kernel {__version__}")
-        return 0
-    if command not in COMMANDS:
-        print(HELP.splitlines()[0], file=sys.stderr)
-        print(f"Error: {_mistake(command)}", file=sys.stderr)
-        return MISTAKEN
-    run = getattr(importlib.import_module(f"kernel.cli.{command}"), command)
-    try:
-        status = int(run(rest))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        sys.stderr.close()
-        return 1
-    if arguments is None:  # what comes now is the end of the process
-        Ending(status).start()
-    return status
-
-
-def _open_streams() -> None:
-    """Have all three standard streams: where one was closed (`>&-`), the next file or socket would get its number.
-
-    It would be written to, and handed to the processes of models as theirs.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
-            os.set_inheritable(opened, True)
-            # The descriptor outlives the object: others are put in its place (streams.py).
-            setattr(sys, name, open(opened, "w" if number else "r", closefd=False))
-
-
-def _mistake(command: str) -> str:
-    if not command:
-        return f"a command is wanted: {', '.join(COMMANDS)}"
-    if command.startswith("-"):
-        return f"'{command}' stands where a command is wanted; is it `kernel serve {command} …`?"
-    near = difflib.get_close_matches(command, COMMANDS, n=1)
-    return f"unknown command '{command}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(COMMANDS)}")

@@ -1,7 +1,7 @@
 """The records of sequence batching: strategy, control tensors, implicit state.
 
-Made of a message that has been filled in and checked (sequence.py). Defaults that the config does not show are put in here: the
-direct strategy where none is given, as many candidates as rows fit into a batch.
+Made of a message that has been filled in and checked (check_sequence.py). Defaults that the config does not show are put in here:
+the direct strategy where none is given, as many candidates as rows fit into a batch.
 """
 
 from __future__ import annotations

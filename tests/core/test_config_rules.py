@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel.config import ConfigErrors, Key, read_config, require_complete, with_changes
-from kernel.config.instances import MAX_INSTANCES
+from kernel.config.check_instances import MAX_INSTANCES
 from kernel.config.parameters import CHOICES, FREE, PYTHON, SERVER
 from kernel.errors import Code
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import re
 
+from kernel.config.check_batching import check_dynamic_batching
+from kernel.config.check_instances import check_instance_groups, check_rate_limiter
+from kernel.config.check_sequence import check_initial_states, check_sequence_batching
+from kernel.config.check_tensors import check_batch_tensors, check_tensors
+from kernel.config.check_warmup import check_warmup
 from kernel.config.defaults import DEFAULT_FILENAMES, PLATFORM_BACKENDS
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.graph import check_ensemble
-from kernel.config.instances import check_instance_groups, check_rate_limiter
 from kernel.config.parameters import check_parameters
 from kernel.config.paths import check_paths
 from kernel.config.positions import Key
 from kernel.config.report import Report
-from kernel.config.scheduling import check_dynamic_batching
-from kernel.config.sequence import check_initial_states, check_sequence_batching
-from kernel.config.tensors import check_batch_tensors, check_tensors
-from kernel.config.warmup import check_warmup
 
 __all__ = ["check_all"]
 

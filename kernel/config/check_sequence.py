@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from kernel.config.check_batching import check_preferred_sizes
 from kernel.config.datatypes import datatype
 from kernel.config.errors import listed
 from kernel.config.model_config_pb2 import DataType, ModelSequenceBatching
 from kernel.config.paths import data_file
 from kernel.config.positions import Path
 from kernel.config.report import Report
-from kernel.config.scheduling import check_preferred_sizes
 from kernel.tensor import DATATYPES
 
 __all__ = ["check_initial_states", "check_sequence_batching"]
