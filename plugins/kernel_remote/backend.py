@@ -1,0 +1,119 @@
+"""The backend `remote`: models that other servers of the v2 protocol execute, reached over gRPC.
+
+A load asks an endpoint: for the config where ours leaves inputs and outputs out, and whether the model is ready in any case.
+It fails with every endpoint's reason where none answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError, with_changes
+from kernel_grpc.schemas import grpc_service_pb2 as pb
+from kernel_remote.calls import Call, Endpoint, Outcome
+from kernel_remote.executor import RemoteModel
+from kernel_remote.messages import code_of
+from kernel_remote.settings import Settings, read_settings
+
+__all__ = ["RemoteBackend"]
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+#: Seconds that an endpoint has to answer what a load asks.
+PATIENCE = 10.0
+
+
+class RemoteBackend:
+    """The Backend of one kernel."""
+
+    name = "remote"
+    creates_on_loop = False  # a load waits for the far end
+    uses_gpus = False
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
+        """Refuse parameters that make no sense; asks nobody."""
+        read_settings(config)
+
+    def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
+        """Return whether the far end would be asked for its config."""
+        return not (config.inputs and config.outputs)
+
+    def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
+        """Fill in inputs, outputs, batch size and whether it is decoupled, where ours has no inputs or no outputs."""
+        if config.inputs and config.outputs:
+            return config
+        settings = read_settings(config)
+        request = pb.ModelConfigRequest(name=settings.model, version=settings.version)
+        answer = self._ask(settings, config.name, "ModelConfig", request, pb.ModelConfigResponse)
+        far = answer.config
+
+        def change(message: Any) -> None:
+            if not message.input:
+                for one in far.input:
+                    message.input.add().ParseFromString(one.SerializeToString())
+            if not message.output:
+                for one in far.output:
+                    added = message.output.add()
+                    added.ParseFromString(one.SerializeToString())
+                    added.ClearField("label_filename")  # a file of the far end's
+            if not message.max_batch_size:
+                message.max_batch_size = far.max_batch_size
+            if far.model_transaction_policy.decoupled:
+                message.model_transaction_policy.decoupled = True
+
+        return with_changes(config, change)
+
+    def create(self, context: InstanceContext) -> RemoteModel:
+        """Make an instance, where some endpoint says that its model is ready. Raises ServingError."""
+        settings = read_settings(context.config)
+        request = pb.ModelReadyRequest(name=settings.model, version=settings.version)
+        self._ask(
+            settings, context.config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
+        )
+        return RemoteModel(context.kernel, settings, context.config.decoupled)
+
+    def _ask(
+        self, settings: Settings, model: str, method: str, request: Any, kind: Any, good: Any = lambda answer: True
+    ) -> Any:
+        """Return the first good answer. On a load thread. Raises ServingError with what each endpoint has said."""
+        problems: list[str] = []
+        code = Code.UNAVAILABLE
+        for address in settings.endpoints:
+            asking = _ask(address, self._kernel.loop, method, request.SerializeToString())
+            outcome, data = asyncio.run_coroutine_threadsafe(asking, self._kernel.loop).result()
+            if outcome.status == 0 and data is not None:
+                answer = kind.FromString(data)
+                if good(answer):
+                    return answer
+                problems.append(f"endpoint {address}: the model '{settings.model}' is not ready")
+            else:
+                problems.append(f"endpoint {address}: {outcome.message}" if outcome.told else outcome.message)
+                code = code_of(outcome.status)
+        raise ServingError(code, f"no endpoint of model '{model}' can serve it: {'; '.join(problems)}")
+
+
+async def _ask(
+    address: str, loop: asyncio.AbstractEventLoop, method: str, request: bytes
+) -> tuple[Outcome, bytes | None]:
+    """Make one call on a connection of its own."""
+    endpoint = Endpoint(address, loop)
+    done: asyncio.Future[Outcome] = loop.create_future()
+    messages: list[bytes] = []
+    call = Call(SERVICE + method, [request], messages.append, done.set_result, PATIENCE)
+    endpoint.start(call)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            outcome = await done
+    except TimeoutError:
+        call.cancel()
+        outcome = Outcome(14, f"endpoint {address} has not answered within {PATIENCE:g} s")
+    finally:
+        call.over = True
+        endpoint.close()
+    return outcome, messages[0] if messages else None

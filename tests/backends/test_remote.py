@@ -1,0 +1,269 @@
+"""Models of the backend `remote`: two kernels of one process, and far ends that do what a test says; each call ends once."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual import TestBackend, answer
+
+from kernel import Batch, Code, InferenceResponse, Kernel, ServingError, Tensor
+from kernel_grpc import options as grpc_options
+from kernel_grpc.frontend import GrpcFrontend
+from kernel_grpc.http2 import literal, response
+from kernel_grpc.http2.errors import ErrorCode
+from kernel_grpc.http2.frames import DATA, END_STREAM, frame, goaway, header_frames, rst_stream, settings
+from kernel_remote.calls import Call, Endpoint, Outcome
+from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, owner, reported
+
+CONFIG = """
+backend: "test"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
+] }
+"""
+X = {"X": np.arange(3, dtype=np.float32)}
+
+
+def write(folder: Path, name: str, config: str) -> None:
+    (folder / name / "1").mkdir(parents=True)
+    (folder / name / "config.pbtxt").write_text(config)
+
+
+def remote(endpoints: str, more: str = "") -> str:
+    return f'backend: "remote" parameters {{ key: "endpoints" value {{ string_value: "{endpoints}" }} }} {more}'
+
+
+def frontend(kernel: Kernel) -> GrpcFrontend:
+    parser = argparse.ArgumentParser()
+    grpc_options.add_options(parser)
+    return GrpcFrontend(kernel, parser.parse_args(["--grpc-port=0", "--grpc-address=127.0.0.1"]))
+
+
+Test = Callable[[Kernel, str], Awaitable[None]]
+
+
+def pair(tmp_path: Path, behaviour: Any, test: Test, far_config: str = CONFIG) -> None:
+    """Run `test` with a kernel whose model `m` is executed by another one."""
+
+    async def main() -> None:
+        write(tmp_path / "far", "m", far_config)
+        async with asyncio.timeout(30), Kernel(tmp_path / "far", plugins=[TestBackend({"m": behaviour})]) as far:
+            front = frontend(far)
+            await front.start()
+            address = front.address.removeprefix("grpc://")
+            write(tmp_path / "near", "m", remote(address))
+            write(tmp_path / "near", "e", ENSEMBLE)
+            async with Kernel(tmp_path / "near") as near:
+                await test(near, address)
+            await front.stop()
+
+    asyncio.run(main())
+
+
+def echo(batch: Batch) -> Any:
+    return [answer(request) for request in batch.requests]
+
+
+def test_answers_come_from_the_far_end_and_the_config_too(tmp_path: Path) -> None:
+    async def test(near: Kernel, address: str) -> None:
+        assert [spec.name for spec in near.model("m").config.inputs] == ["X"]
+        assert (await near.infer("m", X))["Y"].tolist() == [0, 1, 2]
+        large = np.arange(16 * 1024 * 1024, dtype=np.float32)  # 64 MiB: all windows are used up again and again, both ways
+        assert (await near.infer("m", {"X": large}))["Y"].tobytes() == large.tobytes()
+        answers = await asyncio.gather(*(near.infer("m", {"X": X["X"] + i}) for i in range(300)))
+        assert [one["Y"][0] for one in answers] == list(range(300))
+
+    pair(tmp_path, echo, test)
+
+
+def test_an_ensemble_has_a_remote_step(tmp_path: Path) -> None:
+    async def test(near: Kernel, address: str) -> None:
+        assert (await near.infer("e", X))["Y"].tolist() == [0, 1, 2]
+
+    pair(tmp_path, echo, test)
+
+
+def test_errors_have_the_far_ends_code_and_words_and_name_it(tmp_path: Path) -> None:
+    def fail(batch: Batch) -> Any:
+        raise ServingError(Code.NOT_FOUND, "nothing of that kind: ä%")
+
+    async def test(near: Kernel, address: str) -> None:
+        with pytest.raises(ServingError) as caught:
+            await near.infer("m", X)
+        assert caught.value.code is Code.NOT_FOUND
+        assert caught.value.message.endswith(f"endpoint {address}: nothing of that kind: ä%")
+
+    pair(tmp_path, fail, test)
+
+
+def test_parameters_go_along_and_cancellation_too(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    hang, gone = asyncio.Event(), asyncio.Event()
+
+    async def wait(batch: Batch) -> Any:
+        seen.append(batch.requests[0])
+        if batch.requests[0].parameters == {"k": 5}:
+            return [answer(batch.requests[0])]
+        hang.set()
+        while not seen[1].is_cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        gone.set()
+        return [answer(batch.requests[0])]
+
+    async def test(near: Kernel, address: str) -> None:
+        await near.infer("m", X, parameters={"k": 5})
+        assert seen[0].parameters == {"k": 5}
+        asked = near.infer("m", X)
+        await hang.wait()
+        asked.cancel()
+        await gone.wait()
+
+    pair(tmp_path, wait, test)
+
+
+def test_what_is_no_message_has_its_answer_and_the_next_one_too(tmp_path: Path) -> None:
+    async def test(near: Kernel, address: str) -> None:
+        with pytest.raises(ServingError, match=f"a request can't be made into a message for endpoint {address}: 'utf-8' codec"):
+            await near.infer("m", X, parameters={"k": "\ud800"})
+        assert (await near.infer("m", X))["Y"].tolist() == [0, 1, 2]
+
+    pair(tmp_path, echo, test)
+
+
+DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }"
+
+
+def test_a_decoupled_model_sends_all_of_its_responses(tmp_path: Path) -> None:
+    def count(batch: Batch) -> None:
+        (request,) = batch.requests
+        for number in range(5):
+            one = InferenceResponse([Tensor("Y", "FP32", np.full(1, number, np.float32))])
+            request.model.scheduler.send(request, one, False)
+        request.model.scheduler.send(request, None, True)
+
+    async def test(near: Kernel, address: str) -> None:
+        assert near.model("m").decoupled
+        assert [one["Y"][0] async for one in near.stream("m", X)] == [0, 1, 2, 3, 4]
+
+    pair(tmp_path, count, test, DECOUPLED)
+
+
+def test_a_load_fails_where_nobody_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        write(tmp_path, "m", remote("127.0.0.1:1,localhost:2"))
+        async with Kernel(tmp_path, exit_on_error=False) as near:
+            (index,) = near.index()
+            assert index.state == "UNAVAILABLE"
+            assert "no endpoint of model 'm' can serve it: endpoint 127.0.0.1:1 can't be connected to" in index.reason
+            assert "endpoint localhost:2 can't be connected to" in index.reason
+
+    asyncio.run(main())
+
+
+# --- far ends that do what a test says
+
+HEAD = header_frames(1, response(200, [(b"content-type", b"application/grpc")]), end_stream=False)
+MESSAGE = frame(DATA, 0, 1, b"\0" + struct.pack(">I", 2) + b"ok")
+OK = header_frames(1, literal(b"grpc-status", b"0"), end_stream=True)
+NOTHING = settings({})
+
+FAR_ENDS = {
+    "answers": (NOTHING + HEAD + MESSAGE + OK, 0, True, ""),
+    "resets": (NOTHING + rst_stream(1, ErrorCode.INTERNAL_ERROR), 14, True, "has reset the stream (INTERNAL_ERROR)"),
+    "refuses": (NOTHING + rst_stream(1, ErrorCode.REFUSED_STREAM), 14, False, "has reset the stream (REFUSED_STREAM)"),
+    "resets in the middle": (NOTHING + HEAD + MESSAGE + rst_stream(1, ErrorCode.CANCEL), 14, True, "has reset the stream"),
+    "goes away": (NOTHING + goaway(0, ErrorCode.NO_ERROR, "restart"), 14, False, "it goes away (NO_ERROR: restart)"),
+    "goes away behind it": (NOTHING + goaway(1, ErrorCode.NO_ERROR) + HEAD + MESSAGE + OK, 0, True, ""),
+    "no HTTP/2": (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, 14, True, "breaks the rules of HTTP/2"),
+    "garbage": (NOTHING + frame(1, 4, 1, b"\xff" * 20), 14, True, "breaks the rules of HTTP/2: a header block can't be decoded"),
+    "half a message": (NOTHING + HEAD + MESSAGE[:-1], 14, True, "has closed the connection"),
+    "half-closes": (NOTHING + HEAD + frame(DATA, END_STREAM, 1), 13, True, "ends an answer without trailers"),
+    "closes": (NOTHING, 14, True, "has closed the connection"),
+    "other status": (NOTHING + header_frames(1, response(503, []), end_stream=True), 13, True, "without a grpc-status"),
+}
+
+
+@pytest.mark.parametrize("name", FAR_ENDS)
+def test_each_call_ends_once(name: str) -> None:
+    said, status, processed, words = FAR_ENDS[name]
+    outcomes: list[Outcome] = []
+
+    async def main() -> None:
+        over = asyncio.Event()
+
+        async def far(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"request!")
+            writer.write(said)
+            writer.close()
+
+        server = await asyncio.start_server(far, "127.0.0.1", 0)
+        endpoint = Endpoint(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asyncio.get_running_loop())
+
+        def ended(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            over.set()
+
+        endpoint.start(Call("/x/Y", [b"request!"], lambda data: None, ended))
+        async with asyncio.timeout(30):
+            await over.wait()
+        endpoint.close()
+        server.close()
+
+    asyncio.run(main())
+    (outcome,) = outcomes
+    assert (outcome.status, outcome.processed) == (status, processed)
+    assert words in outcome.message
+
+
+# --- the choice of an endpoint
+
+
+def test_the_better_of_two_is_taken() -> None:
+    busy, idle = Standing("a"), Standing("b")
+    busy.outstanding = 5
+    assert choose([busy, idle], 0.0, lambda: 0.0) is choose([busy, idle], 0.0, lambda: 0.9) is idle
+    busy.outstanding, idle.load = 0, 0.5
+    assert choose([busy, idle], 0.0, lambda: 0.0) is busy
+    assert choose([busy, idle], 0.0, lambda: 0.0, [busy]) is idle
+    assert choose([busy, idle], 0.0, lambda: 0.0, [busy, idle]) is None
+
+
+def test_who_fails_is_left_out_and_comes_back_slowly() -> None:
+    bad, good = Standing("a"), Standing("b")
+    for _ in range(FAILURES):
+        bad.failed(10.0)
+    assert bad.ejected(10.4) and not bad.ejected(10.5)
+    assert choose([bad, good], 10.4, lambda: 0.0) is good
+    assert choose([bad], 10.4, lambda: 0.0) is bad, "where all are left out, none is"
+    assert bad.cost(10.6) > 5 * good.cost(10.6)
+    assert bad.cost(10.5 + SLOW_START) == good.cost(10.5 + SLOW_START)
+    bad.failed(10.6)
+    assert bad.ejected(11.5), "the second time is twice as long"
+
+
+def test_a_sequence_has_an_owner() -> None:
+    all_of_them = [Standing(name) for name in "abcd"]
+    before = {i: owner(all_of_them, i) for i in range(200)}
+    assert {one.name for one in before.values()} == set("abcd")
+    after = {i: owner(all_of_them[:0:-1], i) for i in range(200)}
+    assert all(after[i] is before[i] for i in before if before[i] is not all_of_them[0]), "only those of who has gone move"
+
+
+def test_load_as_answers_report_it() -> None:
+    assert reported("TEXT cpu_utilization=0.3, application_utilization=0.7") == 0.7
+    assert reported("cpu_utilization=0.3") == 0.3
+    assert reported("mem_utilization=0.3") is reported("cpu_utilization=x") is reported("cpu_utilization=nan") is None
