@@ -48,7 +48,8 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "largest class, lines": (500, 500),
     "largest class, attributes": (25, 25),
     "most branches of a function": (20, 20),
-    "code lines on a request's path": (3883, 3300),
+    # 4 more than once: what can't be handed to an executor elsewhere has its answer, as on the loop and on threads.
+    "code lines on a request's path": (3887, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read
     # twice are few instructions and take long.
     "instructions of the core, loop": (575, 530),

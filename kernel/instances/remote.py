@@ -44,7 +44,11 @@ class RemoteInstance(ModelInstance):
         executor.attach(self)
 
     def start(self, batch: Batch) -> object:
-        self.executor.execute(batch)
+        try:
+            self.executor.execute(batch)
+        except Exception as error:  # it was not handed over: nobody else will tell how it has ended
+            batch.started = batch.ended = self.clock()
+            return error
         return LATER
 
     def allow_runs(self, allowed: bool) -> None:

@@ -137,6 +137,28 @@ def test_runs_grow_with_the_speed_of_executions(tmp_path: Path) -> None:
     serve(tmp_path, main)
 
 
+def test_what_cannot_be_handed_over_has_its_answer(tmp_path: Path) -> None:
+    async def main(kernel: Kernel, client: Client, executors: list[Elsewhere]) -> None:
+        (executor,) = executors
+        taken = executor.execute
+
+        def refuse(batch: Batch) -> None:
+            raise ValueError("no way there")
+
+        executor.execute = refuse  # type: ignore[method-assign]
+        for name in "abc":
+            client.send("a", name)
+        await turns()
+        assert {text for _, text in client.outcomes().values()} == {"model 'a' failed: ValueError: no way there"}
+        executor.execute = taken  # type: ignore[method-assign]
+        client.send("a", "d")
+        await turns()
+        executor.finish()
+        assert client.outcomes()["d"][1] == "ok"
+
+    serve(tmp_path, main)
+
+
 def test_a_burst_is_handed_over_in_pieces_while_it_comes_in(tmp_path: Path) -> None:
     """Its executions take nothing from this process, so they begin while more is read: nothing is gathered for a turn."""
 
