@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from frontends.fakes import Client, FakeKernel, add_sub, binary, infer, parse, request, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kernel import Code, InferenceResponse, ServingError, Tensor
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel_http.inference.reader import Reader
+from kernel_http.inference.recipe import Recipe
+from kernel_http.json.large import LARGE
 
 FP32 = [tensor("IN_FP32", "FP32", [1], [1.5])]
 
@@ -280,6 +286,67 @@ def test_parameters_reach_the_model_typed_and_unshared(client: Client) -> None:
         assert held.parameters["b"] is True and type(held.parameters["i"]) is int
         assert (held.priority, held.timeout_us, held.correlation_id, held.flags) == (3, 50, 7, 3)
         held.parameters["i"] = "changed"
+
+
+FIELDS = {
+    "parameters": st.dictionaries(st.sampled_from(["a", "b", "X-User"]), st.sampled_from([1, -1.5, True, "s"]), max_size=3),
+    "known": st.fixed_dictionaries(
+        {}, optional={"priority": st.integers(0, 3), "timeout": st.just(50), "sequence_id": st.sampled_from([7, "s"]),
+                      "sequence_start": st.booleans(), "sequence_end": st.booleans(), "binary_data_output": st.booleans()}
+    ),
+    "outputs": st.sampled_from([None, [], [{"name": "OUT_FP32", "parameters": {"binary_data": True}}]]),
+    "headers": st.lists(st.sampled_from(["X-User: me", "x-b: 2", "Other: no"]), unique=True),
+    "strings": st.booleans(),
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries(FIELDS))
+def test_all_ways_to_read_a_request_make_the_same(fields: dict[str, Any]) -> None:
+    """`Reader` ~ `Recipe` by the JSON part ~ `Layout` by the bytes; and `Reader` on another thread, and of a compressed body."""
+    inputs = [tensor("IN_FP32", "FP32", [2], binary_data_size=8)]
+    tail = floats(1, 2)
+    if fields["strings"]:
+        inputs.append(tensor("IN_BYTES", "BYTES", [1], binary_data_size=5))
+        tail += b"\1\0\0\0a"
+    members = {"inputs": inputs, "parameters": {**fields["parameters"], **fields["known"]}}
+    if fields["outputs"] is not None:
+        members["outputs"] = fields["outputs"]
+    json_part = json.dumps(members).encode()
+
+    def message(json_part: bytes) -> bytes:
+        return infer("types", json_part + tail, f"Inference-Header-Content-Length: {len(json_part)}", *fields["headers"])
+
+    kernel = FakeKernel()
+    one = Client(kernel, forward_pattern="^x-")
+    with pytest.MonkeyPatch.context() as patch:
+        ways: list[str] = []
+        launch, repeat, read = Recipe.launch, Recipe.repeat, Reader.read
+        patch.setattr(Recipe, "launch", lambda *a: ways.append("launch") or launch(*a))
+        patch.setattr(Recipe, "repeat", lambda *a: ways.append("repeat") or repeat(*a))
+        patch.setattr(Reader, "read", lambda *a: ways.append("aside" if not a[0].on_loop else "read") or read(*a))
+        answers = [one.ask(message(json_part)).body]
+        answers.append(Client(server=one.server, kernel=kernel).ask(message(json_part)).body)
+        answers.append(one.ask(message(json_part)).body)
+        answers.append(one.ask(message(json_part + b" " * LARGE)).body)
+        packed = gzip.compress(json_part + tail)
+        announced = f"Inference-Header-Content-Length: {len(json_part)}"
+        answers.append(one.ask(infer("types", packed, "Content-Encoding: gzip", announced, *fields["headers"])).body)
+    assert ways == ["read", "launch", "repeat", "launch", "aside", "read"]
+    assert len(set(answers)) == 1
+
+    def meant(request: InferenceRequest) -> Any:
+        arrays = [(name, one.datatype, one.array.tolist(), one.array.flags.writeable) for name, one in request.inputs.items()]
+        said = (request.model_name, request.model_version, request.id, request.parameters, request.priority, request.timeout_us)
+        return arrays, said, request.correlation_id, request.flags, request.model, request.batch_size, request.wanted
+
+    first, *others = map(meant, kernel.requests)
+    assert others == [first] * 4
+    expected = {**fields["parameters"], **{text.split(": ")[0]: text.split(": ")[1] for text in fields["headers"]}}
+    expected.pop("Other", None)
+    assert first[1][3] == (expected or None)
+    given_away = [request.parameters for request in kernel.requests if request.parameters is not None]
+    assert len({id(parameters) for parameters in given_away}) == len(given_away)  # a model may change its own
 
 
 def test_string_sequence_id(client: Client) -> None:
@@ -813,7 +880,7 @@ def test_a_reserved_header_is_refused_also_where_the_rest_is_known() -> None:
 
 def test_answers_that_differ_only_in_their_parameters(client: Client) -> None:
     """What is kept of one answer is not told of another: True and 1 are equal, and so are 0 and 0.0."""
-    for given, shown in [
+    for parameters, shown in [
         ({"a": True}, b'{"a":true}'),
         ({"a": 1}, b'{"a":1}'),
         ({"a": False}, b'{"a":false}'),
@@ -829,8 +896,8 @@ def test_answers_that_differ_only_in_their_parameters(client: Client) -> None:
         ({"a": True}, b'{"a":true}'),
     ]:
 
-        def change(response: InferenceResponse, given: dict[str, Any] = given) -> InferenceResponse:
-            response.parameters = given
+        def change(response: InferenceResponse, parameters: dict[str, Any] = parameters) -> InferenceResponse:
+            response.parameters = parameters
             return response
 
         client.kernel.change = change

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from kernel_http.json.members import MAX_UINT64, flag_of, unsigned_of
 
 __all__ = [
     "Parameters",
+    "custom_of",
     "custom_value",
     "decode",
     "read_parameters",
@@ -170,6 +172,14 @@ def read_parameters(record: dict[str, Any]) -> Parameters:
             case _:
                 result.custom[key] = _custom(key, value)
     return result
+
+
+def custom_of(custom: dict[str, Any], forwarded: Iterable[tuple[str, str]]) -> dict[str, Any] | None:
+    """Return the parameters that go to the model: `custom`, those of the body, and the headers that become some, which win.
+
+    A dict of the request's own, since models may change it; None where there are none.
+    """
+    return {**custom, **dict(forwarded)} or None
 
 
 def _custom(key: str, value: Any) -> Any:

@@ -28,7 +28,7 @@ from kernel import (
 )
 from kernel_http.connection.bodies import Memory
 from kernel_http.connection.heads import Head
-from kernel_http.inference.body import Parameters, decode, read_parameters, read_shape, source_of
+from kernel_http.inference.body import Parameters, custom_of, decode, read_parameters, read_shape, source_of
 from kernel_http.inference.outputs import read_outputs, read_region
 from kernel_http.inference.raw import raw_inputs
 from kernel_http.json.arrays import array_of
@@ -228,7 +228,6 @@ class Reader:
     def request(self, respond: Respond) -> InferenceRequest:
         """Make the request, with parameters of its own."""
         parameters = self.parameters
-        custom = {**parameters.custom, **dict(self.head.forwarded)}
         return InferenceRequest(
             self.head.model,
             self.inputs,
@@ -236,7 +235,7 @@ class Reader:
             model_version=self.head.version,
             id=self.id,
             requested_outputs=self.requested,
-            parameters=custom or None,
+            parameters=custom_of(parameters.custom, self.head.forwarded),
             priority=parameters.priority,
             timeout_us=parameters.timeout_us,
             correlation_id=parameters.correlation_id,

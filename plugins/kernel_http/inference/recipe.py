@@ -15,6 +15,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection
 from kernel_http.connection.heads import Head
 from kernel_http.inference.answers import InferExchange
+from kernel_http.inference.body import custom_of
 from kernel_http.inference.encode import Replies
 from kernel_http.inference.reader import Reader
 from kernel_http.inference.tracing import arrived
@@ -111,7 +112,7 @@ class Recipe:
             head.version,
             "",  # id: requests with one are not repeated
             self.requested,
-            {**self.custom, **dict(head.forwarded)} if self.custom or head.forwarded else None,
+            custom_of(self.custom, head.forwarded) if self.custom or head.forwarded else None,
             self.priority,
             self.timeout_us,
             None,  # deadline
