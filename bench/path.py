@@ -35,7 +35,7 @@ from kernel import Kernel
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = Path(__file__).with_suffix(".json")
 TRIES = 25
-WARM_UP = 110  # requests, before a model is counted: answers are looked at more closely at the beginning
+WARMUP = 110  # requests, before a model is counted: answers are looked at more closely at the beginning
 BURST = 8
 GROWTH = 0.03
 
@@ -307,7 +307,7 @@ class Bench:
 
     async def repeated(self, data: bytes, answers: int = 1) -> dict[str, int]:
         client = await self.open_http()
-        for _ in range(WARM_UP):
+        for _ in range(WARMUP):
             await client.ask(data, answers)
 
         async def attempt(number: int) -> Callable[[], Awaitable[None]]:
@@ -320,7 +320,7 @@ class Bench:
     async def http_new(self) -> dict[str, int]:
         """The head is known, what it says of the inputs is not."""
         client = await self.open_http()
-        for _ in range(WARM_UP):
+        for _ in range(WARMUP):
             await client.ask(http_request("loop"))
 
         async def attempt(number: int) -> Callable[[], Awaitable[None]]:
@@ -342,7 +342,7 @@ class Bench:
 
     async def grpc_repeated(self, more: dict[str, str] | None = None) -> dict[str, int]:
         client = await self.open_grpc(more)
-        for _ in range(WARM_UP):
+        for _ in range(WARMUP):
             await client.ask(grpc_request("loop"))
 
         async def attempt(number: int) -> Callable[[], Awaitable[None]]:

@@ -479,7 +479,7 @@ class Story:
         self.status = 0
 
     def growth(self) -> float:
-        """Megabytes for a million requests, by the least figure of each part of the time after the warm-up."""
+        """Megabytes for a million requests, by the least figure of each part of the time after the warmup."""
         points = self.memory[int(len(self.memory) * WARM) :]
         size = max(1, len(points) // PARTS)
         least = [min(points[at : at + size], key=lambda point: point[1]) for at in range(0, len(points), size)]

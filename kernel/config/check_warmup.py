@@ -1,4 +1,4 @@
-"""The rules about warm-up samples. Those of batch size 0 are skipped, hence not looked at (contract: model_config, section 9)."""
+"""The rules about warmup samples. Those of batch size 0 are skipped, hence not looked at (contract: model_config, section 9)."""
 
 from __future__ import annotations
 

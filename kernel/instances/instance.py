@@ -104,7 +104,7 @@ class ModelInstance:
     apart = False  # executes beside this process: who hands it something takes no time from what comes in meanwhile
     runs = False  # may be handed more than it can begin at once
     alone = False  # has `runs`, and is its model's only instance
-    warming = False  # executes samples, before it takes requests
+    in_warmup = False  # executes samples, before it takes requests
     healthy = True  # may be counted on; see remote.py
     claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
     own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's

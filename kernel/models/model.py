@@ -28,7 +28,7 @@ from kernel.models.request_check import RequestCheck
 from kernel.models.reshape import Reshape
 from kernel.models.room import Room
 from kernel.models.runtime import Runtime
-from kernel.models.warming import give_up, warm_up
+from kernel.models.warmup import give_up, run_warmup
 from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability.statistics import Duration, ModelStatistics
 from kernel.requests.request import InferenceRequest, nobody
@@ -60,7 +60,7 @@ class Model:
     `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement`: a
     PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
-    The core's own: `start`, `warm_up`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
+    The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
     `leave_loop`, `stop`, `close`.
     """
 
@@ -192,15 +192,15 @@ class Model:
         return samples
 
     def _prepare(self, request: InferenceRequest, sample: Sample) -> None:
-        """Check a request of a warm-up, and make of it what the model is to see."""
+        """Check a request of a warmup, and make of it what the model is to see."""
         self.check(request)
         sample.add_surplus(request)
         self._reshape.inputs(request)
 
-    async def warm_up(self, samples: Sequence[Sample], instances: Sequence[ModelInstance] | None = None) -> None:
+    async def run_warmup(self, samples: Sequence[Sample], instances: Sequence[ModelInstance] | None = None) -> None:
         """Have instances, by default all, execute samples that were read. Raises ServingError; they are to be closed then."""
         which = self.scheduler.instances if instances is None else instances
-        await warm_up(self.scheduler, which, samples, self._prepare, max(1, self.config.max_batch_size))
+        await run_warmup(self.scheduler, which, samples, self._prepare, max(1, self.config.max_batch_size))
 
     def serve(self) -> None:
         """Take requests from now on."""
@@ -247,7 +247,7 @@ class Model:
                 try:
                     if any(instance.inline for instance in made):
                         raise ServingError(Code.UNSUPPORTED, f"backend '{factory.backend.name}' has made them for the loop, too")
-                    await self.warm_up(samples, made)
+                    await self.run_warmup(samples, made)
                 except BaseException:
                     await self._factory.close_all(made)
                     raise
@@ -273,7 +273,7 @@ class Model:
         made = await self._factory.make(config, missing, self.placement)
         come = [instance for instance in made if not self._factory.slots[instance].passive]
         try:
-            await self.warm_up(samples, come)
+            await self.run_warmup(samples, come)
             if self._serves():
                 self._check_needs(missing)
         except BaseException:

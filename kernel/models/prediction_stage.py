@@ -87,7 +87,7 @@ class PredictionStage:
     def _ended(self, batch: Batch, result: Any) -> Any:
         """An execution has ended: it tells how long others will last. What ran to warm up does not."""
         assert batch.instance is not None
-        if batch.started and batch.ended and result is not SKIPPED and not batch.instance.warming:
+        if batch.started and batch.ended and result is not SKIPPED and not batch.instance.in_warmup:
             self.duration.measured(batch.ended - batch.started)
         return result
 

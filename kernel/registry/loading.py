@@ -21,7 +21,7 @@ from kernel.models.gpus import without_gpus
 from kernel.models.initial_state import initial_values
 from kernel.models.model import Model
 from kernel.models.runtime import Runtime
-from kernel.models.warming import give_up
+from kernel.models.warmup import give_up
 from kernel.models.warmup_samples import Sample
 from kernel.registry.progress import Progress, Step
 from kernel.repository.causes import cause_lines
@@ -59,7 +59,7 @@ class Loader:
         self.repositories = Repositories(found, namespacing=kernel.options.namespacing)
         self._progress = Progress(lambda: kernel.loop, lambda: kernel.clock())
         self._backends = backends
-        self.warming: set[Model] = set()  # what has been started and is warmed up
+        self.in_warmup: set[Model] = set()  # what has been started and is warmed up
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call `function(*args)` on a load thread."""
@@ -187,7 +187,7 @@ class Loader:
     async def make(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore) -> Model | Problem:
         """Return the started model version, or why there is none. `limit`: how many may be made at a time.
 
-        A warm-up is outside of the limit: it may wait for other models that are still to be made.
+        A warmup is outside of the limit: it may wait for other models that are still to be made.
         """
         with self._progress.loading(plan.config.name, number, plan.folder.path) as step:
             for left in range(self._options.load_retries, -1, -1):
@@ -254,18 +254,18 @@ class Loader:
 
     async def _warmed_up(self, model: Model, samples: Sequence[Sample]) -> None:
         """Have a model that was started execute its samples; where one fails, it is finalized and the error raised."""
-        self.warming.add(model)
+        self.in_warmup.add(model)
         try:
-            await model.warm_up(samples)
+            await model.run_warmup(samples)
         except BaseException:
             await model.close(0.0)
             raise
         finally:
-            self.warming.discard(model)
+            self.in_warmup.discard(model)
 
     def stop(self) -> None:
         """Nothing may begin to serve any more: what is warmed up is given up."""
-        for model in self.warming:
+        for model in self.in_warmup:
             give_up(model.scheduler, ServingError(Code.UNAVAILABLE, "Server exiting"))
 
     def close(self) -> None:

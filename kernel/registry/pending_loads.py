@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kernel.errors import ServingError
-from kernel.models.warming import warmed_by
+from kernel.models.warmup import warmup_of
 from kernel.requests.request import InferenceRequest
 
 __all__ = ["Coming", "PendingLoads"]
@@ -62,21 +62,21 @@ class PendingLoads:
     ) -> ServingError | None:
         """Keep a call to a model that is not there, if it is worth waiting for, and submit it again then.
 
-        Return None if so, else the error to answer it with: `error`, and what to do about it where a warm-up has made the call.
+        Return None if so, else the error to answer it with: `error`, and what to do about it where a warmup has made the call.
         """
-        caller = warmed_by(request)
+        caller = warmup_of(request)
         if caller is None:
             return error
         called = request.model_name
         if not self._is_coming(called):
             words = (
-                f"the warm-up of model '{caller}' calls '{called}', which is not being loaded: load it before '{caller}', "
+                f"the warmup of model '{caller}' calls '{called}', which is not being loaded: load it before '{caller}', "
                 "or together with it"
             )
             return _told(error, words)
         if path := self._path(called, caller):
             way = " -> ".join([caller, *path])
-            words = f"the warm-up of model '{caller}' calls '{called}', which can't be there before '{caller}' is ({way})"
+            words = f"the warmup of model '{caller}' calls '{called}', which can't be there before '{caller}' is ({way})"
             return _told(error, words)
         self._calls.setdefault(called, []).append((caller, lambda: submit(request)))
         return None

@@ -132,7 +132,7 @@ class LimitedPool(Pool):
         return False
 
     def started(self, instance: ModelInstance, batch: Batch) -> None:
-        if instance.warming:
+        if instance.in_warmup:
             return
         self._limiter.start(_claim(instance), batch)
         if self._urgent:

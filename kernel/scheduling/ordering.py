@@ -36,8 +36,8 @@ class Ordering:
         return request in self._outcomes
 
     def started(self, instance: ModelInstance, batch: Batch) -> None:
-        """An execution begins. That of a warm-up is in nobody's order."""
-        if not instance.warming:
+        """An execution begins. That of a warmup is in nobody's order."""
+        if not instance.in_warmup:
             self._begun.extend(batch.requests)
 
     def put_back(self) -> None:
@@ -46,7 +46,7 @@ class Ordering:
 
     def answer(self, request: InferenceRequest, response: InferenceResponse) -> None:
         """Release with the model's own answer, when those that began before have theirs. The first one is it."""
-        if request.batch is not None and request.batch.instance.warming:
+        if request.batch is not None and request.batch.instance.in_warmup:
             self._release(request, response)
             return
         if request not in self._outcomes:  # a sender may have answered before the execution has, or twice

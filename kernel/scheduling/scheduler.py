@@ -36,7 +36,7 @@ from kernel.scheduling.queues import BatchingQueue, Queue
 from kernel.scheduling.runs import Runs
 from kernel.scheduling.sequences import SequenceQueue
 from kernel.scheduling.timer import Timer
-from kernel.scheduling.warm_ups import WarmUps
+from kernel.scheduling.warmups import Warmups
 from kernel.tensor import Array
 
 __all__ = ["Scheduler"]
@@ -49,7 +49,7 @@ class Scheduler:
 
     The parts: `queue`, `pool`, `life`. `direct`: the instance that begins with a request the moment it comes. `stopping`: only
     calls of accepted requests are accepted; `drain.closed`: nothing is. `refusing`: why there is no use in waiting, where no
-    instance can be counted on. `warming`: the instances that are warmed up before they take requests. `calls`: executions wait,
+    instance can be counted on. `warmups`: the instances that are warmed up before they take requests. `calls`: executions wait,
     or have waited, for calls, for what these have called, or for resources.
     """
 
@@ -76,7 +76,7 @@ class Scheduler:
         self.stopping = False
         self.calls = limits is not None  # where executions may wait for what others hold, too
         self.refusing: ServingError | None = None
-        self.warming = WarmUps(self.life)
+        self.warmups = Warmups(self.life)
         self._loop = loop
         self._mailbox = mailbox
         self._turn = turn
@@ -240,7 +240,7 @@ class Scheduler:
         words = f"{request.log_id}request to model '{self.name}' could only wait for itself: "
         return ServingError(Code.UNAVAILABLE, words + self.pool.circle(self.name, " -> ".join(cycle)))
 
-    def warm_up(self, instance: ModelInstance, batch: Batch) -> None:
+    def start_warmup(self, instance: ModelInstance, batch: Batch) -> None:
         """Have one instance execute a batch before it takes requests: past the queue, and out of everybody's order."""
         now = self.clock()
         for request in batch.requests:
@@ -471,7 +471,7 @@ class Scheduler:
 
     def _is_busy(self) -> bool:
         """Whether anything is left to do but for what waits."""
-        there = (*self.instances, *self.warming)
+        there = (*self.instances, *self.warmups)
         return bool(self.pool.leaving or self.life.owes or any(instance.running for instance in there))
 
     def abort(self, error: ServingError) -> None:
@@ -524,7 +524,7 @@ class Scheduler:
     def alive(self) -> list[InferenceRequest]:
         """Return what was accepted, in the queue first; some of it may have its final answer."""
         alive = [*self.queue, *self.life.open]
-        for instance in dict.fromkeys((*self.instances, *self.pool.leaving, *self.warming)):
+        for instance in dict.fromkeys((*self.instances, *self.pool.leaving, *self.warmups)):
             for batch in instance.running:
                 alive.extend(batch.requests)
         alive.extend(self.life.ordering or ())  # last: those before them let their answers out

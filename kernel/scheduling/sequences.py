@@ -269,9 +269,9 @@ class SequenceQueue:
         return result
 
     def _once_more(self, instance: ModelInstance, request: InferenceRequest, response: Any) -> Any:
-        """Have a request wait again whose execution asks for another one. In a warm-up once is enough."""
+        """Have a request wait again whose execution asks for another one. In a warmup once is enough."""
         if response is RESCHEDULED:
-            if instance.warming:
+            if instance.in_warmup:
                 return InferenceResponse([])
             if request.state is EXECUTING:
                 request.put_back()

@@ -99,7 +99,7 @@ class OnnxExecutor:
         feeds: dict[str, Any] = {}
         for name in batch.requests[0].inputs:  # the batcher lets only requests with the same inputs together
             array = laid_out(batch.requests, name) if name in self._ragged else batch.gather(name)
-            known = self._inputs.get(name)  # none of a name that only a warm-up sample brings: onnxruntime refuses it
+            known = self._inputs.get(name)  # none of a name that only a warmup sample brings: onnxruntime refuses it
             feeds[name] = array if known is None else known.feed(array)
         if self._made is not None:
             self._made.add(batch.requests, feeds)

@@ -1,4 +1,4 @@
-"""Warm-up of python models, wherever they run: what they see, what counts, and calls of models that are still on their way."""
+"""Warmup of python models, wherever they run: what they see, what counts, and calls of models that are still on their way."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ RULES = [
     ("B", INITIAL.replace("%", ""), "initial_state setting expects state'S' to have state_data set"),
     ("B", INITIAL.replace("%", "data_file: 'none'"), "initial_state/none: No such file or directory"),
     ("B", INITIAL.replace("%", "data_file: 'short'"), "initial_state setting expects 32 bytes, but the data provided from {folder}/initial_state/shortonly has 0 bytes."),
-    # -- warm-up
+    # -- warmup
     ("B", "backend: 'python' model_warmup { batch_size: 1 inputs { key: 'X' value { dims: 1 } } }", "[request id: <id_unknown>] warmup setting expects input 'X' to have input_data_type set"),
     ("B", "backend: 'python' model_warmup { batch_size: 1 inputs { key: 'X' value { dims: 1 input_data_file: 'f' } } }", "failed to open text file for read {folder}/warmup/f: No such file or directory"),
     # -- parameters of this server

@@ -1,4 +1,4 @@
-"""Warm-up on virtual time: what the model is given, what counts, what fails, and calls of models that are still on their way."""
+"""Warmup on virtual time: what the model is given, what counts, what fails, and calls of models that are still on their way."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Seen:
 
 
 def warmed(folder: Path, config: str, files: Mapping[str, bytes] | None = None) -> Seen:
-    """Load a model and return what its warm-up has shown it."""
+    """Load a model and return what its warmup has shown it."""
     seen = Seen()
     for name, content in (files or {}).items():
         (folder / "m" / "warmup").mkdir(parents=True, exist_ok=True)
@@ -284,11 +284,11 @@ def test_new_instances_of_a_model_that_serves_are_warmed_up_first(tmp_path: Path
             client.send("m", "r", [[1.0, 1.0]])
             await asyncio.sleep(0.5)
             assert len(one.model("m").scheduler.instances) == 1
-            assert len(backend.log) == 5  # two initialized, two warm-ups; and the request has begun
+            assert len(backend.log) == 5  # two initialized, two warmups; and the request has begun
             await loading
             assert len(one.model("m").scheduler.instances) == 2
             await asyncio.sleep(1)
-            # Not behind the warm-up, which has begun before it.
+            # Not behind the warmup, which has begun before it.
             assert client.outcome("r")[1] == "ok" and client.outcome("r")[0] < 2.2
             assert one.statistics("m")[0].success.count == 3
 
@@ -529,7 +529,7 @@ def test_the_call_of_a_model_that_nobody_loads_is_named_with_the_way_out(tmp_pat
         tmp_path, {"outer": BASE + sample(), "zinner": BASE}, {"outer": "zinner"}, {}, load_models=["outer"]
     )
     assert (
-        "Request for unknown model: 'zinner' is not found; the warm-up of model 'outer' calls 'zinner', which is not being "
+        "Request for unknown model: 'zinner' is not found; the warmup of model 'outer' calls 'zinner', which is not being "
         "loaded: load it before 'outer', or together with it" in states["outer"][1]
     )
 
@@ -548,7 +548,7 @@ def test_models_that_wait_for_one_another_are_told_so(tmp_path: Path, calls: dic
     assert {state for state, _ in states.values()} == {"UNAVAILABLE"}
 
 
-def test_a_load_that_comes_while_the_warm_up_waits_is_none_of_its_business(tmp_path: Path) -> None:
+def test_a_load_that_comes_while_the_warmup_waits_is_none_of_its_business(tmp_path: Path) -> None:
     """The callee is loaded by another request."""
 
     async def main() -> None:

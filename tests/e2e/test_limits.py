@@ -1,4 +1,4 @@
-"""Rate limits and warm-up from the command line on: real ports, a real process, models on threads."""
+"""Rate limits and warmup from the command line on: real ports, a real process, models on threads."""
 
 from __future__ import annotations
 

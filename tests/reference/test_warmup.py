@@ -1,8 +1,8 @@
-"""Warm-up, instance groups and resources: both servers load the same models, or refuse them with the same words, and have counted
+"""Warmup, instance groups and resources: both servers load the same models, or refuse them with the same words, and have counted
 the same by then.
 
 The models are written here: they differ in their configs alone. What ours does otherwise is listed with its reason. Not asked is
-what happens when a model itself fails in its warm-up: every now and then that ends the reference. (Its words were read off when
+what happens when a model itself fails in its warmup: every now and then that ends the reference. (Its words were read off when
 it did not; tests/core/test_warmup.py has them.)
 """
 

@@ -1,6 +1,6 @@
 """Instances that are warmed up before they take requests: past the queue, and out of everybody's order.
 
-What they execute is said by whoever warms them up (models/warming.py); here a scheduler knows which they are, and who is to be
+What they execute is said by whoever warms them up (models/warmup.py); here a scheduler knows which they are, and who is to be
 told that an execution has ended. A stage of lifecycle.py, while there is any.
 """
 
@@ -13,10 +13,10 @@ from kernel.instances.instance import ModelInstance, Owner
 from kernel.requests.request import Batch
 from kernel.scheduling.lifecycle import Lifecycle
 
-__all__ = ["WarmUps"]
+__all__ = ["Warmups"]
 
 
-class WarmUp(Protocol):
+class Warmup(Protocol):
     """Who warms an instance up."""
 
     def look(self, instance: ModelInstance) -> None:
@@ -26,26 +26,26 @@ class WarmUp(Protocol):
         """Wait no longer for what the instance executes: nobody is going to be served."""
 
 
-class WarmUps:
+class Warmups:
     """The instances of one model that are warmed up, each with who does that."""
 
     def __init__(self, life: Lifecycle) -> None:
         self._life = life
-        self._by_instance: dict[ModelInstance, WarmUp] = {}
+        self._by_instance: dict[ModelInstance, Warmup] = {}
 
     def __iter__(self) -> Iterator[ModelInstance]:
         return iter(self._by_instance)
 
-    def begin(self, instance: ModelInstance, owner: Owner, by: WarmUp) -> None:
+    def begin(self, instance: ModelInstance, owner: Owner, by: Warmup) -> None:
         """Let an instance execute what it is given, before it takes requests; `by` looks when that has ended."""
         instance.owner = owner
-        instance.warming = True
+        instance.in_warmup = True
         self._by_instance[instance] = by
         self._choose()
 
     def end(self, instance: ModelInstance) -> None:
         """The instance may take requests."""
-        instance.warming = False
+        instance.in_warmup = False
         del self._by_instance[instance]
         self._choose()
 

@@ -17,12 +17,12 @@ from kernel.models.warmup_samples import Outcome, Sample, failure
 from kernel.requests.request import Batch, InferenceRequest
 from kernel.scheduling.scheduler import Scheduler
 
-__all__ = ["Warming", "give_up", "warm_up", "warmed_by"]
+__all__ = ["InstanceWarmup", "give_up", "run_warmup", "warmup_of"]
 
 log = logging.getLogger("kernel")
 
 
-class Warming:
+class InstanceWarmup:
     """What one instance executes while it is warmed up, and whether that is over."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -52,14 +52,14 @@ class Warming:
         requests = [sample.request(self._scheduler.name, outcome.respond) for _ in range(sample.batch_size)]
         for request in requests:
             prepare(request, sample)
-        self._scheduler.warm_up(instance, Batch(requests, sum(request.batch_size for request in requests)))
+        self._scheduler.start_warmup(instance, Batch(requests, sum(request.batch_size for request in requests)))
         await over
         if self._given_up and not outcome.errors:
             return ["Server exiting"]
         return [error.message for error in outcome.errors]
 
 
-async def warm_up(
+async def run_warmup(
     scheduler: Scheduler,
     instances: Sequence[ModelInstance],
     samples: Sequence[Sample],
@@ -72,21 +72,21 @@ async def warm_up(
     """
     if not samples:
         return
-    work = [_warm_up(scheduler, instance, samples, prepare, largest) for instance in instances]
+    work = [_execute_all(scheduler, instance, samples, prepare, largest) for instance in instances]
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
-async def _warm_up(
+async def _execute_all(
     scheduler: Scheduler,
     instance: ModelInstance,
     samples: Sequence[Sample],
     prepare: Callable[[InferenceRequest, Sample], None],
     largest: int,
 ) -> None:
-    warming = Warming(scheduler)
-    scheduler.warming.begin(instance, scheduler, warming)
+    warmup = InstanceWarmup(scheduler)
+    scheduler.warmups.begin(instance, scheduler, warmup)
     try:
         for sample in samples:
             if sample.batch_size > largest:
@@ -97,24 +97,24 @@ async def _warm_up(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
                     scheduler.name, instance.name, sample.name, iteration,
                 )  # fmt: skip
-                if errors := await warming.execute(instance, sample, prepare):
+                if errors := await warmup.execute(instance, sample, prepare):
                     raise failure(sample, errors)
     finally:
-        scheduler.warming.end(instance)
+        scheduler.warmups.end(instance)
 
 
 def give_up(scheduler: Scheduler, error: ServingError) -> None:
-    """End the warm-up of a model that is not going to serve, whatever its instances are at."""
+    """End the warmup of a model that is not going to serve, whatever its instances are at."""
     scheduler.abort(error)
-    scheduler.warming.give_up()
+    scheduler.warmups.give_up()
 
 
-def warmed_by(request: InferenceRequest) -> str | None:
-    """Return the name of the model whose warm-up has made this call, directly or through others; None for all others."""
+def warmup_of(request: InferenceRequest) -> str | None:
+    """Return the name of the model whose warmup has made this call, directly or through others; None for all others."""
     batch, seen = request.parent, set[Batch]()
     while batch is not None and batch not in seen:
         seen.add(batch)
-        if batch.instance.warming:
+        if batch.instance.in_warmup:
             name: str = batch.instance.owner.name
             return name
         batch = batch.requests[0].parent if batch.requests else None
