@@ -60,9 +60,9 @@ from kernel.interfaces import (
 )
 from kernel.local import Local
 from kernel.models.cache_stage import CacheFigures
-from kernel.models.life import ModelState
 from kernel.models.model import Model
 from kernel.models.request_check import Form
+from kernel.models.states import ModelState
 from kernel.observability.custom_metrics import (
     CustomMetrics,
     FamilySnapshot,

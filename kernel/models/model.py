@@ -22,12 +22,12 @@ from kernel.models.admission import AdmissionStage, own_ceiling
 from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
 from kernel.models.instance_factory import InstanceFactory
-from kernel.models.life import ModelState, moved
 from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
 from kernel.models.reshape import Reshape
 from kernel.models.room import Room
 from kernel.models.runtime import Runtime
+from kernel.models.states import ModelState, become
 from kernel.models.warmup import give_up, run_warmup
 from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability.statistics import Duration, ModelStatistics
@@ -90,6 +90,9 @@ class Model:
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self.check: Callable[[InferenceRequest], None] = RequestCheck(self, config).check
         self._reshape = Reshape(config)
+
+    def __str__(self) -> str:
+        return f"version {self.version} of model '{self.name}'"
 
     # -- the life of a version -----------------------------------------------------------------------------------------
 
@@ -204,7 +207,7 @@ class Model:
 
     def serve(self) -> None:
         """Take requests from now on."""
-        self._become(ModelState.READY)
+        become(self, ModelState.READY)
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._factory.since
         self.find_observers()
@@ -311,12 +314,9 @@ class Model:
     def stop(self, continuing: bool = False) -> None:
         """Accept nothing more. `continuing`: but for what goes on with a sequence, as the model can still be reached."""
         if self.state is not ModelState.UNLOADING:
-            self._become(ModelState.UNLOADING)
+            become(self, ModelState.UNLOADING)
         self.room.let_all_in()  # they have come before the stop
         self.scheduler.stop(continuing)
-
-    def _become(self, state: ModelState) -> None:
-        self.state = moved(self.state, state, f"model '{self.name}' version {self.version}")
 
     @property
     def healthy(self) -> bool:
@@ -351,7 +351,7 @@ class Model:
     async def _finalize(self) -> None:
         self.scheduler.pool.leave_behind()
         await asyncio.gather(self._factory.close_all((*self.scheduler.instances, *self._passive)), *self._departures)
-        self._become(ModelState.UNAVAILABLE)
+        become(self, ModelState.UNAVAILABLE)
         self.attachments.clear()
         self.kernel.on_unload()
 

@@ -1,6 +1,6 @@
 """What is known of each model name and of each of its versions: the records of the catalog.
 
-No behaviour but what can be read off a record, and the one way from state to state. Others read; catalog.py alone writes.
+No behaviour but what can be read off a record. Others read; catalog.py alone writes.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernel.errors import ServingError
-from kernel.models.life import ModelState, moved
 from kernel.models.model import Model
+from kernel.models.states import ModelState, become
 from kernel.repository.places import SourcePlace
 from kernel.repository.plans import LoadPlan, Origin, Sighting
 
@@ -67,8 +67,11 @@ class Version:
 
     def become(self, state: ModelState, reason: str = "") -> None:
         """Move to another state, or to another reason for this one. Raises AssertionError where that may not follow."""
-        self.state = moved(self.state, state, f"version {self.number} of model '{self.name}'")
+        become(self, state)
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"version {self.number} of model '{self.name}'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """The states of a version, from its load to its end, and which may follow which: one table for all who are in one.
 
-A model is in a state, and so is what the index shows of its version, which goes on while one model takes the place of another.
-Nobody assigns a state but `become` of the two.
+A model is in a state, and so is the version that the index shows, which goes on while one model replaces another. Both are
+moved by `become`, and nobody else assigns a state.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
-__all__ = ["MOVES", "ModelState", "moved"]
+__all__ = ["MOVES", "ModelState", "become"]
 
 
 class ModelState(enum.Enum):
@@ -36,8 +37,14 @@ MOVES: dict[ModelState, frozenset[ModelState]] = {
 }
 
 
-def moved(now: ModelState, then: ModelState, what: str) -> ModelState:
-    """Return the state `then` of `what`, which is in `now`. Raises AssertionError where that may not follow."""
-    if then not in MOVES[now]:
-        raise AssertionError(f"{what} is {now.value} and can't become {then.value}")
-    return then
+class Stated(Protocol):
+    """What is in a state; as a `str` it says who it is."""
+
+    state: ModelState
+
+
+def become(who: Stated, then: ModelState) -> None:
+    """Move to another state, or to the same once more. Raises AssertionError where that may not follow."""
+    if then not in MOVES[who.state]:
+        raise AssertionError(f"{who} is {who.state.value} and can't become {then.value}")
+    who.state = then
