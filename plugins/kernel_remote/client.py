@@ -7,17 +7,16 @@ its last id was never looked at.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from kernel_grpc.http2.bodies import CONNECTION_WINDOW, Bodies
-from kernel_grpc.http2.connection import MAX_FRAME_SIZE, Connection
+from kernel_grpc.http2.bodies import CONNECTION_WINDOW
 from kernel_grpc.http2.control import FRAMES, Control
 from kernel_grpc.http2.ending import Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
 from kernel_grpc.http2.fields import Field
 from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import (
-    CONTINUATION,
     DATA,
     END_STREAM,
     GOAWAY,
@@ -33,7 +32,8 @@ from kernel_grpc.http2.frames import (
 from kernel_grpc.http2.heads import Heads
 from kernel_grpc.http2.history import History
 from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, Outgoing, nothing
-from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Stream
+from kernel_grpc.http2.reader import MAX_FRAME_SIZE, FrameReader
+from kernel_grpc.http2.stream import STREAM_WINDOW, Stream
 
 __all__ = ["ClientConnection", "ClientStream"]
 
@@ -156,27 +156,16 @@ class ClientHeads(Heads):
         stream.fields(head.fields, last)
 
 
-_FRAMES = {**FRAMES, GOAWAY: ClientControl.goaway_frame, PUSH_PROMISE: ClientControl.push_promise_frame}
+class ClientConnection(FrameReader):
+    """One connection to a server, which sends no preface but its SETTINGS."""
 
-
-class ClientConnection(Connection):
-    """One connection to a server. `open` makes streams; everything else is as on the server's side."""
+    outgoing: ClientOutgoing
+    control: ClientControl
+    _steering = FRAMES | {GOAWAY: ClientControl.goaway_frame, PUSH_PROMISE: ClientControl.push_promise_frame}
 
     def __init__(self, now: float) -> None:
-        # Not the server's own: the parts that differ are put in their places, the others are the same.
-        self.history = history = History(0)
-        self.outgoing: ClientOutgoing = ClientOutgoing(history, nothing)
-        outgoing = self.outgoing
-        self.floods = floods = Floods(outgoing, now)
-        self.ending = ending = Ending(outgoing, history, floods)
-        self.control: ClientControl = ClientControl(outgoing, history, floods, ending)
-        self.bodies = bodies = Bodies(outgoing, history, floods, ending)
-        self.heads: ClientHeads = ClientHeads(_never, outgoing, history, floods, bodies)
-        self._rest = bytearray()
-        self._need = 0
-        self._begun = True  # a server sends no preface but its SETTINGS
-        self.later = None
-        self._later_at = 0
+        history = History(0)
+        super().__init__(history, ClientOutgoing(history, nothing), now, ClientControl, partial(ClientHeads, _never))
         self._next = 1
 
     def start(self) -> None:
@@ -203,15 +192,6 @@ class ClientConnection(Connection):
         stream_id, self._next = self._next, self._next + 2
         self.history.last_id = stream_id
         return stream_id
-
-    def _other_frame(self, kind: int, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
-        self.floods.turn -= 1
-        if kind == CONTINUATION:
-            self.heads.continuation(self, flags, stream_id, data, start, stop)
-        elif self._is_gathered(kind, stop - start):
-            _FRAMES[kind](self.control, flags, stream_id, bytes(data[start:stop]))
-        else:
-            self.floods.useless(f"a frame of type {kind}")
 
 
 def _never(*_: Any) -> Stream:

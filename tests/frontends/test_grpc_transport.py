@@ -44,9 +44,10 @@ from frontends.wires import (
 from kernel import Account, Code, ServingError, frontend_options
 from kernel.frontends.crowds import PROBES
 from kernel_grpc import options
-from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_STREAMS
+from kernel_grpc.http2.connection import MAX_STREAMS
 from kernel_grpc.http2.floods import USELESS_BURST
 from kernel_grpc.http2.outgoing import CHUNK
+from kernel_grpc.http2.reader import A_TURNS_FRAMES
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
 from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, PIECE, RESERVE, Assembly, Memory, MessageError
 from kernel_grpc.rpc.calls import SMALL, Call

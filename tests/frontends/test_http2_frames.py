@@ -43,8 +43,9 @@ from frontends.wires import (
 from kernel_grpc.http2 import ErrorCode, literal, response, status
 from kernel_grpc.http2.blocks import REMEMBERED
 from kernel_grpc.http2.bodies import CONNECTION_WINDOW
-from kernel_grpc.http2.connection import MAX_FRAME_SIZE, MAX_STREAMS
+from kernel_grpc.http2.connection import MAX_STREAMS
 from kernel_grpc.http2.outgoing import CHUNK, SHARE
+from kernel_grpc.http2.reader import MAX_FRAME_SIZE
 from kernel_grpc.http2.stream import HIGH_WATER, LOW_WATER, STREAM_WINDOW
 
 

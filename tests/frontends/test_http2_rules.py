@@ -45,11 +45,11 @@ from frontends.wires import (
 
 from kernel_grpc.http2 import response
 from kernel_grpc.http2.blocks import HARD_LIMIT, MAX_BLOCK, MAX_HEADER_LIST
-from kernel_grpc.http2.connection import A_TURNS_FRAMES, MAX_FRAME_SIZE
 from kernel_grpc.http2.control import SETTINGS_COST
 from kernel_grpc.http2.floods import CREDIT_BURST, RESET_BURST, TURN, USELESS_BURST
 from kernel_grpc.http2.heads import LARGE_COST, MAX_FRAGMENTS
 from kernel_grpc.http2.history import REMEMBERED
+from kernel_grpc.http2.reader import A_TURNS_FRAMES, MAX_FRAME_SIZE
 from kernel_grpc.http2.stream import STREAM_WINDOW
 
 TRAILERS = END_HEADERS | END_STREAM

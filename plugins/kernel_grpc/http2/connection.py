@@ -1,50 +1,22 @@
-"""One connection of a server: bytes to frames, by the rules of RFC 9113. No I/O, no clock, no gRPC.
-
-Feed `receive` with what comes, in pieces of any size; streams are told what is theirs, and `outgoing.out` fills with what has to
-be written. What breaks a rule ends its stream or, where the standard says so, the connection: `ending.closed` is then true and
-the last thing in `outgoing.out` is a GOAWAY that says why.
-
-Frames are told apart here; what they mean is decided by the parts that a connection is made of, each of which knows only those
-that stand before it: history (ids), outgoing (what is sent), floods, ending, control (frames that steer), bodies (data), heads.
-Memory is bounded: kept here is at most one frame that isn't data, no longer than a header block may be.
-"""
+"""The server's side of a connection: of which parts it is made, and how it greets. What comes is read by reader.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-from kernel_grpc.http2.blocks import MAX_BLOCK, MAX_HEADER_LIST
-from kernel_grpc.http2.bodies import CONNECTION_WINDOW, Bodies
-from kernel_grpc.http2.control import FRAMES, Control
-from kernel_grpc.http2.ending import Ending
-from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
+from kernel_grpc.http2.blocks import MAX_HEADER_LIST
+from kernel_grpc.http2.bodies import CONNECTION_WINDOW
+from kernel_grpc.http2.control import Control
 from kernel_grpc.http2.fields import Head
-from kernel_grpc.http2.floods import TURN, Floods
-from kernel_grpc.http2.frames import (
-    ACK,
-    CONTINUATION,
-    DATA,
-    FRAME,
-    HEADER_SIZE,
-    HEADERS,
-    MAX_STREAM_ID,
-    PADDED,
-    PREFACE,
-    SETTINGS,
-    Setting,
-    settings,
-    window_update,
-)
+from kernel_grpc.http2.frames import PREFACE, Setting, settings, window_update
 from kernel_grpc.http2.heads import Heads
 from kernel_grpc.http2.history import History
 from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, Outgoing, nothing
-from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Stream
+from kernel_grpc.http2.reader import MAX_FRAME_SIZE, FrameReader
+from kernel_grpc.http2.stream import STREAM_WINDOW, Stream
 
-__all__ = ["MAX_FRAME_SIZE", "MAX_STREAMS", "Connection", "OpenStream"]
-
-#: The largest frame that is taken. Data is never gathered into frames, so a large one costs nothing.
-MAX_FRAME_SIZE = 1024 * 1024
+__all__ = ["MAX_STREAMS", "Connection", "OpenStream"]
 
 #: Streams that may be open at a time.
 MAX_STREAMS = 10_000
@@ -52,25 +24,13 @@ MAX_STREAMS = 10_000
 #: `open_stream(connection, stream_id, head, ended)` makes the Stream of a new request, or answers it at once.
 OpenStream = Callable[["Connection", int, Head, bool], Stream]
 
-#: How many frames of one connection are taken in one turn of the loop; what has come behind them waits for another.
-A_TURNS_FRAMES = range(128)
 
-_unpack = FRAME.unpack_from
-
-
-class Connection:
+class Connection(FrameReader):
     """One connection from a client.
 
-    `open_stream` gets a well-formed request's Head; whether its header list is `too_large` is for it to heed. `now` is the time
-    on any clock, in seconds. `start` must be called once before anything is received. `transport`: its owner's, from which others
-    learn whose connection it is; `reading`: its owner's, too, what is known of how the client reads.
-
-    `outgoing`: what is to be written, and the open streams. `ending`: drain, fail, or be lost. `control`: PINGs, and what the
-    client's SETTINGS say.
+    `open_stream` gets a well-formed request's Head; whether its header list is `too_large` is for it to heed. `start` must be
+    called once before anything is received.
     """
-
-    transport: Any = None
-    reading: Any = None
 
     def __init__(
         self,
@@ -80,18 +40,8 @@ class Connection:
         on_output: Callable[[], None] = nothing,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        self.history = history = History(max_streams)
-        self.outgoing = outgoing = Outgoing(history, on_output)
-        self.floods = floods = Floods(outgoing, now)
-        self.ending = ending = Ending(outgoing, history, floods)
-        self.control = Control(outgoing, history, floods, ending)
-        self.bodies = bodies = Bodies(outgoing, history, floods, ending)
-        self.heads = Heads(open_stream, outgoing, history, floods, bodies)
-        self._rest = bytearray()  # what has come of a frame that isn't complete
-        self._need = 0  # how long it must be before it is looked at again
-        self._begun = False  # the preface has come
-        self.later: Data | None = None  # what has come and waits for another turn of the loop: it begins at `_later_at`
-        self._later_at = 0
+        history = History(max_streams)
+        super().__init__(history, Outgoing(history, on_output), now, Control, partial(Heads, open_stream), PREFACE)
 
     def start(self) -> None:
         """Send the server's preface."""
@@ -106,157 +56,3 @@ class Connection:
             )
             + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         )
-
-    @property
-    def now(self) -> float:
-        """When something was received last."""
-        return self.floods.now
-
-    def space(self) -> memoryview | None:
-        """Return where what comes next may be received directly, or None. What was put there is announced with `filled`."""
-        return self.bodies.space()
-
-    def filled(self, count: int, now: float) -> None:
-        """`count` bytes were put into `space()`, at least one."""
-        self.bodies.filled(count, now)
-
-    def receive(self, data: Data, now: float, at: int = 0) -> None:
-        """Take what has come: `data[at:]`. Its memory is only lent for the call.
-
-        Where that is more than is done for one connection at once, the rest is kept as `later`: `go_on` takes more of it.
-        """
-        ending = self.ending
-        if ending.closed:
-            return
-        if self.later is not None:
-            self.later = bytes(self.later[self._later_at :]) + data
-            self._later_at = 0
-            return
-        outgoing, floods = self.outgoing, self.floods
-        floods.now = now
-        floods.turn = TURN
-        outgoing.corked = True
-        try:
-            self._read(data, at, ending, floods)
-        except ConnectionFailure as failure:
-            ending.fail(failure.code, failure.text)
-        finally:
-            outgoing.corked = False
-
-    def go_on(self, now: float) -> None:
-        """Take more of what has come, in a further turn of the loop."""
-        data, self.later = self.later, None
-        if data is not None:
-            self.receive(data, now, self._later_at)
-
-    def _read(self, data: Data, at: int, ending: Ending, floods: Floods) -> None:
-        """Take frames from `data[at:]`, up to the end of this connection's turn."""
-        rest = self._rest
-        if rest:
-            rest += data
-            if len(rest) < self._need:
-                return
-            data = bytes(rest)
-            rest.clear()
-        size = len(data)
-        bodies, heads = self.bodies, self.heads
-        if not self._begun:
-            at = self._greet(data, size)
-        elif bodies.missing or bodies.skip:
-            at = bodies.more(data, size)
-        last = size - HEADER_SIZE
-        for _ in A_TURNS_FRAMES:
-            if at > last:
-                break
-            try:
-                word, flags, stream_id = _unpack(data, at)
-                kind = word & 0xFF
-                stream_id &= MAX_STREAM_ID
-                start = at + HEADER_SIZE
-                stop = start + (word >> 8)
-                if heads.expected is not None or word >> 8 > MAX_FRAME_SIZE:
-                    self._check_frame(kind, flags, stream_id, word >> 8)
-                if kind == DATA:
-                    if flags & PADDED and size == start < stop:
-                        self._keep(data, at, HEADER_SIZE + 1)  # the next byte says how much padding there is
-                        return
-                    at = stop if stop < size else size
-                    bodies.data(flags, stream_id, data, start, at, stop - start)
-                elif stop > size:
-                    at = self._keep_frame(kind, data, at, stop)
-                else:
-                    at = stop
-                    if kind == HEADERS:
-                        heads.headers(self, flags, stream_id, data, start, stop)
-                    else:
-                        self._other_frame(kind, flags, stream_id, data, start, stop)
-                    if floods.turn <= 0:
-                        break
-            except StreamFailure as failure:
-                ending.fail_stream(failure)
-        if at < size and not ending.closed:
-            self._keep_rest(data, at)
-
-    def _keep_rest(self, data: Data, at: int) -> None:
-        """Keep what is left of what has come: frames for the next turn, or the beginning of one."""
-        if at <= len(data) - HEADER_SIZE:
-            self.later, self._later_at = bytes(data), at
-        else:
-            self._keep(data, at, HEADER_SIZE)
-
-    def _greet(self, data: Data, size: int) -> int:
-        """Take the client's preface; return where the frames begin. What has come of it so far is kept."""
-        if data[: len(PREFACE)] != PREFACE[:size]:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2: the connection preface is wrong")
-        if size < len(PREFACE):
-            self._keep(data, 0, 0)
-            return size
-        self._begun = True
-        return len(PREFACE)
-
-    def _other_frame(self, kind: int, flags: int, stream_id: int, data: Data, start: int, stop: int) -> None:
-        """Take a complete frame that is neither DATA nor HEADERS."""
-        self.floods.turn -= 1
-        if kind == CONTINUATION:
-            self.heads.continuation(self, flags, stream_id, data, start, stop)
-        elif self._is_gathered(kind, stop - start):
-            FRAMES[kind](self.control, flags, stream_id, bytes(data[start:stop]))
-        else:
-            self.floods.useless(f"a frame of type {kind}")
-
-    def _keep_frame(self, kind: int, data: Data, at: int, stop: int) -> int:
-        """Keep the frame that begins at `at` until the rest of it has come, or skip it; return where the data ends."""
-        size = len(data)
-        if self._is_gathered(kind, stop - at - HEADER_SIZE):
-            self._keep(data, at, stop - at)
-        else:
-            self.bodies.skip = stop - size
-            self.floods.useless(f"a frame of type {kind}")  # section 5.5: unknown types are ignored
-        return size
-
-    def _keep(self, data: Data, at: int, need: int) -> None:
-        """Keep what has come of a frame, and look at it again once there are `need` bytes."""
-        self._rest += data[at:]
-        self._need = need
-
-    def _check_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
-        """Refuse a frame that is too large, or that can't come here."""
-        if length > MAX_FRAME_SIZE:
-            text = f"a frame of {length} bytes; the largest that is taken has {MAX_FRAME_SIZE}"
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, text)
-        if self.heads.expected == SETTINGS:
-            if kind != SETTINGS or flags & ACK:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"the first frame is of type {kind}, not SETTINGS")
-            self.heads.expected = None
-        elif kind != CONTINUATION or stream_id != self.heads.fragments_of[1]:
-            text = f"a frame of type {kind} on stream {stream_id} within the header block of stream {self.heads.fragments_of[1]}"
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, text)
-
-    def _is_gathered(self, kind: int, length: int) -> bool:
-        """Whether a frame has a meaning; then it is looked at when it is complete. Refuses those that are absurdly long."""
-        if kind > CONTINUATION:
-            return False
-        if length > MAX_BLOCK:
-            text = f"a frame of type {kind} with {length} bytes; {MAX_BLOCK} are enough"
-            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, text)
-        return True

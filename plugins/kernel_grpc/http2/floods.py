@@ -30,7 +30,7 @@ CREDIT_PER_SENT = 64
 
 #: What may be done for one connection before others have their turn: a frame that steers costs 1, a header block that has not
 #: come before as much as it has fields. A millisecond's work or two. Frames of any kind are counted besides
-#: (`connection.A_TURNS_FRAMES`).
+#: (`reader.A_TURNS_FRAMES`).
 TURN = 512
 
 
