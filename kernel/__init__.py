@@ -57,6 +57,7 @@ from kernel.interfaces import (
     RemoteExecutor,
     RemoteOwner,
     Result,
+    Stay,
 )
 from kernel.local import Local
 from kernel.models.cache_stage import CacheFigures
@@ -214,6 +215,7 @@ __all__ += [
     "Denied",
     "Door",
     "Gate",
+    "Stay",
 ]
 
 # Response caches: what keeps answers.

@@ -37,6 +37,7 @@ __all__ = [
     "RemoteExecutor",
     "RemoteOwner",
     "Result",
+    "Stay",
 ]
 
 #: What `Executor.execute` gives back for its batch: one response per request in order, None where the request is or will be
@@ -285,6 +286,10 @@ class Asking(Protocol):
         """Where it comes from, for people, such as `HTTP 10.0.0.7:51234`."""
 
 
+#: Counts a request that has entered by a door as one that is under way; returns what is to be called when it is over.
+Stay = Callable[[], Callable[[], None]]
+
+
 class Door(Protocol):
     """What a Gate says to requests that are alike: front ends make one for what they remember of a request's head. On the loop.
 
@@ -294,8 +299,10 @@ class Door(Protocol):
     def check(self, asking: Asking) -> None:
         """Is it known who asks, and may he? Counts as no request: for what is only about to be one."""
 
-    def enter(self, asking: Asking) -> Callable[[], None] | None:
-        """Let one request pass. What is returned is to be called once when the request is over; None: nothing is."""
+    def enter(self, asking: Asking) -> Stay | None:
+        """Let one request pass. None: nobody counts it. Else, where its handling returns before it is answered, the Stay is
+        called, and what that returns is called once when the request is over.
+        """
 
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
         """May this request, which has entered, be for that model? For a door that was made without knowing the model."""

@@ -262,7 +262,7 @@ class Lifecycle(Release):
 
     def adopt(self, request: InferenceRequest, parent: Batch) -> None:
         """Enter the call of a model into the tree under its parent, whose end is to be its end too."""
-        if all_gone(parent):  # it has ended while the call was begun
+        if parent.requests[0].state is RELEASED and all_gone(parent):  # it has ended while the call was begun
             request.model.scheduler.cancel(request)
             return
         children = parent.children

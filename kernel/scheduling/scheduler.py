@@ -183,14 +183,11 @@ class Scheduler:
         if not self.pool.inline:
             self.direct = None  # requests do not come one at a time
         request.order = self._next_order()
-        free = None
         try:
             if not self._takes_any:
                 self._check(request, parent)
-            if parent is not None or not self._scheduled:
-                free = self.pool.best()
             if parent is not None:
-                self._check_call(request, parent, free)
+                self._check_call(request, parent)
             if not queue.no_policy and queue.is_full(request):
                 self.dispatch()  # full of what has come in this very turn: what can begin at once does not wait
             queue.push(request, now)
@@ -210,7 +207,7 @@ class Scheduler:
         if self._scheduled:
             if queue.size == self._runs.piece:
                 self.dispatch()
-        elif free is not None or queue.bound:
+        elif queue.bound or self.pool.best() is not None:
             self._schedule(now)
 
     def _check(self, request: InferenceRequest, parent: Batch | None) -> None:
@@ -223,7 +220,7 @@ class Scheduler:
         self.queue.check(request)
         self.pool.arriving(request)
 
-    def _check_call(self, request: InferenceRequest, parent: Batch, free: ModelInstance | None) -> None:
+    def _check_call(self, request: InferenceRequest, parent: Batch) -> None:
         """Raise ServingError for the call of a model that nobody waits for any more, or that could only wait for itself."""
         if parent.requests[0].state is RELEASED and all_gone(parent):
             raise ServingError(Code.CANCELLED, f"{request.log_id}Request cancelled", Reason.CANCELED)
@@ -231,8 +228,10 @@ class Scheduler:
         while maker is not None:
             maker.instance.owner.calls = True
             maker = maker.requests[0].parent
-        # Who has never called is in no circle: the call that would close one is yet to come, and is looked at then.
-        if self.calls and (free is None or len(free.running) >= free.capacity) and (cycle := circular_wait(request, self)):
+        if not self.calls:
+            return  # who has never called is in no circle: the call that would close one is yet to come, and is looked at then
+        free = self.pool.best()
+        if (free is None or len(free.running) >= free.capacity) and (cycle := circular_wait(request, self)):
             raise self.circular(request, cycle)
 
     def circular(self, request: InferenceRequest, cycle: Sequence[str]) -> ServingError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernel import Asking, Denial, Denied, ServingError
+from kernel import Asking, Denial, Denied, ServingError, Stay
 from kernel_auth.audit import Audit
 from kernel_auth.book import Book, Limits, read_book
 from kernel_auth.rules import Account, Identity
@@ -129,14 +129,15 @@ class KeyGate:
         self.edition = edition = done.result()
         self._seen = edition.mark
         limits = {client.name: client.limits for client in edition.book.clients}
+        now = self.clock()
         for name, account in list(self._accounts.items()):
             if name in limits:
-                _change(account, limits[name])
+                _change(account, limits[name], now)
             elif not account.running:
                 del self._accounts[name]
         if edition.book.tokens is not None:
             for account in self._subjects.values():
-                _change(account, edition.book.tokens.limits)
+                _change(account, edition.book.tokens.limits, now)
         log.info("the file of keys was read anew: %d clients", len(edition.book.clients))
 
     def _has_keys(self, tokens: Tokens, done: asyncio.Future[bool]) -> None:
@@ -185,19 +186,20 @@ def _account(accounts: dict[str, Account], name: str, limits: Limits) -> Account
     return account
 
 
-def _change(account: Account, limits: Limits) -> None:
-    account.change(limits.rate, limits.burst, limits.concurrency)
+def _change(account: Account, limits: Limits, now: float) -> None:
+    account.change(limits.rate, limits.burst, limits.concurrency, now)
 
 
 class KeyDoor:
     """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file.
 
-    `_look_at`: when the file is to be looked at again, or the token ends. `_free`: of a request nothing is counted or told.
+    `_look_at`: when the file is to be looked at again, or the token ends. `_account`: None where of a request nothing is counted
+    or told.
     `_allowed`: the model that `allow` has let pass last; holds for `_identity`, and goes with it.
     """
 
     __slots__ = (
-        "_allowed", "_category", "_changes", "_credential", "_edition", "_free", "_gate", "_identity", "_look_at", "_model",
+        "_account", "_allowed", "_category", "_changes", "_credential", "_edition", "_gate", "_identity", "_look_at", "_model",
         "_operation",
     )  # fmt: skip
 
@@ -213,7 +215,7 @@ class KeyDoor:
         self._edition: Edition | None = None
         self._identity: Identity | None = None  # None: of an open category, whoever it is from
         self._look_at = 0.0
-        self._free = False
+        self._account: Account | None = None
         self._allowed: str | None = None
 
     def check(self, asking: Asking) -> None:
@@ -221,37 +223,33 @@ class KeyDoor:
         if now >= self._look_at or self._edition is not self._gate.edition:
             self._look(asking, now)
 
-    def enter(self, asking: Asking) -> Callable[[], None] | None:
+    def enter(self, asking: Asking) -> Stay | None:
         gate = self._gate
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
             self._look(asking, now)
-        if self._free:
+        account = self._account
+        if account is None:
             return None
-        identity = self._identity
-        assert identity is not None
-        account = identity.account
-        limit = account.concurrency
-        if limit and account.running >= limit:
+        if account.running >= account.most:
             words = f"has {account.running} requests under way, which are as many as it may have"
             self._exhaust(asking, now, words, RETRY_SECONDS)
-        bucket = account.bucket
-        if bucket is not None and (wait := bucket.take(now)):
-            self._exhaust(asking, now, f"may send {bucket.rate:g} requests a second; try again in {wait:.3g} s", wait)
+        if wait := account.bucket.take(now):
+            rate = account.bucket.rate
+            self._exhaust(asking, now, f"may send {rate:g} requests a second; try again in {wait:.3g} s", wait)
         if self._changes:
-            gate.audit.changed(identity.name, asking.client, self._operation, self._model or "")
-        if not limit:
-            return None
-        account.running += 1
-        return account.leave
+            assert self._identity is not None
+            gate.audit.changed(self._identity.name, asking.client, self._operation, self._model or "")
+        return account.stay
 
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
         gate = self._gate
+        # It has entered: a token that ends while its message comes does it no harm, a file that knows it no more does.
+        if model == self._allowed and self._edition is gate.edition and not changes:
+            return
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
             self._look(asking, now)
-        if model == self._allowed and not changes:
-            return
         identity = self._identity
         if identity is None:
             return
@@ -272,7 +270,8 @@ class KeyDoor:
             self._edition = self._allowed = None
             identity = None if self._category in edition.book.open else self._identified(asking, now)
             self._identity = identity
-            self._free = identity is None or not (self._changes or identity.account.limited)
+            counted = identity is not None and (self._changes or identity.account.limited)
+            self._account = identity.account if identity is not None and counted else None
             self._edition = edition
         self._look_at = gate.look_at if identity is None else min(gate.look_at, identity.until)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -12,70 +12,76 @@ __all__ = ["Account", "Bucket", "Grant", "Identity"]
 VERDICTS = 1024
 LONGEST = 256
 
-#: A token, but for what sums of floats lose: who waits as long as he was told gets one.
-NEARLY_ONE = 1.0 - 1e-9
+#: What sums of floats lose, in seconds: who waits as long as he was told gets a token.
+LOST = 1e-9
 
 
 class Bucket:
-    """A token bucket: `rate` tokens come in a second, `burst` of them are kept; full at first."""
+    """A token bucket: `rate` tokens come in a second, 0 for as many as are wanted; `burst` of them are kept; full at first.
 
-    __slots__ = ("_tokens", "_when", "burst", "rate")
+    Kept as the time at which it will be full again (the generic cell rate algorithm): who takes fewer than come costs one sum.
+    """
+
+    __slots__ = ("_full", "_interval", "_window", "rate")
 
     def __init__(self, rate: float, burst: float) -> None:
+        self._full = float("-inf")
+        self._set(rate, burst)
+
+    def _set(self, rate: float, burst: float) -> None:
         self.rate = rate
-        self.burst = burst
-        self._tokens = burst
-        self._when = float("-inf")
+        self._interval = 1.0 / rate if rate else 0.0  # in which a token comes, in seconds
+        self._window = burst / rate if rate else float("inf")  # in which all of them come
 
     def take(self, now: float) -> float:
         """Take a token and return 0.0; where there is none, return the seconds until there will be one."""
-        tokens = self._tokens
-        if now > self._when:
-            tokens += (now - self._when) * self.rate
-            if tokens > self.burst:
-                tokens = self.burst
-            self._when = now
-        if tokens < NEARLY_ONE:
-            self._tokens = tokens
-            return (1.0 - tokens) / self.rate
-        self._tokens = tokens - 1.0 if tokens > 1.0 else 0.0
+        full = self._full
+        if full <= now:
+            self._full = now + self._interval
+            return 0.0
+        full += self._interval
+        wait = full - self._window - now
+        if wait > LOST:
+            return wait
+        self._full = full
         return 0.0
 
-    def change(self, rate: float, burst: float) -> None:
-        """Go on with other limits; what has been taken stays taken."""
-        self.rate = rate
-        self.burst = burst
-        self._tokens = min(self._tokens, burst)
+    def change(self, rate: float, burst: float, now: float) -> None:
+        """Go on with other limits; what has been taken stays taken, as far as there can be as much."""
+        missing = max(0.0, self._full - now) * self.rate
+        self._set(rate, burst)
+        self._full = now + min(missing, burst) * self._interval
 
 
 class Account:
     """What one client uses: outlives the file that says how much it may.
 
-    `bucket`: None for as often as it likes. `concurrency`: requests at a time, 0 for any number. `running`: how many there are.
+    `rate`: requests a second, and `concurrency`: at a time, 0 for any number. `most`: the latter, inf for any number. `running`:
+    how many are under way: those that are answered as soon as they come never count.
     """
 
-    __slots__ = ("bucket", "concurrency", "limited", "running")
+    __slots__ = ("bucket", "limited", "most", "running")
 
     def __init__(self, rate: float, burst: float, concurrency: int) -> None:
-        self.bucket: Bucket | None = None
-        self.concurrency = 0
-        self.limited = False
+        self.bucket = Bucket(rate, burst)
         self.running = 0
-        self.change(rate, burst, concurrency)
+        self._limit(rate, concurrency)
 
-    def change(self, rate: float, burst: float, concurrency: int) -> None:
-        """Set the limits. `rate`: requests a second, 0 for any number."""
-        if not rate:
-            self.bucket = None
-        elif self.bucket is None:
-            self.bucket = Bucket(rate, burst)
-        else:
-            self.bucket.change(rate, burst)
-        self.concurrency = concurrency
+    def _limit(self, rate: float, concurrency: int) -> None:
+        self.most = concurrency or float("inf")
         self.limited = bool(rate or concurrency)
 
-    def leave(self) -> None:
-        """A request is over that was counted in `running`."""
+    def change(self, rate: float, burst: float, concurrency: int, now: float) -> None:
+        """Go on with other limits."""
+        self.bucket.change(rate, burst, now)
+        self._limit(rate, concurrency)
+
+    def stay(self) -> Callable[[], None]:
+        """A request is under way; return what is to be called when it is over."""
+        self.running += 1
+        return self._leave
+
+    def _leave(self) -> None:
         self.running -= 1
 
 

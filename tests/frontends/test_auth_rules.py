@@ -65,15 +65,17 @@ def test_no_more_passes_than_burst_and_rate_allow(rate: float, burst: float, ste
 
 def test_account_keeps_what_was_used_when_limits_change() -> None:
     account = Account(1.0, 5.0, 2)
-    assert account.bucket is not None and account.limited
+    assert account.limited and account.most == 2
     for _ in range(5):
         assert account.bucket.take(0.0) == 0.0
-    account.running = 2
-    account.change(1.0, 5.0, 3)
-    assert account.concurrency == 3 and account.bucket.take(0.0) > 0.0
-    account.change(0.0, 1.0, 0)
-    assert account.bucket is None and not account.concurrency and not account.limited
-    account.leave()
+    leave = [account.stay(), account.stay()]
+    account.change(1.0, 5.0, 3, 0.0)
+    assert account.running == 2 and account.most == 3 and account.bucket.take(0.0) > 0.0
+    account.change(10.0, 20.0, 3, 1.0)  # 4 of 5 are taken then: 16 of 20 are left
+    assert [account.bucket.take(1.0) > 0.0 for _ in range(17)] == [False] * 16 + [True]
+    account.change(0.0, 1.0, 0, 1.0)
+    assert not account.limited and account.most == float("inf") and not any(account.bucket.take(1.0) for _ in range(100))
+    leave[0]()
     assert account.running == 1
 
 

@@ -84,12 +84,12 @@ class GatedStream(InferStream):
         call = cast(GatedCall, self.call)
         if ready is None and not call.done:
             try:
-                over = call.door.enter(call)
+                stay = call.door.enter(call)
             except Denied as denied:
                 self._refuse(data, denied)
                 return
-            if over is not None:
-                self._over.append(over)
+            if stay is not None:
+                self._over.append(stay())
         super().message(data, ready)
         self._settle()
 

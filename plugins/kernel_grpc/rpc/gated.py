@@ -66,7 +66,9 @@ class GatedCall(Call):
             if method.streaming:
                 meaning.door.check(self)
             else:
-                self.over = meaning.door.enter(self)
+                stay = meaning.door.enter(self)
+                if stay is not None:  # the message, and with it the answer, is yet to come
+                    self.over = stay()
         except Denied as denied:
             self.fail(denied)
             return False

@@ -7,7 +7,7 @@ used without a gate.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kernel import Denied, Gate
@@ -60,25 +60,16 @@ def gated(handler: Handler) -> Handler:
 
     def ask(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         try:
-            over = head.door.enter(connection)
+            stay = head.door.enter(connection)
         except Denied as denied:
             reply(connection, head, replies.denied(denied))
             return
         handler(connection, head, json, tail)
-        if over is not None:
-            hold(connection, over)
+        # Answers go out in order: where the newest is out already, so are all others.
+        if stay is not None and connection.exchanges:
+            connection.when_over(connection.exchanges[-1], stay())
 
     return ask
-
-
-def hold(connection: ClientConnection, over: Callable[[], None]) -> None:
-    """Have `over` called when the request is over that was handed to its handler just now."""
-    exchanges = connection.exchanges
-    # Answers go out in order: where the newest is out already, so are all others.
-    if exchanges:
-        connection.when_over(exchanges[-1], over)
-    else:
-        over()
 
 
 class GatedRepeatable:
@@ -95,16 +86,11 @@ class GatedRepeatable:
 
     def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
         try:
-            over = head.door.enter(connection)
+            stay = head.door.enter(connection)
         except Denied as denied:
             reply(connection, head, replies.denied(denied))
             return True
-        served = self._recipe.repeat(connection, head, tail)
-        if over is None:
-            return served
-        exchanges = connection.exchanges
-        if served and exchanges:
-            connection.when_over(exchanges[-1], over)  # as `hold` does
-        else:
-            over()  # its answer is out; or it is read anew, and asks once more
+        served = self._recipe.repeat(connection, head, tail)  # where it isn't, it is read anew and asks once more
+        if stay is not None and served and connection.exchanges:
+            connection.when_over(connection.exchanges[-1], stay())  # as `gated` does
         return served
