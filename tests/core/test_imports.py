@@ -52,10 +52,12 @@ ROOMS_OF_PLUGIN = {
 #: Rooms of a plugin that another one may import: libraries that know nothing of the rest of their plugin.
 SHARED = {"kernel_remote": ("kernel_grpc.http2", "kernel_grpc.schemas")}
 
-#: What no rule may know: time is an argument there, and so is what lies in files.
-IMPURE = frozenset(
-    "asyncio concurrent datetime io multiprocessing os pathlib selectors signal socket threading time uvloop".split()
-)
+#: Where nobody waits, and time is an argument.
+TIMELESS = ("errors", "tensor", "requests", "config", "rules", "repository", "supplied", "options")
+WAITING = frozenset("asyncio concurrent datetime multiprocessing selectors signal socket threading time uvloop".split())
+
+#: What no rule may know besides: what lies in files is an argument, too.
+FILES = frozenset("io os pathlib".split())
 
 TEMPLATES = {"templates", "plugin_template"}  # which hold no code of ours
 MODULES = sorted(path for path in KERNEL.rglob("*.py") if TEMPLATES.isdisjoint(path.parts))
@@ -219,11 +221,22 @@ def test_core_imports_no_plugin(path: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in TIMELESS], ids=shown)
+def test_lower_rooms_are_told_the_time(path: Path) -> None:
+    wrong = impure(path, WAITING)
+    assert not wrong, f"{shown(path)}: time comes as an argument there, waiting is the scheduler's"
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "rules" or path.name == "deadlock.py"], ids=shown)
 def test_rules_are_pure(path: Path) -> None:
+    wrong = impure(path, WAITING | FILES)
+    assert not wrong, f"{shown(path)} is a rule: time and what lies in files come as arguments, waiting is the scheduler's"
+
+
+def impure(path: Path, modules: frozenset[str]) -> list[str]:
+    """Return the imports of any of these modules."""
     found = imports_of(path, types=False)
-    wrong = [f"line {line}: {module}" for line, module, _ in found if module.split(".")[0] in IMPURE]
-    assert not wrong, f"{shown(path)} is a rule: time comes as an argument, waiting is the scheduler's"
+    return [f"line {line}: {module}" for line, module, _ in found if module.split(".")[0] in modules]
 
 
 #: Who asks in which greenlet he is: whoever switches between them, and `place`, which says whether that one may be left.
@@ -283,7 +296,7 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     )
     found = [(3, "server", "server"), (7, "scheduling", "scheduling"), (8, "registry", "registry/catalog")]
     assert list(of_kernel(file)) == found
-    assert "time" in [module for _, module, _ in imports_of(file)]
+    assert impure(file, WAITING) == ["line 5: time"] and not impure(file, FILES)
     assert [module for _, module, _ in imports_of(file, types=False)][:2] == ["typing", "time"]
     assert place_of(room_of(KERNEL / "config/read.py")) == place_of("config") == 2
     with pytest.raises(AssertionError, match="is no room of this test"):
