@@ -202,6 +202,13 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop may wait for requests in flight (default: 30)",
     )
     parser.add_argument(
+        "--drain-delay",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long a stop leaves the ports open and serves what comes, while health checks say already that the server is "
+        "not ready; as long as a load balancer may take to notice (default: half a second)",
+    )
+    parser.add_argument(
         "--max-inflight",
         type=size,
         default=0,

@@ -72,7 +72,8 @@ TIDY_SECONDS = 1.0
 #: How often it is looked whether the standard descriptors are still open.
 STREAMS_SECONDS = 0.1
 
-#: How long the ports stay open after the signal: who sends requests learns only by and by that the server is not ready.
+#: How long the ports stay open after the signal without --drain-delay: who sends requests learns only by and by that the server
+#: is not ready.
 MOMENT_SECONDS = 0.5
 
 #: How often a stopping server looks whether anybody still waits for something.
@@ -108,9 +109,9 @@ examples:
   kernel serve --model-repository=/models --model-control-mode=explicit --load-model=add_sub
 
 The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
-then on, closes the ports half a second later, tells its clients to go elsewhere and serves them until
-nothing is in flight, for --exit-timeout-secs at most; a second signal, a tenth of a second later or
-more, ends it at once. SIGHUP opens the log file anew.
+then on, closes the ports after --drain-delay, tells its clients to go elsewhere and serves them until
+nothing is in flight, for --exit-timeout-secs at most in all; a second signal, a tenth of a second later
+or more, ends it at once. SIGHUP opens the log file anew.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 
@@ -129,6 +130,11 @@ def serve(arguments: Sequence[str]) -> int:
     paths = repositories(parser, options)
     if options.load_model and options.model_control_mode != "explicit":
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if options.drain_delay is not None and 0 < options.exit_timeout_secs <= options.drain_delay:
+        parser.error(
+            f"--drain-delay {options.drain_delay} leaves nothing of --exit-timeout-secs {options.exit_timeout_secs} for what is "
+            "in flight when the ports close"
+        )
     chosen = log_options(options)
     streams = Streams()
     try:
@@ -288,7 +294,8 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     gc.set_threshold(*GC_THRESHOLDS)
     kernel.on_unload = _tidier(asyncio.get_running_loop())
     await stop.wait()
-    return await _stop(kernel, frontends, options.exit_timeout_secs, now)
+    delay = MOMENT_SECONDS if options.drain_delay is None else options.drain_delay
+    return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now)
 
 
 def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> Kernel:
@@ -373,9 +380,9 @@ def _service(frontend: Frontend) -> tuple[str, str]:
     return address.scheme.upper(), f"{address.netloc}{address.path}"
 
 
-async def _stop(kernel: Kernel, frontends: Sequence[Frontend], limit: float, now: asyncio.Event) -> int:
-    """End everything in its order, within `limit` seconds; return the exit status."""
-    ending = asyncio.ensure_future(_drain(kernel, frontends, limit))
+async def _stop(kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, now: asyncio.Event) -> int:
+    """End everything in its order, within `limit` seconds, of which the ports stay open for `delay`; return the exit status."""
+    ending = asyncio.ensure_future(_drain(kernel, frontends, delay, limit))
     hurry = asyncio.ensure_future(now.wait())
     await asyncio.wait((ending, hurry), timeout=limit + LAST_WORDS_SECONDS, return_when=FIRST)
     if not ending.done() or not ending.result():
@@ -386,12 +393,12 @@ async def _stop(kernel: Kernel, frontends: Sequence[Frontend], limit: float, now
     return 0
 
 
-async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) -> bool:
+async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float) -> bool:
     """Finish what is in flight; return whether that took no longer than `limit` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
     log_task = asyncio.ensure_future(_log_drain(kernel, limit))
-    await _retire(kernel, [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)], end)
+    await _retire(kernel, [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)], delay, end)
     draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
     await kernel.stop(max(0.0, end - loop.time()))
     log_task.cancel()
@@ -405,8 +412,8 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], limit: float) ->
     return in_time
 
 
-async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], end: float) -> None:
-    """Go on serving until nobody waits for anything, till `end` at most; who balances the load sees that we are not ready.
+async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], delay: float, end: float) -> None:
+    """Go on serving for `delay` seconds, then until nobody waits for anything, till `end` at most, not ready.
 
     What has been sent to us by then has to find an open port and an open connection.
     """
@@ -414,7 +421,7 @@ async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], end: f
     kernel.retire()
     for frontend in frontends:
         frontend.retire()
-    await asyncio.sleep(max(0.0, min(MOMENT_SECONDS, end - loop.time())))
+    await asyncio.sleep(max(0.0, min(delay, end - loop.time())))
     for frontend in frontends:
         frontend.refuse()
     while True:

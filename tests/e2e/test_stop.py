@@ -126,6 +126,29 @@ def test_a_stopping_server_sees_its_clients_off(tmp_path: Path, pool: ThreadPool
         silent.close()
 
 
+def test_ports_stay_open_for_the_drain_delay(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "echo")
+    with serving(tmp_path, tmp_path / "models", "--drain-delay=2") as server:
+        server.signal()
+        began = time.monotonic()
+        wait_until(lambda: "SIGTERM: stopping" in server.text())
+        served = 0
+        while time.monotonic() - began < 1.5:  # three times as long as without the flag
+            assert server.request("GET", "/v2/health/ready")[0] == 400
+            assert server.infer("echo", 3.0)[0] == 200
+            served += 1
+        assert served
+        wait_until(lambda: refused(server), 5.0)
+        assert server.wait() == 0
+
+
+def test_a_drain_delay_that_leaves_no_time_for_what_is_in_flight(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "echo")
+    done = run("serve", str(tmp_path / "models"), "--drain-delay=30")
+    assert done.returncode == 1
+    assert "--drain-delay 30 leaves nothing of --exit-timeout-secs 30 for what is in flight" in done.stderr
+
+
 def asked(connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> tuple[int, str | None]:
     """Return the status of the answer and what it says of the connection."""
     connection.request(method, path, None if body is None else json.dumps(body))
