@@ -14,7 +14,7 @@ class       its lines, methods and attributes with those of all its bases in the
             an attribute is what is assigned to `self` somewhere, a slot, or a name annotated in the class's body
 branches    cyclomatic complexity: 1, and 1 for each if, elif, for, while, except, ternary, `and` or `or`, `if` of a
             comprehension, and case but one that takes everything; a function inside another counts for itself
-code line   a line that is neither blank nor only a comment or part of a docstring
+code line   a line that is neither blank nor only a comment or part of a docstring; the names that open a room count nowhere
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "largest class, attributes": (25, 25),
     "most branches of a function": (20, 20),
     # 4 more than once: what can't be handed to an executor elsewhere has its answer, as on the loop and on threads.
-    "code lines on a request's path": (3887, 3300),
+    "code lines on a request's path": (3863, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read
     # twice are few instructions and take long.
     "instructions of the core, loop": (575, 530),
@@ -328,7 +328,7 @@ def measure(modules: dict[str, Module]) -> tuple[dict[str, int], dict[str, list[
         ((branches(function), f"{one.name}: {name}") for one in modules.values() for name, function in functions(one.tree)),
         reverse=True,
     )
-    path = {one.name: code_lines(one) for one in core if len(parts := one.name.split(".")) > 1 and parts[1] in PATH}
+    path = {one.name: code_lines(one) for one in core if len(parts := one.name.split(".")) > 2 and parts[1] in PATH}
     details = {
         "import circles in kernel/": [names for package, names in rings if package == "kernel"],
         "import circles in the plugins": [names for package, names in rings if package != "kernel"],

@@ -20,25 +20,43 @@ from kernel.config import (
     with_changes,
 )
 from kernel.errors import Code, Denial, Denied, ModelError, Overloaded, Reason, ServingError, clipped
-from kernel.frontends import options as frontend_options
-from kernel.frontends.budget import Account, MemoryBudget
-from kernel.frontends.classification import classify
-from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
-from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
-from kernel.frontends.crowds import Crowd, Entry, idle_seconds
-from kernel.frontends.listening import Listener, Place
-from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
-from kernel.frontends.restriction import (
+from kernel.frontends import (
     CATEGORIES,
+    EXTENSIONS,
+    Account,
+    Connections,
+    Crowd,
+    CudaSharedMemory,
+    Entry,
+    Listener,
+    ListeningFrontend,
+    MemoryBudget,
+    ModelMetadata,
+    Place,
+    Region,
+    SharedMemory,
+    Span,
+    TensorMetadata,
+    check_rank,
+    check_strings,
+    classify,
+    cut_off,
+    idle_seconds,
     is_local,
     is_restricted,
     local_categories,
+    model_metadata,
     only_local,
     parse_restrictions,
+    peer_name,
+    size_mismatch,
+    stand_in,
+    strings_of,
+    unpacked,
 )
-from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
+from kernel.frontends import options as frontend_options
 from kernel.hookspecs import hookimpl
-from kernel.instances.instance import Leavable
+from kernel.instances import Leavable
 from kernel.interfaces import (
     Asking,
     Backend,
@@ -60,25 +78,26 @@ from kernel.interfaces import (
     Stay,
 )
 from kernel.local import Local
-from kernel.models.cache_stage import CacheFigures
-from kernel.models.model import Model
-from kernel.models.request_check import Form
-from kernel.models.states import ModelState
-from kernel.observability.custom_metrics import (
+from kernel.models import CacheFigures, Form, Model, ModelState
+from kernel.observability import (
+    LOG_FORMATS,
     CustomMetrics,
+    Duration,
     FamilySnapshot,
+    LogSettings,
     Metric,
     MetricFamily,
     MetricKind,
+    ModelStatistics,
     SeriesSnapshot,
+    StatisticsCounter,
+    Trace,
+    TraceOptions,
+    TraceSettings,
+    TraceSink,
 )
-from kernel.observability.settings import LOG_FORMATS, LogSettings, TraceOptions, TraceSettings
-from kernel.observability.statistics import Duration, ModelStatistics, StatisticsCounter
-from kernel.observability.trace import Trace, TraceSink
-from kernel.registry.entries import Failure
-from kernel.registry.registry import ModelIndex
-from kernel.registry.watching import Reload
-from kernel.requests.request import (
+from kernel.registry import Failure, ModelIndex, Reload
+from kernel.requests import (
     RESCHEDULED,
     SKIPPED,
     Batch,
@@ -89,9 +108,8 @@ from kernel.requests.request import (
     log_ids,
     nobody,
 )
-from kernel.rules.response_cache import CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.server import Kernel
-from kernel.server.inflight import InflightRequest
+from kernel.rules import CacheUsage, LocalCache, StoredResponse, StoredTensor
+from kernel.server import InflightRequest, Kernel
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 

@@ -15,8 +15,7 @@ from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
-    from kernel.observability.settings import TraceOptions
-    from kernel.observability.trace import TraceSink
+    from kernel.observability import TraceOptions, TraceSink
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kernel.errors import ServingError
-from kernel.rules.response_cache import CacheUsage, StoredResponse
+from kernel.rules import CacheUsage, StoredResponse
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
-    from kernel.requests.request import Batch, InferenceRequest, InferenceResponse
+    from kernel.requests import Batch, InferenceRequest, InferenceResponse
 
 __all__ = [
     "Asking",

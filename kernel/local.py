@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceResponse
+from kernel.requests import InferenceResponse
 from kernel.server import Kernel
 
 __all__ = ["Local"]

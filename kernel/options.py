@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernel.errors import Code, ServingError
-from kernel.rules.rate_limiter import ResourceLimit
+from kernel.rules import ResourceLimit
 
 __all__ = ["Options"]
 

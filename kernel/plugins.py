@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, cast
 
 import pluggy
 
-from kernel.config.errors import did_you_mean
+from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
 from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
-from kernel.rules.response_cache import LocalCache
+from kernel.rules import LocalCache
 from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, SINK, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
-    from kernel.observability.settings import TraceOptions
-    from kernel.observability.trace import TraceSink
+    from kernel.observability import TraceOptions, TraceSink
 
 __all__ = ["Plugins"]
 

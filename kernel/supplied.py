@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kernel.config.errors import did_you_mean
+from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Placement
 

@@ -19,12 +19,11 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from kernel.circles.wait_view import WaitView
-from kernel.instances.instance import HELD_SECONDS, AsyncInstance, LoopInstance, ModelInstance, TaskInstance
-from kernel.instances.on_thread import ThreadInstance
-from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
+from kernel.instances import HELD_SECONDS, AsyncInstance, LoopInstance, ModelInstance, TaskInstance, ThreadInstance
+from kernel.rules import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 
 if TYPE_CHECKING:
-    from kernel.models.model import Model
+    from kernel.models import Model
     from kernel.server import Kernel
 
 __all__ = ["Watchdog"]

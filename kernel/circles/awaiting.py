@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernel.circles.deadlock import Facts
 from kernel.circles.wait_view import WaitView
-from kernel.instances.instance import AsyncInstance, ModelInstance
-from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
-from kernel.instances.remote import RemoteInstance
+from kernel.instances import AsyncInstance, ModelInstance, RemoteInstance, ThreadInstance, ThreadTaskInstance
 
 if TYPE_CHECKING:
-    from kernel.requests.request import Batch, InferenceRequest
+    from kernel.requests import Batch, InferenceRequest
 
 __all__ = ["Awaiting"]
 

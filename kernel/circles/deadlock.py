@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests import InferenceRequest, RequestState
 
 if TYPE_CHECKING:
-    from kernel.requests.request import Batch
+    from kernel.requests import Batch
 
 __all__ = ["Facts", "circular_wait", "closes_circle"]
 

@@ -15,7 +15,7 @@ from math import inf
 from kernel.circles import deadlock
 from kernel.circles.awaiting import Awaiting
 from kernel.circles.deadlock import Target, closes_circle
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests import InferenceRequest, RequestState
 
 __all__ = ["AFTER_SECONDS", "Lookout", "circular_wait"]
 

@@ -17,19 +17,15 @@ import uvloop
 from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
 from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
-from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, read_config, require_complete
-from kernel.config.errors import listed
+from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, listed, read_config, require_complete
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend, PlacementChoice
-from kernel.models.gpus import usable_gpus, without_gpus
-from kernel.models.request_check import RequestCheck
-from kernel.models.warmup_samples import Sample, read_samples
-from kernel.observability.logs import LogOptions, set_up
+from kernel.models import RequestCheck, Sample, read_samples, usable_gpus, without_gpus
+from kernel.observability import LogOptions, set_up_log
 from kernel.plugins import Plugins
-from kernel.registry.entries import Failure
-from kernel.repository.places import place_at
-from kernel.repository.repository import FileRepository, ModelFolder, missing_versions, not_unique, select_versions
-from kernel.requests.request import nobody
+from kernel.registry import Failure
+from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, place_at, select_versions
+from kernel.requests import nobody
 from kernel.server import Kernel
 
 __all__ = ["Found", "check", "find_models", "installed_backends"]
@@ -275,7 +271,7 @@ def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
 
 def _load(paths: Sequence[str], models: Sequence[str], auto_complete: bool, config_name: str) -> int:
     """Load these models; print why which failed and return how many."""
-    set_up(LogOptions(info=False, error=False))
+    set_up_log(LogOptions(info=False, error=False))
 
     async def load() -> int:
         async with Kernel(

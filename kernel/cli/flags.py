@@ -14,9 +14,9 @@ from kernel.cli.backend_config import add_backend_flags
 from kernel.cli.cache_config import add_cache_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds, size
 from kernel.cli.trace_config import add_trace_flags
-from kernel.config.refuse_late import parse
-from kernel.observability.logs import FORMATS, LogOptions
-from kernel.rules.rate_limiter import ResourceLimit
+from kernel.config import parse_refuse_late
+from kernel.observability import LOG_FORMATS, LogOptions
+from kernel.rules import ResourceLimit
 
 __all__ = [
     "add_config_flags",
@@ -138,7 +138,7 @@ def add_log_flags(parser: Parser, *, info: bool = True) -> None:
     parser.add_switch("--log-info", info, "log information")
     parser.add_switch("--log-warning", True, "log warnings")
     parser.add_switch("--log-error", True, "log errors")
-    parser.add_argument("--log-format", choices=FORMATS, default="default", help="form of log lines (default: default)")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default="default", help="form of log lines (default: default)")
     parser.add_argument("--log-file", default="", metavar="FILE", help="log to a file instead of the console")
 
 
@@ -320,7 +320,7 @@ def client_shm(text: str) -> bool | str:
 def refuse_late(text: str) -> float:
     """Check a value of --refuse-late."""
     try:
-        headroom = parse(text)
+        headroom = parse_refuse_late(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if headroom is None:

@@ -19,10 +19,10 @@ from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
-from kernel.models.model import Model
-from kernel.observability.logs import set_up
-from kernel.repository.repository import FileRepository
-from kernel.requests.request import InferenceResponse
+from kernel.models import Model
+from kernel.observability import set_up_log
+from kernel.repository import FileRepository
+from kernel.requests import InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Tensor
 
@@ -74,7 +74,7 @@ def infer(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     options.inputs = _pairs(parser, "--input", options.input)
     options.parameters = {name: _json_or_text(value) for name, value in _pairs(parser, "--parameter", options.parameter).items()}
-    set_up(log_options(options))
+    set_up_log(log_options(options))
     try:
         with own_stdout() as answers, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_infer(options, answers))

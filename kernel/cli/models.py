@@ -12,7 +12,7 @@ from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import ServingError
-from kernel.repository.repository import FileRepository
+from kernel.repository import FileRepository
 
 __all__ = ["models"]
 

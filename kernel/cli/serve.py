@@ -33,13 +33,12 @@ from kernel.cli.table import table
 from kernel.cli.trace_config import trace_options
 from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
-from kernel.frontends.connections import ListeningFrontend
+from kernel.frontends import ListeningFrontend
 from kernel.interfaces import Frontend
-from kernel.observability.logs import ProcessLog, set_up
-from kernel.observability.settings import LogSettings
+from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins
-from kernel.registry.entries import UNLOADED, ModelIndex
-from kernel.repository.plans import StartFailed
+from kernel.registry import UNLOADED, ModelIndex
+from kernel.repository import StartFailed
 from kernel.server import Kernel
 from kernel.watchdog import Watchdog
 
@@ -138,7 +137,7 @@ def serve(arguments: Sequence[str]) -> int:
     chosen = log_options(options)
     streams = Streams()
     try:
-        process_log = set_up(chosen, streams.log)
+        process_log = set_up_log(chosen, streams.log)
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1

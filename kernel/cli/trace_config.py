@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernel.cli.parser import Parser
-from kernel.observability.settings import LEVELS, OFF, OPENTELEMETRY, RANGES, TRITON, TraceOptions
+from kernel.observability import LEVELS, OFF, OPENTELEMETRY, RANGES, TRITON, TraceOptions
 
 __all__ = ["add_trace_flags", "trace_options"]
 

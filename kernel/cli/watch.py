@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from kernel.registry.watching import Reload
+from kernel.registry import Reload
 
 __all__ = ["Console"]
 

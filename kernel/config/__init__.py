@@ -5,11 +5,15 @@ The modules `check_*` hold the rules that a config has to keep; complete.py says
 
 from __future__ import annotations
 
+from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.complete import read_config, require_complete, with_changes
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
-from kernel.config.errors import ConfigError, ConfigErrors, words_first
+from kernel.config.errors import ConfigError, ConfigErrors, did_you_mean, listed, words_first
+from kernel.config.execution_limit import execution_limit_of
 from kernel.config.model_config_pb2 import ModelConfig as Message
+from kernel.config.paths import is_inside
 from kernel.config.positions import Key
+from kernel.config.read import read_message
 from kernel.config.records import (
     DynamicBatching,
     EnsembleStep,
@@ -21,11 +25,16 @@ from kernel.config.records import (
     WarmupInput,
     WarmupSample,
 )
+from kernel.config.refuse_late import headroom_of
+from kernel.config.refuse_late import parse as parse_refuse_late
+from kernel.config.sequence_wait import sequence_wait_of
 from kernel.config.source import ConfigSource, config_file
 from kernel.config.stateful import SequenceBatching, SequenceControl, SequenceState
 
 __all__ = [
+    "CIRCUIT_BREAKER",
     "CIRCULAR",
+    "BreakerRule",
     "ConfigError",
     "ConfigErrors",
     "ConfigSource",
@@ -45,9 +54,17 @@ __all__ = [
     "WarmupSample",
     "check_ensembles",
     "config_file",
+    "did_you_mean",
+    "execution_limit_of",
+    "headroom_of",
     "is_decoupled",
+    "is_inside",
+    "listed",
+    "parse_refuse_late",
     "read_config",
+    "read_message",
     "require_complete",
+    "sequence_wait_of",
     "with_changes",
     "words_first",
 ]

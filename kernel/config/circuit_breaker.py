@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["KEY", "BreakerRule"]
+__all__ = ["CIRCUIT_BREAKER", "BreakerRule"]
 
-KEY = "circuit_breaker"
+CIRCUIT_BREAKER = "circuit_breaker"
 SECONDS = 10.0  # for which nobody is let in, where the config does not say
 
 

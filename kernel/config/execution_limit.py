@@ -7,7 +7,7 @@ from math import isfinite
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["KEY", "limit_of", "parse"]
+__all__ = ["KEY", "execution_limit_of", "parse"]
 
 KEY = "execution_timeout"
 WANTED = "wanted a number of seconds, 0 for no limit"
@@ -21,7 +21,7 @@ def parse(text: str) -> float:
     return seconds
 
 
-def limit_of(parameters: Mapping[str, str], default: float) -> float:
+def execution_limit_of(parameters: Mapping[str, str], default: float) -> float:
     """Return for how many seconds an execution of a model may last, 0.0 for any number. Raises ServingError."""
     text = parameters.get(KEY)
     try:

@@ -10,8 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from kernel.config import execution_limit, refuse_late, sequence_wait
-from kernel.config.circuit_breaker import KEY as CIRCUIT_BREAKER
-from kernel.config.circuit_breaker import BreakerRule
+from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key
 from kernel.config.report import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["KEY", "parse", "wait_of"]
+__all__ = ["KEY", "parse", "sequence_wait_of"]
 
 KEY = "sequence_wait"
 
@@ -17,6 +17,6 @@ def parse(text: str) -> float:
     return float(text)
 
 
-def wait_of(parameters: Mapping[str, str]) -> float:
+def sequence_wait_of(parameters: Mapping[str, str]) -> float:
     """Return for how many seconds a sequence may wait for a slot, 0.0 for any time."""
     return parse(parameters.get(KEY, "0"))

@@ -1,1 +1,58 @@
 """What every wire needs: listening, connections, TLS, restrictions, the forms of tensors and metadata. Speaks no protocol."""
+
+from __future__ import annotations
+
+from kernel.frontends.budget import Account, MemoryBudget
+from kernel.frontends.classification import classify
+from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
+from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
+from kernel.frontends.crowds import Crowd, Entry, idle_seconds
+from kernel.frontends.listening import Listener, Place
+from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
+from kernel.frontends.restriction import (
+    CATEGORIES,
+    is_local,
+    is_restricted,
+    local_categories,
+    only_local,
+    parse_restrictions,
+)
+from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
+from kernel.frontends.values import as_tensor, declared_tensor
+
+__all__ = [
+    "CATEGORIES",
+    "EXTENSIONS",
+    "Account",
+    "Connections",
+    "Crowd",
+    "CudaSharedMemory",
+    "Entry",
+    "Listener",
+    "ListeningFrontend",
+    "MemoryBudget",
+    "ModelMetadata",
+    "Place",
+    "Region",
+    "SharedMemory",
+    "Span",
+    "TensorMetadata",
+    "as_tensor",
+    "check_rank",
+    "check_strings",
+    "classify",
+    "cut_off",
+    "declared_tensor",
+    "idle_seconds",
+    "is_local",
+    "is_restricted",
+    "local_categories",
+    "model_metadata",
+    "only_local",
+    "parse_restrictions",
+    "peer_name",
+    "size_mismatch",
+    "stand_in",
+    "strings_of",
+    "unpacked",
+]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel.config.paths import is_inside
+from kernel.config import is_inside
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceResponse
+from kernel.requests import InferenceResponse
 from kernel.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernel.models.model import Model
+    from kernel.models import Model
 
 __all__ = ["classify"]
 

@@ -15,7 +15,7 @@ from kernel.errors import Code, ServingError
 from kernel.tensor import DATATYPES, unpack_bytes
 
 if TYPE_CHECKING:
-    from kernel.models.model import Model
+    from kernel.models import Model
 
 __all__ = ["MAX_RANK", "check_rank", "check_strings", "cut_off", "size_mismatch", "stand_in", "strings_of", "unpacked"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from kernel.requests.request import InferenceResponse, Respond
+from kernel.requests import InferenceResponse, Respond
 
 __all__ = ["BlockedCall"]
 

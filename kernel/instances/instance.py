@@ -16,11 +16,11 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from kernel.errors import ServingError
 from kernel.instances.thread import DaemonThreads
 from kernel.interfaces import Executor
-from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.requests import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
 
 if TYPE_CHECKING:
     from kernel.instances.turn import Turn
-    from kernel.rules.rate_limiter import Claimant
+    from kernel.rules import Claimant
 
 log = logging.getLogger("kernel")
 

@@ -18,7 +18,7 @@ from kernel.instances.mailbox import Mailbox
 from kernel.instances.run_length import RUN_SECONDS, RunLength
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
-from kernel.requests.request import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.requests import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
 
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 

@@ -15,10 +15,10 @@ from kernel.errors import ServingError
 from kernel.instances.instance import ModelInstance
 from kernel.instances.run_length import RunLength
 from kernel.interfaces import RemoteExecutor
-from kernel.requests.request import LATER, SKIPPED, Batch
+from kernel.requests import LATER, SKIPPED, Batch
 
 if TYPE_CHECKING:
-    from kernel.requests.request import InferenceRequest
+    from kernel.requests import InferenceRequest
 
 __all__ = ["RemoteInstance"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel.instances.wake_pipe import WakePipe
-from kernel.requests.request import LATER, Batch
+from kernel.requests import LATER, Batch
 
 __all__ = ["DaemonThreads", "InstanceThread"]
 

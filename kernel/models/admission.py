@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from kernel.config import ModelConfig
 from kernel.errors import Overloaded
-from kernel.requests.request import InferenceRequest
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import InferenceRequest
+from kernel.scheduling import Scheduler
 
 __all__ = ["AdmissionStage", "Ceiling", "own_ceiling"]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kernel.config import ModelConfig
-from kernel.config.circuit_breaker import KEY, BreakerRule
+from kernel.config import CIRCUIT_BREAKER, BreakerRule, ModelConfig
 from kernel.errors import Overloaded, Reason, shortened
-from kernel.requests.request import InferenceRequest
-from kernel.rules.breaker import Breaker
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import InferenceRequest
+from kernel.rules import Breaker
+from kernel.scheduling import Scheduler
 
 __all__ = ["BreakerStage", "breaker_of"]
 
@@ -25,7 +24,7 @@ WHY = 500  # characters that are told of the last failure
 
 def breaker_of(config: ModelConfig) -> Breaker | None:
     """Return the breaker that a model's config asks for, None for none."""
-    text = config.parameters.get(KEY)
+    text = config.parameters.get(CIRCUIT_BREAKER)
     return None if text is None else Breaker(BreakerRule.parse(text))
 
 

@@ -12,11 +12,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernel.instances.instance import all_gone
+from kernel.instances import all_gone
 from kernel.interfaces import Cache
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.rules.response_cache import CacheUsage, RequestKeys, StoredResponse, least_size, load_key
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import InferenceRequest, InferenceResponse, RequestState, Respond
+from kernel.rules import CacheUsage, RequestKeys, StoredResponse, least_size, load_key
+from kernel.scheduling import Scheduler
 
 __all__ = ["CacheFigures", "CacheStage", "ResponseCache"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernel.config import ModelConfig, SequenceState
 from kernel.errors import Code, ServingError
-from kernel.rules.sequence_state import zeros
+from kernel.rules import zeros
 from kernel.tensor import DATATYPES, Array, unpack_bytes
 
 __all__ = ["initial_values"]

@@ -14,13 +14,19 @@ from typing import cast
 
 from kernel.config import ModelConfig
 from kernel.errors import ServingError
-from kernel.instances.instance import CallbackInstance, LoopInstance, ModelInstance, TaskInstance
-from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
-from kernel.instances.remote import RemoteInstance
-from kernel.instances.thread import InstanceThread
+from kernel.instances import (
+    CallbackInstance,
+    InstanceThread,
+    LoopInstance,
+    ModelInstance,
+    RemoteInstance,
+    TaskInstance,
+    ThreadInstance,
+    ThreadTaskInstance,
+)
 from kernel.interfaces import Backend, Executor, InstanceContext, Placement, PlacementChoice, RemoteExecutor
 from kernel.models.runtime import Runtime
-from kernel.rules.instance_groups import Slot
+from kernel.rules import Slot
 from kernel.supplied import check_executor, never_answers
 
 __all__ = ["InstanceFactory"]

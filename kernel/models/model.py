@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel.config import ModelConfig, TensorSpec
-from kernel.config.execution_limit import limit_of
+from kernel.config import ModelConfig, TensorSpec, execution_limit_of
 from kernel.errors import Code, ServingError
-from kernel.instances.instance import ModelInstance
+from kernel.instances import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
 from kernel.models.admission import AdmissionStage, own_ceiling
 from kernel.models.breaker_stage import BreakerStage, breaker_of
@@ -30,18 +29,13 @@ from kernel.models.runtime import Runtime
 from kernel.models.states import ModelState, become
 from kernel.models.warmup import give_up, run_warmup
 from kernel.models.warmup_samples import Sample, read_samples
-from kernel.observability.statistics import Duration, ModelStatistics
-from kernel.requests.request import InferenceRequest, nobody
-from kernel.rules.batching import BatchRule
-from kernel.rules.instance_groups import Slot, rearranged, slots_of
-from kernel.rules.rate_limiter import needs_of
-from kernel.scheduling.batchers import chosen_by, held_back
-from kernel.scheduling.output_check import OutputWatch
-from kernel.scheduling.queues import BatchingQueue
-from kernel.scheduling.scheduler import Scheduler
+from kernel.observability import Duration, ModelStatistics
+from kernel.requests import InferenceRequest, nobody
+from kernel.rules import BatchRule, Slot, needs_of, rearranged, slots_of
+from kernel.scheduling import BatchingQueue, OutputWatch, Scheduler, chosen_by, held_back
 
 if TYPE_CHECKING:
-    from kernel.observability.request_log import RequestTracing
+    from kernel.observability import RequestTracing
 
 __all__ = ["Model"]
 
@@ -101,7 +95,7 @@ class Model:
 
         `initial`: the first values of a sequence's state.
         """
-        limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
+        execution_limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
         slots = slots_of(self.config)

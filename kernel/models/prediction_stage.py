@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernel.config import ModelConfig
-from kernel.config.refuse_late import headroom_of
+from kernel.config import ModelConfig, headroom_of
 from kernel.errors import Overloaded
-from kernel.requests.request import SKIPPED, Batch, InferenceRequest, RequestState
-from kernel.rules.batching import BatchRule
-from kernel.rules.prediction import Duration, earliest_start
-from kernel.scheduling.scheduler import Scheduler
-from kernel.scheduling.sequences import SequenceQueue
+from kernel.requests import SKIPPED, Batch, InferenceRequest, RequestState
+from kernel.rules import BatchRule, Duration, earliest_start
+from kernel.scheduling import Scheduler, SequenceQueue
 
 __all__ = ["PredictionStage", "prediction_of"]
 

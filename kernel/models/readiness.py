@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
-from kernel.instances.instance import ModelInstance
-from kernel.instances.thread import DaemonThreads
+from kernel.instances import DaemonThreads, ModelInstance
 
 __all__ = ["Readiness"]
 

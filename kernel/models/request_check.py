@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceRequest
+from kernel.requests import InferenceRequest
 from kernel.tensor import Tensor
 
 __all__ = ["FORMS", "Form", "RequestCheck"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel.config import ModelConfig
-from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
+from kernel.requests import InferenceRequest, InferenceResponse, Respond
 
 __all__ = ["Reshape"]
 

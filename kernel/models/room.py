@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 
-from kernel.requests.request import InferenceRequest
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import InferenceRequest
+from kernel.scheduling import Scheduler
 
 __all__ = ["Room"]
 

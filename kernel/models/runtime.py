@@ -8,14 +8,13 @@ from typing import Any, Protocol
 
 from kernel.circles.lookout import Lookout
 from kernel.config import ModelConfig
-from kernel.instances.mailbox import Mailbox
-from kernel.instances.turn import Turn
+from kernel.instances import Mailbox, Turn
 from kernel.interfaces import Batcher, Host, Observer
 from kernel.models.admission import Ceiling
 from kernel.models.cache_stage import ResponseCache
-from kernel.observability.request_log import RequestTracing
+from kernel.observability import RequestTracing
 from kernel.options import Options
-from kernel.scheduling.limited_pool import Limits
+from kernel.scheduling import Limits
 
 __all__ = ["Runtime"]
 

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from kernel.errors import ServingError
-from kernel.instances.instance import ModelInstance
+from kernel.instances import ModelInstance
 from kernel.models.warmup_samples import Outcome, Sample, failure
-from kernel.requests.request import Batch, InferenceRequest
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import Batch, InferenceRequest
+from kernel.scheduling import Scheduler
 
 __all__ = ["InstanceWarmup", "give_up", "run_warmup", "warmup_of"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernel.config import ModelConfig, WarmupInput, WarmupSample
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
+from kernel.requests import InferenceRequest, InferenceResponse, Respond
 from kernel.tensor import DATATYPES, Array, Tensor, unpack_bytes
 
 __all__ = ["Outcome", "Sample", "failure", "read_samples"]

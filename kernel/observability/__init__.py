@@ -1,1 +1,57 @@
 """What is told of requests: statistics, metrics of models, traces, logs. Changes nothing about them."""
+
+from __future__ import annotations
+
+from kernel.observability.custom_metrics import (
+    CustomMetrics,
+    FamilySnapshot,
+    Metric,
+    MetricFamily,
+    MetricKind,
+    SeriesSnapshot,
+)
+from kernel.observability.logs import LogOptions, ProcessLog, set_up_log
+from kernel.observability.request_log import RequestTracing
+from kernel.observability.settings import (
+    LEVELS,
+    LOG_FORMATS,
+    OFF,
+    OPENTELEMETRY,
+    RANGES,
+    TRITON,
+    LogSettings,
+    TraceOptions,
+    TraceSettings,
+)
+from kernel.observability.statistics import Duration, ModelStatistics, StatisticsCounter
+from kernel.observability.trace import Trace, TraceSink
+from kernel.observability.tracer import APP, Tracer
+
+__all__ = [
+    "APP",
+    "LEVELS",
+    "LOG_FORMATS",
+    "OFF",
+    "OPENTELEMETRY",
+    "RANGES",
+    "TRITON",
+    "CustomMetrics",
+    "Duration",
+    "FamilySnapshot",
+    "LogOptions",
+    "LogSettings",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
+    "ModelStatistics",
+    "ProcessLog",
+    "RequestTracing",
+    "SeriesSnapshot",
+    "StatisticsCounter",
+    "Trace",
+    "TraceOptions",
+    "TraceSettings",
+    "TraceSink",
+    "Tracer",
+    "set_up_log",
+]

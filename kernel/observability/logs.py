@@ -18,7 +18,7 @@ from typing import ClassVar, TextIO
 
 from kernel.errors import shortened
 
-__all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up"]
+__all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up_log"]
 
 FORMATS = ("default", "ISO8601")
 
@@ -197,7 +197,7 @@ class _ToFile(_Unfailing, logging.FileHandler):
     """Writes to a file."""
 
 
-def set_up(options: LogOptions, console: TextIO | None = None) -> ProcessLog:
+def set_up_log(options: LogOptions, console: TextIO | None = None) -> ProcessLog:
     """Send everything that is logged in this process to the console or the file. Raises OSError for the file.
 
     `console`: None for stderr.

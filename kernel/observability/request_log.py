@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
+from kernel.requests import InferenceRequest, InferenceResponse, Respond
 
 __all__ = ["RequestLog", "RequestTracing"]
 

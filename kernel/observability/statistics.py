@@ -12,7 +12,7 @@ from operator import sub
 
 from kernel.errors import Reason
 from kernel.interfaces import Observer, PlacementChoice, Record
-from kernel.requests.request import Batch
+from kernel.requests import Batch
 
 FOLD = 256  # requests that are noted before they are added up
 

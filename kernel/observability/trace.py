@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from kernel.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernel.requests.request import Batch
+    from kernel.requests import Batch
 
 __all__ = ["HEADER", "Event", "Trace", "TraceSink", "moments_of"]
 

@@ -17,7 +17,7 @@ from kernel.observability.sampling import Sampler
 from kernel.observability.settings import TRITON, LogSettings, TraceOptions, TraceSettings
 from kernel.observability.trace import Trace, TraceSink, moments_of
 from kernel.observability.trace_file import TraceFile
-from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
+from kernel.requests import InferenceRequest, InferenceResponse, Respond
 
 __all__ = ["APP", "Traced", "Tracer", "Tracing"]
 

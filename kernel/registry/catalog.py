@@ -14,9 +14,8 @@ from typing import Any
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
-from kernel.models.model import Model
-from kernel.models.runtime import Runtime
-from kernel.observability.statistics import ModelStatistics
+from kernel.models import Model, Runtime
+from kernel.observability import ModelStatistics
 from kernel.registry.entries import (
     DUPLICATE,
     LOADING,
@@ -29,10 +28,17 @@ from kernel.registry.entries import (
     ModelIndex,
     Version,
 )
-from kernel.repository.overrides import OverrideFolder
-from kernel.repository.plans import Listing, LoadFailed, LoadPlan, NotRead, Origin, Sighting
-from kernel.repository.repository import bare_name
-from kernel.repository.versions import version_number
+from kernel.repository import (
+    Listing,
+    LoadFailed,
+    LoadPlan,
+    NotRead,
+    Origin,
+    OverrideFolder,
+    Sighting,
+    bare_name,
+    version_number,
+)
 
 __all__ = ["Catalog", "not_ready"]
 

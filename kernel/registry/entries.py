@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernel.errors import ServingError
-from kernel.models.model import Model
-from kernel.models.states import ModelState, become
-from kernel.repository.places import SourcePlace
-from kernel.repository.plans import LoadPlan, Origin, Sighting
+from kernel.models import Model, ModelState, become
+from kernel.repository import LoadPlan, Origin, Sighting, SourcePlace
 
 __all__ = [
     "DUPLICATE",

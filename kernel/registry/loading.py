@@ -17,25 +17,25 @@ from typing import Any
 from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_config, require_complete, words_first
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend, PlacementChoice
-from kernel.models.gpus import without_gpus
-from kernel.models.initial_state import initial_values
-from kernel.models.model import Model
-from kernel.models.runtime import Runtime
-from kernel.models.warmup import give_up
-from kernel.models.warmup_samples import Sample
+from kernel.models import Model, Runtime, Sample, give_up, initial_values, without_gpus
 from kernel.registry.progress import Progress, Step
-from kernel.repository.causes import cause_lines
-from kernel.repository.fingerprint import Fingerprint
-from kernel.repository.overrides import OverrideFolder
-from kernel.repository.places import place_of
-from kernel.repository.plans import Listing, LoadFailed, LoadPlan, NotRead, Problem, Sighting
-from kernel.repository.repository import (
+from kernel.repository import (
     FileRepository,
+    Fingerprint,
+    Listing,
+    LoadFailed,
+    LoadPlan,
     ModelFolder,
+    NotRead,
+    OverrideFolder,
+    Problem,
     Repositories,
+    Sighting,
     bare_name,
+    cause_lines,
     missing_versions,
     not_unique,
+    place_of,
     select_versions,
 )
 from kernel.supplied import returned

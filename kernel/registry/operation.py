@@ -16,7 +16,7 @@ from kernel.registry.dependents import by_dependency
 from kernel.registry.pending_loads import Coming, PendingLoads
 from kernel.registry.reading import Work
 from kernel.registry.rollout import Rollout
-from kernel.repository.plans import LoadPlan
+from kernel.repository import LoadPlan
 
 __all__ = ["Operation"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kernel.errors import ServingError
-from kernel.models.warmup import warmup_of
-from kernel.requests.request import InferenceRequest
+from kernel.models import warmup_of
+from kernel.requests import InferenceRequest
 
 __all__ = ["Coming", "PendingLoads"]
 

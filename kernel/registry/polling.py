@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, ServingError
-from kernel.repository.plans import Sighting, behind
-from kernel.repository.repository import not_unique
+from kernel.repository import Sighting, behind, not_unique
 
 if TYPE_CHECKING:
     from kernel.registry.entries import Entry

@@ -15,7 +15,7 @@ from kernel.config import ModelConfig
 from kernel.errors import Code, ServingError
 from kernel.registry.catalog import Catalog
 from kernel.registry.loading import Loader
-from kernel.repository.plans import LoadPlan, NotRead
+from kernel.repository import LoadPlan, NotRead
 
 __all__ = ["LoadRequest", "Reader", "Work"]
 

@@ -14,9 +14,7 @@ from typing import Any
 
 from kernel.errors import Code, ServingError, clipped
 from kernel.interfaces import Backend, Observer
-from kernel.models.model import Model
-from kernel.models.readiness import Readiness
-from kernel.models.runtime import Runtime
+from kernel.models import Model, Readiness, Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
 from kernel.registry.dependents import related_to
@@ -26,9 +24,7 @@ from kernel.registry.operation import Operation
 from kernel.registry.pending_loads import Coming, PendingLoads
 from kernel.registry.reading import LoadRequest, Reader
 from kernel.registry.rollout import Rollout
-from kernel.repository.overrides import check_model_name, remove_left_behind
-from kernel.repository.plans import LoadPlan, StartFailed, behind
-from kernel.repository.repository import FileRepository
+from kernel.repository import FileRepository, LoadPlan, StartFailed, behind, check_model_name, remove_left_behind
 
 __all__ = ["LoadRequest", "ModelIndex", "Registry"]
 

@@ -14,13 +14,11 @@ from dataclasses import replace
 
 from kernel.config import CIRCULAR, Message, ModelConfig, check_ensembles, is_decoupled, with_changes
 from kernel.errors import Code, ServingError
-from kernel.models.model import Model
-from kernel.models.runtime import Runtime
+from kernel.models import Model, Runtime
 from kernel.registry.catalog import Catalog
 from kernel.registry.entries import READY, Entry
 from kernel.registry.loading import Loader
-from kernel.repository.places import place_of
-from kernel.repository.plans import LoadFailed, LoadPlan, Problem
+from kernel.repository import LoadFailed, LoadPlan, Problem, place_of
 
 __all__ = ["Rollout"]
 

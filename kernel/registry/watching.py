@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from kernel.errors import ServingError
 from kernel.registry.entries import Failure
 from kernel.registry.polling import Follower, changed_files
-from kernel.repository.places import SourcePlace
-from kernel.repository.plans import Sighting
+from kernel.repository import Sighting, SourcePlace
 
 if TYPE_CHECKING:
     from kernel.registry.registry import Registry

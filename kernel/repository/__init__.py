@@ -1,1 +1,57 @@
 """What lies on the disk: model folders, their versions, what has changed, where a mistake is. Knows nothing that runs."""
+
+from __future__ import annotations
+
+from kernel.repository.causes import cause_lines
+from kernel.repository.fingerprint import Fingerprint
+from kernel.repository.overrides import OverrideFolder, check_model_name, remove_left_behind
+from kernel.repository.places import SourcePlace, place_at, place_of
+from kernel.repository.plans import (
+    Listing,
+    LoadFailed,
+    LoadPlan,
+    NotRead,
+    Origin,
+    Problem,
+    Sighting,
+    StartFailed,
+    behind,
+)
+from kernel.repository.repository import (
+    FileRepository,
+    ModelFolder,
+    Repositories,
+    bare_name,
+    missing_versions,
+    not_unique,
+    select_versions,
+)
+from kernel.repository.versions import version_number
+
+__all__ = [
+    "FileRepository",
+    "Fingerprint",
+    "Listing",
+    "LoadFailed",
+    "LoadPlan",
+    "ModelFolder",
+    "NotRead",
+    "Origin",
+    "OverrideFolder",
+    "Problem",
+    "Repositories",
+    "Sighting",
+    "SourcePlace",
+    "StartFailed",
+    "bare_name",
+    "behind",
+    "cause_lines",
+    "check_model_name",
+    "missing_versions",
+    "not_unique",
+    "place_at",
+    "place_of",
+    "remove_left_behind",
+    "select_versions",
+    "version_number",
+]

@@ -1,1 +1,63 @@
 """Decisions: state and `now` in, what is to be done out. No asyncio, no threads, no clock, no files in this room, by test."""
+
+from __future__ import annotations
+
+from kernel.rules.batching import BatchRule, fits
+from kernel.rules.breaker import Breaker
+from kernel.rules.deadlines import Deadlines
+from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
+from kernel.rules.instance_groups import Slot, rearranged, slots_of
+from kernel.rules.prediction import Duration, earliest_start
+from kernel.rules.queueing import RequestQueue
+from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
+from kernel.rules.response_cache import (
+    CacheUsage,
+    LocalCache,
+    RequestKeys,
+    StoredResponse,
+    StoredTensor,
+    least_size,
+    load_key,
+)
+from kernel.rules.sequence_state import START, Controls, States, StateValues, null_inputs, zeros
+from kernel.rules.sequencing import Sequence, Sequencer, SequenceRule
+
+__all__ = [
+    "BUSY_SHARE",
+    "START",
+    "BatchRule",
+    "Blocked",
+    "Breaker",
+    "CacheUsage",
+    "Claimant",
+    "Controls",
+    "Deadlines",
+    "Duration",
+    "Held",
+    "Holding",
+    "LocalCache",
+    "Notice",
+    "RateLimiter",
+    "RequestKeys",
+    "RequestQueue",
+    "ResourceLimit",
+    "Sequence",
+    "SequenceRule",
+    "Sequencer",
+    "Sight",
+    "Slot",
+    "StateValues",
+    "States",
+    "StoredResponse",
+    "StoredTensor",
+    "WatchdogRules",
+    "earliest_start",
+    "fits",
+    "least_size",
+    "load_key",
+    "needs_of",
+    "null_inputs",
+    "rearranged",
+    "slots_of",
+    "zeros",
+]

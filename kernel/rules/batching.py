@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel.config import ModelConfig
-from kernel.requests.request import InferenceRequest
+from kernel.requests import InferenceRequest
 
 __all__ = ["BatchRule", "fits"]
 

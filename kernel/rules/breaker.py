@@ -6,7 +6,7 @@ failure nobody for as long once more; what is neither (it was cancelled, or neve
 
 from __future__ import annotations
 
-from kernel.config.circuit_breaker import BreakerRule
+from kernel.config import BreakerRule
 
 __all__ = ["Breaker"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from kernel.requests.request import InferenceRequest, RequestState
+from kernel.requests import InferenceRequest, RequestState
 
 __all__ = ["Deadlines"]
 

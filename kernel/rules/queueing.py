@@ -15,7 +15,7 @@ from itertools import chain
 
 from kernel.config import QueuePolicy
 from kernel.errors import Code, Reason, ServingError
-from kernel.requests.request import InferenceRequest
+from kernel.requests import InferenceRequest
 
 __all__ = ["RequestQueue"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernel.config import ModelConfig, SequenceControl, SequenceState
 from kernel.errors import Code, Reason, ServingError
-from kernel.requests.request import InferenceRequest, InferenceResponse
+from kernel.requests import InferenceRequest, InferenceResponse
 from kernel.tensor import DATATYPES, Array, Tensor
 
 __all__ = ["END", "START", "Controls", "StateValues", "States", "null_inputs", "zeros"]

@@ -13,10 +13,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kernel.config import ModelConfig
-from kernel.config.sequence_wait import wait_of
+from kernel.config import ModelConfig, sequence_wait_of
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceRequest
+from kernel.requests import InferenceRequest
 from kernel.rules.batching import BatchRule, fits
 from kernel.rules.sequence_state import END, START, StateValues
 
@@ -62,7 +61,7 @@ class SequenceRule:
             iterative=batching.iterative,
             string_ids=any(one.kind == "CORRID" and one.datatype == "BYTES" for one in batching.controls),
             batch=BatchRule.with_sizes(config, batching.preferred_batch_size, batching.max_queue_delay_us, varying),
-            wait=wait_of(config.parameters),
+            wait=sequence_wait_of(config.parameters),
         )
 
 

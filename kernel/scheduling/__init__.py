@@ -1,1 +1,22 @@
 """Who executes when, and one final answer for each accepted request. The only timers on a request's way are here."""
+
+from __future__ import annotations
+
+from kernel.scheduling.batchers import chosen_by, held_back
+from kernel.scheduling.limited_pool import Limits
+from kernel.scheduling.output_check import OutputWatch
+from kernel.scheduling.queues import BatchingQueue
+from kernel.scheduling.release import Release
+from kernel.scheduling.scheduler import Scheduler
+from kernel.scheduling.sequences import SequenceQueue
+
+__all__ = [
+    "BatchingQueue",
+    "Limits",
+    "OutputWatch",
+    "Release",
+    "Scheduler",
+    "SequenceQueue",
+    "chosen_by",
+    "held_back",
+]

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kernel.interfaces import Batcher
-from kernel.requests.request import InferenceRequest
-from kernel.rules.batching import BatchRule, fits
-from kernel.rules.queueing import RequestQueue
+from kernel.requests import InferenceRequest
+from kernel.rules import BatchRule, RequestQueue, fits
 
 __all__ = ["Decider", "chosen_by", "held_back", "number_of_environment"]
 

@@ -14,17 +14,9 @@ from typing import Any, Protocol
 
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
-from kernel.instances.instance import all_gone
-from kernel.observability.statistics import StatisticsCounter
-from kernel.requests.request import (
-    RESCHEDULED,
-    SKIPPED,
-    Batch,
-    InferenceRequest,
-    InferenceResponse,
-    RequestState,
-    log_ids,
-)
+from kernel.instances import all_gone
+from kernel.observability import StatisticsCounter
+from kernel.requests import RESCHEDULED, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState, log_ids
 from kernel.scheduling.ordering import Ordering
 from kernel.scheduling.output_check import OutputWatch
 from kernel.scheduling.release import Release

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from kernel.instances.instance import ModelInstance
-from kernel.requests.request import Batch, InferenceRequest
-from kernel.rules.instance_groups import Slot
-from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
+from kernel.instances import ModelInstance
+from kernel.requests import Batch, InferenceRequest
+from kernel.rules import Claimant, RateLimiter, ResourceLimit, Slot, needs_of
 from kernel.scheduling.pool import Pool
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from kernel.instances.instance import ModelInstance
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.instances import ModelInstance
+from kernel.requests import Batch, InferenceRequest, InferenceResponse, RequestState
 
 __all__ = ["Ordering"]
 

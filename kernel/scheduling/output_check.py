@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import Code, Reason, ServingError
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.requests import InferenceRequest, InferenceResponse, RequestState
 from kernel.tensor import DATATYPES, Tensor
 
 __all__ = ["FIRST_ANSWERS", "OutputCheck", "OutputWatch"]

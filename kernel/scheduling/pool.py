@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from kernel.instances.instance import ModelInstance
-from kernel.requests.request import Batch, InferenceRequest, RequestState
+from kernel.instances import ModelInstance
+from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue
 

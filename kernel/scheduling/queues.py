@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from kernel.config import ModelConfig
-from kernel.instances.instance import ModelInstance
-from kernel.requests.request import Batch, InferenceRequest, RequestState
-from kernel.rules.batching import BatchRule
-from kernel.rules.queueing import RequestQueue
+from kernel.instances import ModelInstance
+from kernel.requests import Batch, InferenceRequest, RequestState
+from kernel.rules import BatchRule, RequestQueue
 from kernel.scheduling.batchers import Decider
 
 __all__ = ["BatchingQueue", "Queue"]

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 
 from kernel.errors import ServingError
-from kernel.instances.instance import all_gone
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, nobody
-from kernel.rules.deadlines import Deadlines
+from kernel.instances import all_gone
+from kernel.requests import Batch, InferenceRequest, InferenceResponse, RequestState, nobody
+from kernel.rules import Deadlines
 from kernel.tensor import Tensor
 
 __all__ = ["Release"]

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from kernel.instances.instance import ModelInstance
-from kernel.instances.mailbox import Mailbox
-from kernel.requests.request import Batch
+from kernel.instances import Mailbox, ModelInstance
+from kernel.requests import Batch
 
 __all__ = ["PIECE", "RUN_PATIENCE", "Runs"]
 

@@ -20,12 +20,10 @@ from itertools import count
 from kernel.circles.lookout import circular_wait
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
-from kernel.instances.instance import ModelInstance, all_gone
-from kernel.instances.mailbox import Mailbox
-from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
-from kernel.observability.statistics import StatisticsCounter
-from kernel.requests.request import LATER, Batch, InferenceRequest, InferenceResponse, RequestState
-from kernel.rules.instance_groups import Slot
+from kernel.instances import NESTED, TURN_SECONDS, Mailbox, ModelInstance, Turn, all_gone
+from kernel.observability import StatisticsCounter
+from kernel.requests import LATER, Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.rules import Slot
 from kernel.scheduling.batchers import Decider
 from kernel.scheduling.drain import Drain
 from kernel.scheduling.lifecycle import Lifecycle, error_for

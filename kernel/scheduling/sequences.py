@@ -13,19 +13,10 @@ from typing import Any
 
 from kernel.config import ModelConfig
 from kernel.errors import clipped
-from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import ModelInstance
-from kernel.requests.request import (
-    RESCHEDULED,
-    Batch,
-    InferenceRequest,
-    InferenceResponse,
-    RequestState,
-    nobody,
-)
-from kernel.rules.sequence_state import START, Controls, States, StateValues, null_inputs
-from kernel.rules.sequencing import Sequence as RequestSequence
-from kernel.rules.sequencing import Sequencer, SequenceRule
+from kernel.instances import BlockedCall, ModelInstance
+from kernel.requests import RESCHEDULED, Batch, InferenceRequest, InferenceResponse, RequestState, nobody
+from kernel.rules import START, Controls, Sequencer, SequenceRule, States, StateValues, null_inputs
+from kernel.rules import Sequence as RequestSequence
 from kernel.scheduling.batchers import number_of_environment
 from kernel.tensor import Array
 

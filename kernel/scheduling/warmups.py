@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from kernel.instances.instance import ModelInstance, Owner
-from kernel.requests.request import Batch
+from kernel.instances import ModelInstance, Owner
+from kernel.requests import Batch
 from kernel.scheduling.lifecycle import Lifecycle
 
 __all__ = ["Warmups"]

@@ -5,6 +5,10 @@ Nothing here decides: requests go to the model's scheduler, names to the registr
 
 from __future__ import annotations
 
+from kernel.server.inflight import InflightRequest
 from kernel.server.kernel import Kernel
 
-__all__ = ["Kernel"]
+__all__ = [
+    "InflightRequest",
+    "Kernel",
+]

@@ -16,11 +16,11 @@ import numpy as np
 
 from kernel.config import TensorSpec
 from kernel.errors import Code, ServingError
-from kernel.frontends.values import declared_tensor
-from kernel.instances.mailbox import Mailbox
+from kernel.frontends import declared_tensor
+from kernel.instances import Mailbox
 from kernel.interfaces import Host
-from kernel.observability.tracer import APP, Tracer
-from kernel.requests.request import InferenceRequest, InferenceResponse, Respond
+from kernel.observability import APP, Tracer
+from kernel.requests import InferenceRequest, InferenceResponse, Respond
 from kernel.tensor import Tensor
 
 __all__ = ["Asked", "Collected", "NotStarted", "answered", "answered_elsewhere", "check_running", "make_request", "responses"]

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.requests.request import Batch, InferenceRequest, RequestState
-from kernel.scheduling.scheduler import Scheduler
+from kernel.requests import Batch, InferenceRequest, RequestState
+from kernel.scheduling import Scheduler
 
 __all__ = ["InflightRequest", "inflight"]
 

@@ -17,30 +17,30 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn
 
-from kernel.config.errors import did_you_mean
+from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.forking import FORKED, guard, put_away_loop
-from kernel.frontends.budget import MemoryBudget
-from kernel.frontends.shared_memory import CudaSharedMemory, SharedMemory
-from kernel.instances.mailbox import Mailbox
-from kernel.instances.turn import Turn
+from kernel.frontends import CudaSharedMemory, MemoryBudget, SharedMemory
+from kernel.instances import Mailbox, Turn
 from kernel.interfaces import Cache, Gate, Observer
-from kernel.models.cache_stage import ResponseCache
-from kernel.models.gpus import usable_gpus
-from kernel.models.model import Model
-from kernel.observability.custom_metrics import CustomMetrics
-from kernel.observability.settings import LogSettings, TraceOptions, TraceSettings
-from kernel.observability.statistics import ModelStatistics
-from kernel.observability.tracer import Tracer
+from kernel.models import Model, ResponseCache, usable_gpus
+from kernel.observability import CustomMetrics, LogSettings, ModelStatistics, TraceOptions, Tracer, TraceSettings
 from kernel.options import Options
 from kernel.plugins import Plugins
-from kernel.registry.entries import Failure
-from kernel.registry.polling import Poller
-from kernel.registry.registry import LoadRequest, ModelIndex, Registry
-from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
-from kernel.repository.repository import FileRepository
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
-from kernel.scheduling.release import Release
+from kernel.registry import (
+    WATCH_SECONDS,
+    Failure,
+    LoadRequest,
+    ModelIndex,
+    Poller,
+    Registry,
+    Reload,
+    Watcher,
+    log_reload,
+)
+from kernel.repository import FileRepository
+from kernel.requests import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
+from kernel.scheduling import Release
 from kernel.server import waiting
 from kernel.server.calls import (
     Collected,

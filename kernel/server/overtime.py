@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from kernel.circles.awaiting import Awaiting
-from kernel.config import ModelConfig
-from kernel.config.execution_limit import limit_of
+from kernel.config import ModelConfig, execution_limit_of
 from kernel.errors import Code, Reason, ServingError
-from kernel.requests.request import Batch, RequestState
+from kernel.requests import Batch, RequestState
 
 __all__ = ["Overtime", "overdue"]
 
@@ -38,7 +37,7 @@ class Overtime:
 
     def limit_of(self, config: ModelConfig) -> float:
         """Return for how many seconds an execution of such a model may last, 0.0 for any number. Raises ServingError."""
-        return limit_of(config.parameters, self._default)
+        return execution_limit_of(config.parameters, self._default)
 
     def know(self, model: Any) -> None:
         """Look after the executions of a model version from now on, if there is a limit for them."""

@@ -9,10 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kernel.circles.lookout import Lookout
-from kernel.models.admission import Ceiling
-from kernel.models.conduct import Conduct
-from kernel.rules.rate_limiter import ResourceLimit
-from kernel.scheduling.limited_pool import Limits
+from kernel.models import Ceiling, Conduct
+from kernel.rules import ResourceLimit
+from kernel.scheduling import Limits
 from kernel.server.overtime import Overtime
 
 __all__ = ["Supervision"]

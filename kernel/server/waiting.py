@@ -13,11 +13,8 @@ from typing import Any, Protocol
 from greenlet import getcurrent
 
 from kernel.circles.wait_view import WaitView
-from kernel.instances.handover import BlockedCall
-from kernel.instances.instance import Leavable
-from kernel.instances.mailbox import Mailbox
-from kernel.instances.turn import Turn
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse, Respond, nobody
+from kernel.instances import BlockedCall, Leavable, Mailbox, Turn
+from kernel.requests import Batch, InferenceRequest, InferenceResponse, Respond, nobody
 from kernel.server.supervision import Supervision
 
 __all__ = ["Waited", "place", "wait", "wait_for"]

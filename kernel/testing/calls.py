@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernel.errors import Code, ServingError
-from kernel.requests.request import InferenceRequest, InferenceResponse, RequestState
+from kernel.requests import InferenceRequest, InferenceResponse, RequestState
 from kernel.testing.errors import Unanswered
 from kernel.testing.kit_protocol import KitProtocol
 from kernel.testing.values import as_tensor
 
 if TYPE_CHECKING:
-    from kernel.models.model import Model
+    from kernel.models import Model
 
 __all__ = ["OPTIONS", "Request"]
 

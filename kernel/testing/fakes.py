@@ -15,13 +15,12 @@ from typing import Any, cast
 
 from google.protobuf import text_format
 
-from kernel.config import Message, ModelConfig
-from kernel.config.read import read_message
+from kernel.config import Message, ModelConfig, read_message
 from kernel.errors import Code, Reason, ServingError
 from kernel.hookspecs import hookimpl
 from kernel.interfaces import InstanceContext, Placement
-from kernel.models.model import Model
-from kernel.requests.request import Batch, InferenceRequest, InferenceResponse
+from kernel.models import Model
+from kernel.requests import Batch, InferenceRequest, InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Array
 from kernel.testing.values import as_tensor

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel.repository.repository import FileRepository, ModelFolder
+from kernel.repository import FileRepository, ModelFolder
 
 __all__ = ["Folders", "find_folder"]
 

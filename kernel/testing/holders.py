@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kernel.circles.wait_view import WaitView
-from kernel.instances.instance import AsyncInstance, LoopInstance, ModelInstance, all_gone
-from kernel.models.model import Model
-from kernel.requests.request import Batch, InferenceRequest, RequestState
+from kernel.instances import AsyncInstance, LoopInstance, ModelInstance, all_gone
+from kernel.models import Model
+from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.server import Kernel
 from kernel.testing.frames import frames_of_task, place_of, stack
 

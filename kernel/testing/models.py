@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, TypeVar
 
 from kernel.config import ModelConfig
-from kernel.models.model import Model
-from kernel.observability.statistics import ModelStatistics
-from kernel.requests.request import InferenceResponse
+from kernel.models import Model
+from kernel.observability import ModelStatistics
+from kernel.requests import InferenceResponse
 from kernel.server import Kernel
 from kernel.testing.calls import Request
 from kernel.testing.kit_protocol import KitProtocol

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel.errors import ServingError
-from kernel.instances.instance import CallbackInstance, LoopInstance, TaskInstance
-from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
-from kernel.repository.repository import FileRepository
+from kernel.instances import CallbackInstance, LoopInstance, TaskInstance, ThreadInstance, ThreadTaskInstance
+from kernel.repository import FileRepository
 from kernel.server import Kernel
 from kernel.testing import holders
 from kernel.testing.fakes import Fake, FakeBackend

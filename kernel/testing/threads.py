@@ -16,8 +16,7 @@ from types import FrameType
 from typing import Any
 
 from kernel.circles.wait_view import WaitView
-from kernel.instances.handover import BlockedCall
-from kernel.instances.thread import InstanceThread
+from kernel.instances import BlockedCall, InstanceThread
 from kernel.testing.frames import place_of, stack
 from kernel.testing.loop import Elsewhere
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kernel.frontends.values import as_tensor
-from kernel.requests.request import InferenceResponse
+from kernel.frontends import as_tensor
+from kernel.requests import InferenceResponse
 from kernel.tensor import Array
 
 __all__ = ["as_tensor", "assert_close"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernel.cli.table import columns, table
-from kernel.observability.logs import Formatter, LogOptions, set_up
+from kernel.observability.logs import Formatter, LogOptions, set_up_log
 
 
 def record(message: str, level: int = logging.INFO, created: float = 86400.25, **more: object) -> logging.LogRecord:
@@ -86,7 +86,7 @@ def own_logging() -> Iterator[None]:
 def test_levels(options: LogOptions, wanted: str, own_logging: None, monkeypatch: pytest.MonkeyPatch) -> None:
     console = io.StringIO()
     monkeypatch.setattr("sys.stderr", console)
-    set_up(options)
+    set_up_log(options)
     log = logging.getLogger("kernel.test")
     for write, letter in ((log.debug, "D"), (log.info, "I"), (log.warning, "W"), (log.error, "E")):
         write(letter)
@@ -98,7 +98,7 @@ def test_options_that_change(own_logging: None, monkeypatch: pytest.MonkeyPatch)
     console = io.StringIO()
     monkeypatch.setattr("sys.stderr", console)
     loggers = [logging.getLogger(name) for name in ("kernel.test", "kernel_test.models", "somebody.else")]
-    process_log = set_up(LogOptions())
+    process_log = set_up_log(LogOptions())
 
     def logged() -> str:
         console.seek(0)
@@ -120,11 +120,11 @@ def test_options_that_change(own_logging: None, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_file(tmp_path: Path, own_logging: None) -> None:
-    set_up(LogOptions(file=str(tmp_path / "log")))
+    set_up_log(LogOptions(file=str(tmp_path / "log")))
     logging.getLogger("somebody.else").warning("hello")
     assert (tmp_path / "log").read_text().endswith('"hello"\n')
     with pytest.raises(OSError, match="No such file or directory"):
-        set_up(LogOptions(file=str(tmp_path / "none" / "log")))
+        set_up_log(LogOptions(file=str(tmp_path / "none" / "log")))
 
 
 def configure() -> None:
@@ -165,7 +165,7 @@ def test_a_model_cannot_silence_the_server(
     log, other = logging.getLogger("kernel.test"), logging.getLogger("somebody.else")
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
     before = [(logger, logger.propagate, logger.disabled, logger.level) for logger in loggers]
-    process_log = set_up(LogOptions(file=str(tmp_path / "log") if to_file else ""))
+    process_log = set_up_log(LogOptions(file=str(tmp_path / "log") if to_file else ""))
     try:
         process_log.protect()
         log.info("a")

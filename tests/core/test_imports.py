@@ -255,9 +255,53 @@ def test_who_may_wait_is_answered_in_one_file() -> None:
     assert asking == ["server/waiting"], "whether an execution runs without a greenlet is for `place` to ask"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.name == "__init__.py" and path.parent != KERNEL], ids=shown)
-def test_each_room_says_its_law(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{shown(path)} has no opening words"
+#: The files that open a room, of the core and of the plugins; what opens a whole package has names of its own, and hooks.
+OPENINGS = [
+    path for path in (*MODULES, *PLUGIN_FILES) if path.name == "__init__.py" and path.parent not in (KERNEL, *PLUGIN_PACKAGES)
+]
+
+#: Rooms whose names are imported from their modules; each says why where it opens.
+DEEP = {"circles"}
+
+
+def is_law_or_name(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(target) for target in node.targets] == ["__all__"]
+    return isinstance(node, ast.ImportFrom) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+@pytest.mark.parametrize("path", OPENINGS, ids=lambda path: path.relative_to(ROOT).parent.as_posix())
+def test_a_room_opens_with_its_law_and_its_names_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "no opening words"
+    wrong = [f"line {node.lineno}: {ast.unparse(node).splitlines()[0]}" for node in tree.body if not is_law_or_name(node)]
+    assert not wrong, "move it to a module of the room"
+
+
+def test_rooms_import_the_public_names_of_other_rooms() -> None:
+    """Those that stand where the room opens; what its modules have besides is the room's own."""
+    wrong = [
+        f"{shown(path)}.py:{line}: kernel.{imported.replace('/', '.')}"
+        for path in MODULES
+        for line, room, imported in of_kernel(path)
+        if room != room_of(path) and "/" in imported and room not in DEEP
+    ]
+    assert not wrong, "name it in `__all__` of its room, and import it from there: " + ", ".join(wrong)
+
+
+@pytest.mark.parametrize("room", sorted(DEEP))
+def test_a_room_without_names_lists_them(room: str) -> None:
+    opening = ast.get_docstring(ast.parse((KERNEL / room / "__init__.py").read_text())) or ""
+    used = {
+        f"{module.removeprefix(f'kernel.{room}.')}.{name}"
+        for path in MODULES
+        if room_of(path) != room
+        for _, module, names in imports_of(path)
+        if module.startswith(f"kernel.{room}.")
+        for name in names
+    }
+    missing = [name for name in sorted(used) if f"`{name}`" not in opening]
+    assert used and not missing
 
 
 @pytest.mark.parametrize("path", PLUGIN_FILES, ids=lambda path: path.relative_to(PLUGINS).as_posix())

@@ -9,7 +9,7 @@ import pytest
 from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 
 from kernel import Batch, Kernel, Result, ServingError
-from kernel.config.execution_limit import limit_of
+from kernel.config.execution_limit import execution_limit_of
 from kernel.server.overtime import overdue
 
 LIMIT = 'parameters {{ key: "execution_timeout" value {{ string_value: "{0}" }} }}\n'
@@ -79,7 +79,7 @@ def test_a_greenlet_that_waits_is_seen(tmp_path: Path) -> None:
 def test_a_limit_that_is_no_number_of_seconds_is_refused(tmp_path: Path, text: str) -> None:
     words = f"parameter 'execution_timeout' is '{text}', wanted a number of seconds, 0 for no limit"
     with pytest.raises(ServingError, match=words):
-        limit_of({"execution_timeout": text}, 1.0)
+        execution_limit_of({"execution_timeout": text}, 1.0)
 
     async def main() -> None:
         write_repository(tmp_path, {"m": BASE + LIMIT.format(text)})
@@ -91,9 +91,9 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(tmp_path: Path, text: s
 
 
 def test_limits_and_who_is_over_them() -> None:
-    assert limit_of({}, 3.0) == 3.0
-    assert limit_of({"execution_timeout": "0"}, 3.0) == 0.0
-    assert limit_of({"execution_timeout": "1.5"}, 0.0) == 1.5
+    assert execution_limit_of({}, 3.0) == 3.0
+    assert execution_limit_of({"execution_timeout": "0"}, 3.0) == 0.0
+    assert execution_limit_of({"execution_timeout": "1.5"}, 0.0) == 1.5
     waiting, young, old, ended = batches = [Batch([], 0) for _ in range(4)]
     young.started, old.started, ended.started, ended.ended = 9.0, 8.0, 1.0, 9.0
     assert not waiting.started
