@@ -36,7 +36,7 @@ PATH = ("requests", "rules", "instances", "scheduling")
 LEFT_OUT = {"templates", "plugin_template"}
 SHOWN = 8  # of the largest
 
-#: Figure -> (limit, wanted). None is wanted where the figure is only watched.
+#: Figure -> (limit, wanted). None is wanted where the figure is only looked at.
 LIMITS: dict[str, tuple[int, int | None]] = {
     "import circles in kernel/": (0, 0),
     "import circles in the plugins": (0, 0),

@@ -29,7 +29,7 @@ def circular_wait(request: InferenceRequest, target: Target) -> list[str] | None
     """As deadlock.circular_wait; what is not refused is looked at again."""
     found = deadlock.circular_wait(request, target)
     if found is None:
-        request.model.kernel.supervision.lookout.watch(request)
+        request.model.kernel.supervision.lookout.keep_looking_at(request)
     return found
 
 
@@ -44,7 +44,7 @@ class Lookout:
         self._look_at = inf
         self._facts: Awaiting | None = None  # only while it looks: they keep tasks, and the frames of threads
 
-    def watch(self, request: InferenceRequest, level: int = 0) -> None:
+    def keep_looking_at(self, request: InferenceRequest, level: int = 0) -> None:
         """Look at a call now and then until it has its answer. `level`: how often that has been done."""
         if level < len(AFTER_SECONDS):
             due = self._loop.time() + AFTER_SECONDS[level]
@@ -66,7 +66,7 @@ class Lookout:
             while line and line[0][0] <= now:
                 request = line.popleft()[1]
                 if request.state is not RELEASED and not self._refused(request):
-                    self.watch(request, level + 1)
+                    self.keep_looking_at(request, level + 1)
         self._facts = None
         due = min((line[0][0] for line in self._waiting if line), default=inf)
         if due < self._look_at:

@@ -35,15 +35,15 @@ class Account:
     Who takes bytes gives as many back, once.
     """
 
-    __slots__ = ("_told", "_watchers", "flag", "limit", "refused", "used")
+    __slots__ = ("_listeners", "_told", "flag", "limit", "refused", "used")
 
     def __init__(self, limit: int, flag: str) -> None:
         self.limit = limit
         self.flag = flag
         self.used = 0
         self.refused = 0
-        self._watchers: list[Callable[[bool], None]] = []
-        self._told = False  # the watchers know that it is full
+        self._listeners: list[Callable[[bool], None]] = []
+        self._told = False  # the listeners know that it is full
 
     @property
     def full(self) -> bool:
@@ -55,9 +55,9 @@ class Account:
         """Whether more than half is used, so that clients who are slow have to go first."""
         return 2 * self.used > self.limit
 
-    def watch(self, watcher: Callable[[bool], None]) -> None:
-        """Have `watcher` told when it becomes full, and when a tenth of it is free again."""
-        self._watchers.append(watcher)
+    def on_full(self, listener: Callable[[bool], None]) -> None:
+        """Have `listener` told when it becomes full, and when a tenth of it is free again."""
+        self._listeners.append(listener)
 
     def take(self, size: int) -> bool:
         """Take `size` bytes for something new. False, and nothing is taken: there are not so many left."""
@@ -82,8 +82,8 @@ class Account:
 
     def _tell(self, full: bool) -> None:
         self._told = full
-        for watcher in self._watchers:
-            watcher(full)
+        for listener in self._listeners:
+            listener(full)
 
     def refusal(self) -> ServingError:
         """Return the error for what is refused: HTTP's 503, gRPC's RESOURCE_EXHAUSTED."""

@@ -39,7 +39,7 @@ class Held(Protocol):
     held_seconds: float
 
 
-class Watch(Protocol):
+class AnswerCheck(Protocol):
     """Holds answers to the config. `strict`: by errors."""
 
     strict: bool
@@ -66,7 +66,7 @@ class Owner(Protocol):
         """By what batches are formed; None where each request is one."""
 
     @property
-    def watch(self) -> Watch | None:
+    def output_check(self) -> AnswerCheck | None:
         """Who looks at answers before they are given out; None where nobody does."""
 
     def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:

@@ -106,8 +106,8 @@ class ThreadInstance(ModelInstance):
         # An error goes through the books first: they say whether it was the model's own.
         if response is not None and response.error is None and request.state is not RELEASED:
             owner.sign(request, response)
-            if owner.watch is not None and owner.watch.strict:
-                owner.watch((request,), (response,))
+            if owner.output_check is not None and owner.output_check.strict:
+                owner.output_check((request,), (response,))
             if response.error is None:
                 call(response, True)
 

@@ -32,7 +32,7 @@ from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability import Duration, ModelStatistics
 from kernel.requests import InferenceRequest, nobody
 from kernel.rules import BatchRule, Slot, needs_of, rearranged, slots_of
-from kernel.scheduling import BatchingQueue, OutputWatch, Scheduler, chosen_by, held_back
+from kernel.scheduling import BatchingQueue, OutputCheck, Scheduler, chosen_by, held_back
 
 if TYPE_CHECKING:
     from kernel.observability import RequestTracing
@@ -108,7 +108,7 @@ class Model:
             await factory.close_all(instances)
             raise
         self.find_observers()
-        scheduler.life.watch_outputs(OutputWatch(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
+        scheduler.life.check_outputs(OutputCheck(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
         self.room = Room(scheduler, kernel.loop)
         if (headroom := prediction_of(self.config, scheduler, kernel.options.refuse_late)) is not None:
@@ -217,7 +217,7 @@ class Model:
 
     def accept_any_output(self) -> None:
         """Look at no answer any more."""
-        self.scheduler.life.watch_outputs(None)
+        self.scheduler.life.check_outputs(None)
 
     async def rearrange(self, config: ModelConfig) -> None:
         """Have the instances of another config, which differs from this one in nothing else that counts.

@@ -30,7 +30,7 @@ class Deadlines:
         return self._alive
 
     def add(self, request: InferenceRequest) -> None:
-        """Watch over a request that has a deadline."""
+        """Take up a request that has a deadline."""
         assert request.deadline is not None
         heapq.heappush(self._heap, (request.deadline, request.order, request))
         self._alive += 1

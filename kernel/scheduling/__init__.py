@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel.scheduling.batchers import chosen_by, held_back
 from kernel.scheduling.limited_pool import Limits
-from kernel.scheduling.output_check import OutputWatch
+from kernel.scheduling.output_check import OutputCheck
 from kernel.scheduling.queues import BatchingQueue
 from kernel.scheduling.release import Release
 from kernel.scheduling.scheduler import Scheduler
@@ -13,7 +13,7 @@ from kernel.scheduling.sequences import SequenceQueue
 __all__ = [
     "BatchingQueue",
     "Limits",
-    "OutputWatch",
+    "OutputCheck",
     "Release",
     "Scheduler",
     "SequenceQueue",

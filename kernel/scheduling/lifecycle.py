@@ -18,7 +18,7 @@ from kernel.instances import all_gone
 from kernel.observability import StatisticsCounter
 from kernel.requests import RESCHEDULED, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState, log_ids
 from kernel.scheduling.ordering import Ordering
-from kernel.scheduling.output_check import OutputWatch
+from kernel.scheduling.output_check import OutputCheck
 from kernel.scheduling.release import Release
 
 __all__ = ["Lifecycle", "error_for"]
@@ -51,7 +51,7 @@ class Lifecycle(Release):
         self.decoupled = config.decoupled
         self.statistics = StatisticsCounter()
         self.ordering: Ordering | None = None
-        self.watch: OutputWatch | None = None
+        self.output_check: OutputCheck | None = None
         self.on_result: tuple[Callable[[Batch, Any], Any], ...] = ()
         self.on_response: tuple[Callable[[InferenceRequest, InferenceResponse], None], ...] = ()
         self._clock = clock
@@ -67,12 +67,12 @@ class Lifecycle(Release):
 
     def choose(self) -> None:
         """Decide how executions are concluded. To be called when a stage has come or gone."""
-        each = not (self.decoupled or self.on_result or self.ordering is not None or self.watch is not None)
+        each = not (self.decoupled or self.on_result or self.ordering is not None or self.output_check is not None)
         self.conclude = self._answer_each if each else self._sort_out
 
-    def watch_outputs(self, watch: OutputWatch | None) -> None:
+    def check_outputs(self, check: OutputCheck | None) -> None:
         """Have the answers looked at before they are counted and given out, from now on; None: no longer."""
-        self.watch = watch
+        self.output_check = check
         self.choose()
 
     @property
@@ -116,8 +116,8 @@ class Lifecycle(Release):
         for stage in self.on_result:
             result = stage(batch, result)
         answers = type(result) is list or type(result) is tuple
-        if self.watch is not None and answers:
-            self.watch(requests, result)
+        if self.output_check is not None and answers:
+            self.output_check(requests, result)
         if result is SKIPPED:
             return
         if result is not None and not answers:
@@ -186,8 +186,8 @@ class Lifecycle(Release):
         if response is not None:
             for stage in self.on_response:
                 stage(request, response)
-            if self.watch is not None:
-                self.watch((request,), (response,))
+            if self.output_check is not None:
+                self.output_check((request,), (response,))
             if final and request.counted and response.error is not None and request.error is None:
                 request.error = _by_backend(response.error)
             if self.decoupled and self.statistics.observers and not request.responded:

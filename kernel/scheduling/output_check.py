@@ -17,14 +17,14 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.requests import InferenceRequest, InferenceResponse, RequestState
 from kernel.tensor import DATATYPES, Tensor
 
-__all__ = ["FIRST_ANSWERS", "OutputCheck", "OutputWatch"]
+__all__ = ["FIRST_ANSWERS", "DeclaredOutputs", "OutputCheck"]
 
 log = logging.getLogger("kernel")
 
 FIRST_ANSWERS = 32  # of a model that is not held to its config strictly: a model that is wrong is so from the beginning
 
 
-class OutputCheck:
+class DeclaredOutputs:
     """What the outputs of one model have to be. Any thread."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -91,7 +91,7 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-class OutputWatch:
+class OutputCheck:
     """Looks at the answers of one model on their way through its scheduler: at all of them if `strict`, else at the first ones.
 
     Strict, an answer that does not fit becomes an error. Otherwise it passes, with one warning, and `over` is called once there
@@ -101,7 +101,7 @@ class OutputWatch:
     def __init__(self, config: ModelConfig, *, strict: bool, over: Callable[[], None]) -> None:
         self.strict = strict
         self._name = config.name
-        self._check = OutputCheck(config)
+        self._declared = DeclaredOutputs(config)
         self._over = over
         self._to_look_at = FIRST_ANSWERS
         self._has_words = config.is_ensemble  # an ensemble says itself what its steps have left out
@@ -115,16 +115,16 @@ class OutputWatch:
                 or request.state is RequestState.RELEASED
             ):
                 continue
-            mistakes = self._check.mistakes(request, response)
+            mistakes = self._declared.mistakes(request, response)
             if self.strict:
-                mistakes += self._check.missing(request, response)
+                mistakes += self._declared.missing(request, response)
                 if mistakes:
                     response.outputs = []
                     response.error = self._refusal(request, mistakes)
                 continue
             self._to_look_at -= 1
             if not self._has_words:
-                self._tell_missing(self._check.missing(request, response))
+                self._tell_missing(self._declared.missing(request, response))
             if mistakes:
                 log.warning(
                     "model '%s': %s; it is passed on as it is, and there are no more warnings about this model",

@@ -28,7 +28,7 @@ from kernel.scheduling.batchers import Decider
 from kernel.scheduling.drain import Drain
 from kernel.scheduling.lifecycle import Lifecycle, error_for
 from kernel.scheduling.limited_pool import LimitedPool, Limits
-from kernel.scheduling.output_check import OutputWatch
+from kernel.scheduling.output_check import OutputCheck
 from kernel.scheduling.pool import Pool
 from kernel.scheduling.queues import BatchingQueue, Queue
 from kernel.scheduling.runs import Runs
@@ -171,7 +171,7 @@ class Scheduler:
     def _left_executing(self, request: InferenceRequest, parent: Batch | None) -> None:
         """Enter a request that has begun at once where those are known that have no answer yet: most have theirs by then."""
         if request.deadline is not None:
-            self._watch_over(request)
+            self._await_deadline(request)
         if parent is not None:
             self.life.adopt(request, parent)
 
@@ -196,7 +196,7 @@ class Scheduler:
         if parent is not None:
             self.life.adopt(request, parent)
         if request.deadline is not None:
-            self._watch_over(request)
+            self._await_deadline(request)
             if request.deadline <= now and self.life.pass_deadlines(now):  # not to be executed first
                 self._after_release()
         expiry = queue.next_expiry() if queue.bound else request.expires
@@ -432,7 +432,7 @@ class Scheduler:
 
     # -- expire, stop --------------------------------------------------------------------------------------------------
 
-    def _watch_over(self, request: InferenceRequest) -> None:
+    def _await_deadline(self, request: InferenceRequest) -> None:
         """See to it that the request is answered by its deadline."""
         assert request.deadline is not None
         request.order = request.order or self._next_order()
@@ -494,9 +494,9 @@ class Scheduler:
         return self.queue.rule
 
     @property
-    def watch(self) -> OutputWatch | None:
+    def output_check(self) -> OutputCheck | None:
         """Who looks at answers before they are given out; None where nobody does."""
-        return self.life.watch
+        return self.life.output_check
 
     def sign(self, request: InferenceRequest, response: InferenceResponse) -> InferenceResponse:
         """Write on a response whose it is. Any thread."""

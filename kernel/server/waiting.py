@@ -76,7 +76,7 @@ def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: 
             kernel.mailbox.post(kernel.submit, request)
             if batch is None or batch.instance.own_loop is not None:
                 # When it is enqueued nobody sees that it may hold up more than this call: a thread's own loop, say.
-                kernel.mailbox.post(kernel.supervision.lookout.watch, request)
+                kernel.mailbox.post(kernel.supervision.lookout.keep_looking_at, request)
             call.wait()
             return call.response
         finally:

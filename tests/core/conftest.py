@@ -10,7 +10,7 @@ from virtual import TestExecutor
 import kernel.models.model
 
 
-@pytest.fixture(scope="module", params=["alone", "watched"])
+@pytest.fixture(scope="module", params=["alone", "checked"])
 def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a module's tests twice: executions on the loop without a greenlet and without a look at the answers, and with both.
 
@@ -19,5 +19,5 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "alone":
             patch.setattr(TestExecutor, "may_wait", False)
-            patch.setattr(kernel.models.model, "OutputWatch", lambda *_, **__: None)  # which looks at a model's first answers
+            patch.setattr(kernel.models.model, "OutputCheck", lambda *_, **__: None)  # which looks at a model's first answers
         yield

@@ -76,10 +76,10 @@ def test_a_kernel_has_the_limits_it_was_told() -> None:
         Kernel(memory_limit_send=-1)
 
 
-def test_watchers_are_told_once_when_it_is_full_and_when_a_tenth_is_free() -> None:
+def test_listeners_are_told_once_when_it_is_full_and_when_a_tenth_is_free() -> None:
     account = Account(100, "--memory-limit-send")
     told: list[bool] = []
-    account.watch(told.append)
+    account.on_full(told.append)
     account.add(99)
     account.add(50)
     account.add(1)

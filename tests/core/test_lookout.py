@@ -44,11 +44,11 @@ def test_each_call_is_looked_at_at_growing_intervals_until_it_is_answered(monkey
     looks: list[tuple[float, str]] = []
     loop = FakeLoop()
     monkeypatch.setattr(lookout, "closes_circle", lambda request, facts: looks.append((round(loop.now, 3), request.id)))
-    watching = Lookout(loop)  # type: ignore[arg-type]
+    made = Lookout(loop)  # type: ignore[arg-type]
     first, second = (InferenceRequest("m", {}, nobody, id=name) for name in "ab")
-    watching.watch(first)
+    made.keep_looking_at(first)
     loop.advance(0.01)
-    watching.watch(second)
+    made.keep_looking_at(second)
     loop.advance(AFTER_SECONDS[0])
     loop.advance(0.03)
     first.state = RequestState.RELEASED
@@ -64,14 +64,14 @@ def test_what_a_look_has_seen_is_dropped_with_it(monkeypatch: Any) -> None:
     seen: list[weakref.ref[Any]] = []
     loop = FakeLoop()
     monkeypatch.setattr(lookout, "closes_circle", lambda request, facts: seen.append(weakref.ref(facts)))
-    watching = Lookout(loop)  # type: ignore[arg-type]
-    watching.watch(InferenceRequest("m", {}, nobody))
+    made = Lookout(loop)  # type: ignore[arg-type]
+    made.keep_looking_at(InferenceRequest("m", {}, nobody))
     gc.disable()
     try:
         loop.advance(0.02)
         assert len(seen) == 1 and seen[0]() is None
-        watching._asking = {InferenceRequest("m", {}, nobody): None}
-        watching.told()
+        made._asking = {InferenceRequest("m", {}, nobody): None}
+        made.told()
         assert len(seen) == 2 and seen[1]() is None
     finally:
         gc.enable()

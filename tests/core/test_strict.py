@@ -90,7 +90,7 @@ async def outcome(folder: Path, config: str, behaviour: Any, *, strict: bool, ti
         for k in range(times):
             client.send("m", str(k), value)
         (model,) = kernel.models()
-        return client, model.statistics(), model.scheduler.watch
+        return client, model.statistics(), model.scheduler.output_check
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -105,12 +105,12 @@ def test_strict(kind: str, tmp_path: Path) -> None:
 def test_lenient(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Passed on as it is, with one warning for the model, not for each request."""
     config, tensor, words = WRONG[kind]
-    client, statistics, watch = run(outcome(tmp_path, config, giving(tensor), strict=False, times=3))
+    client, statistics, check = run(outcome(tmp_path, config, giving(tensor), strict=False, times=3))
     assert client.outcomes() == {"0": (0, "ok"), "1": (0, "ok"), "2": (0, "ok")}
     assert statistics.success.count == 3
     (record,) = [record for record in caplog.records if "passed on" in record.message]
     assert record.message.startswith(f"model 'm': {words}; it is passed on as it is") and record.levelno == logging.WARNING
-    assert watch is None
+    assert check is None
 
 
 def test_all_mistakes_at_once(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_what_fits_passes(strict: bool, tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_lenient_model_is_looked_at_only_in_the_beginning(tmp_path: Path) -> None:
-    _, _, watch = run(outcome(tmp_path / "a", DIMS, giving(y([1, 2])), strict=False, times=FIRST_ANSWERS - 1))
-    assert watch is not None
-    _, _, watch = run(outcome(tmp_path / "b", DIMS, giving(y([1, 2])), strict=False, times=FIRST_ANSWERS))
-    assert watch is None
+    _, _, check = run(outcome(tmp_path / "a", DIMS, giving(y([1, 2])), strict=False, times=FIRST_ANSWERS - 1))
+    assert check is not None
+    _, _, check = run(outcome(tmp_path / "b", DIMS, giving(y([1, 2])), strict=False, times=FIRST_ANSWERS))
+    assert check is None
 
 
 def test_each_response_of_a_decoupled_model(tmp_path: Path) -> None:

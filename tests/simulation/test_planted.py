@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "answers that are not written": ("kernel_http.connection.outbox.Outbox.flush", half, ""),
     "a stream's answers as they come": ("kernel_grpc.inference.stream.StreamAnswer.__init__", as_they_come, ""),
     "executions given back to nobody": ("kernel.instances.remote.RemoteInstance.give_back", forgotten, ""),
-    "circles that nobody looks for": ("kernel.circles.lookout.Lookout.watch", never, ""),
+    "circles that nobody looks for": ("kernel.circles.lookout.Lookout.keep_looking_at", never, ""),
 }
 
 #: Seeds that found these when they were last drawn; where seeds mean something else by now, others do, and it takes longer.

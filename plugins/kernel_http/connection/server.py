@@ -90,7 +90,7 @@ class Server(Connections[OpenConnection], Turns):
         self.router = router
         message_size = min(max_message_size, kernel.memory.receive.limit)
         self.limits = Limits(message_size, max_input_size, slow_client_seconds, idle_seconds)
-        kernel.memory.send.watch(self._filled)
+        kernel.memory.send.on_full(self._filled)
         self.outbox = Outbox(kernel.loop, self.spend)
         #: Every connection reads into this one; what is in it is used or copied before the next read.
         self.buffer = bytearray(READ_SIZE)

@@ -93,7 +93,7 @@ def _call_by_helper(
         core.respond = respond
         kernel.submit(core)
         if batch is None:
-            kernel.supervision.lookout.watch(core)
+            kernel.supervision.lookout.keep_looking_at(core)
 
     ident = get_ident()
     WaitView.blocked[ident] = core

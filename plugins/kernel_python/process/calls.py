@@ -82,7 +82,7 @@ class Calls:
                 call.batch.blocked_on = core
             self._kernel.submit(core)
             if batch is None or (call.batch is not None and self.overlaps):
-                self._kernel.supervision.lookout.watch(core)  # what it holds up was not seen when it was enqueued
+                self._kernel.supervision.lookout.keep_looking_at(core)  # what it holds up was not seen when it was enqueued
 
     def respond(self, call: _Call, response: InferenceResponse | None, final: bool) -> None:
         if call.number not in self._calls:

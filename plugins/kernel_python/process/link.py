@@ -107,7 +107,7 @@ class Link:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
-        except ConnectionError:  # the child has ended, which the reader, or the watch on its process, will notice
+        except ConnectionError:  # the child has ended, which the reader, or who waits for its process, will notice
             sent = len(data)
         except OSError as error:
             self._lost(error)

@@ -1,4 +1,4 @@
-"""Starts the process of a child and watches over its end. Knows what a child is given (descriptors), not what is said to it.
+"""Starts the process of a child and sees its end. Knows what a child is given (descriptors), not what is said to it.
 
 No fork of the server. Where its own Python runs the model, a fork server makes the child (fork_server.py); another Python is
 started afresh and executes child/start.py. Nothing of a child has a name in the file system, so nothing is left behind
@@ -184,11 +184,11 @@ class _Started(Process):
         super().__init__(loop, stderr, exited)
         self.pid = process.pid
         self._process = process
-        self._watch = -1
+        self._pidfd = -1
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
-                self._watch = os.pidfd_open(process.pid)
-                loop.add_reader(self._watch, self.look)
+                self._pidfd = os.pidfd_open(process.pid)
+                loop.add_reader(self._pidfd, self.look)
 
     def poll(self) -> int | None:
         return self._process.poll()
@@ -200,9 +200,9 @@ class _Started(Process):
 
     def _close(self) -> None:
         super()._close()
-        if self._watch >= 0:
-            self._loop.remove_reader(self._watch)
-            os.close(self._watch)
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
 
 
 def _shown(line: bytes) -> str:

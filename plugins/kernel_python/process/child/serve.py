@@ -39,7 +39,7 @@ __all__ = ["run"]
 
 log = logging.getLogger("kernel_python")
 
-WATCH_SECONDS = 1.0  # between two looks at executions that may last too long, at most
+LOOK_SECONDS = 1.0  # between two looks at executions that may last too long, at most
 LEAVE_SECONDS = 1.0  # what tasks that were given up may take to end
 
 
@@ -107,7 +107,7 @@ class Child:
         self._executor = executor
         channel.send((wire.READY, isinstance(executor, AsyncExecutor), self._loans.size, executor.is_ready is not None))
         if setup["limit"]:
-            _thread.start_new_thread(self._watch, (setup["limit"], setup["model_folder"] + os.sep))
+            _thread.start_new_thread(self._look_for_overtime, (setup["limit"], setup["model_folder"] + os.sep))
         if isinstance(executor, AsyncExecutor):
             asyncio.run(self._serve_async(executor))
         else:
@@ -125,12 +125,12 @@ class Child:
             self._notes.beat()
             time.sleep(seconds)
 
-    def _watch(self, limit: float, folder: str) -> None:
+    def _look_for_overtime(self, limit: float, folder: str) -> None:
         """Tell the server where executions are that are about to last too long: it answers for them, and nobody here may read
         what it asks.
         """
         while True:
-            time.sleep(min(WATCH_SECONDS, limit / 8))
+            time.sleep(min(LOOK_SECONDS, limit / 8))
             executions = self._executions
             try:
                 lasting = executions.lasting(time.monotonic() - limit / 2, self._main, folder) if executions is not None else []
