@@ -13,7 +13,8 @@ from typing import Any
 
 from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError, with_changes
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import Call, Endpoint, Outcome
+from kernel_remote.calls import UNAVAILABLE, Call, Outcome
+from kernel_remote.endpoints import Endpoints, Link, links
 from kernel_remote.executor import RemoteModel
 from kernel_remote.messages import code_of
 from kernel_remote.settings import Settings, read_settings
@@ -35,6 +36,7 @@ class RemoteBackend:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._known: Endpoints | None = None  # made with the first model: the loop is not there before
 
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         """Refuse parameters that make no sense; asks nobody."""
@@ -76,7 +78,18 @@ class RemoteBackend:
         self._ask(
             settings, context.config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
         )
-        return RemoteModel(context.kernel, settings, context.config.decoupled)
+        return RemoteModel(context.kernel, settings, context.config.decoupled, self._endpoints)
+
+    def close(self) -> None:
+        """The kernel has stopped."""
+        if self._known is not None:
+            self._known.close()
+
+    def _endpoints(self) -> Endpoints:
+        """Return the endpoints of all models. On the loop."""
+        if self._known is None:
+            self._known = Endpoints(self._kernel.loop)
+        return self._known
 
     def _ask(
         self, settings: Settings, model: str, method: str, request: Any, kind: Any, good: Any = lambda answer: True
@@ -84,36 +97,34 @@ class RemoteBackend:
         """Return the first good answer. On a load thread. Raises ServingError with what each endpoint has said."""
         problems: list[str] = []
         code = Code.UNAVAILABLE
-        for address in settings.endpoints:
-            asking = _ask(address, self._kernel.loop, method, request.SerializeToString())
+        for link in links(settings):
+            asking = self._call(link, SERVICE + method, request.SerializeToString())
             outcome, data = asyncio.run_coroutine_threadsafe(asking, self._kernel.loop).result()
             if outcome.status == 0 and data is not None:
                 answer = kind.FromString(data)
                 if good(answer):
                     return answer
-                problems.append(f"endpoint {address}: the model '{settings.model}' is not ready")
+                problems.append(f"endpoint {link.address.name}: the model '{settings.model}' is not ready")
             else:
-                problems.append(f"endpoint {address}: {outcome.message}" if outcome.told else outcome.message)
+                told = f"endpoint {link.address.name}: {outcome.message}"
+                problems.append(told if outcome.told else outcome.message)
                 code = code_of(outcome.status)
         raise ServingError(code, f"no endpoint of model '{model}' can serve it: {'; '.join(problems)}")
 
-
-async def _ask(
-    address: str, loop: asyncio.AbstractEventLoop, method: str, request: bytes
-) -> tuple[Outcome, bytes | None]:
-    """Make one call on a connection of its own."""
-    endpoint = Endpoint(address, loop)
-    done: asyncio.Future[Outcome] = loop.create_future()
-    messages: list[bytes] = []
-    call = Call(SERVICE + method, [request], messages.append, done.set_result, PATIENCE)
-    endpoint.start(call)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            outcome = await done
-    except TimeoutError:
-        call.cancel()
-        outcome = Outcome(14, f"endpoint {address} has not answered within {PATIENCE:g} s")
-    finally:
-        call.over = True
-        endpoint.close()
-    return outcome, messages[0] if messages else None
+    async def _call(self, link: Link, path: str, request: bytes) -> tuple[Outcome, bytes | None]:
+        """Make one call."""
+        endpoints = self._endpoints()
+        endpoint = endpoints.take(link)
+        done: asyncio.Future[Outcome] = self._kernel.loop.create_future()
+        messages: list[bytes] = []
+        call = Call(path, [request], messages.append, done.set_result, timeout=lambda: PATIENCE)
+        endpoint.start(call)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                outcome = await done
+        except TimeoutError:
+            outcome = Outcome(UNAVAILABLE, f"endpoint {endpoint.name} has not answered within {PATIENCE:g} s")
+        finally:
+            call.cancel()
+            endpoints.give_back(endpoint)
+        return outcome, messages[0] if messages else None

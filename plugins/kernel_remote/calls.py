@@ -1,14 +1,11 @@
-"""gRPC calls from the client's side: messages out, messages and one outcome in; and the endpoint whose connection carries them.
+"""gRPC calls from the client's side: one message out, messages and one outcome in. No I/O; knows nothing of inference.
 
 Each call ends exactly once, by `ended(outcome)`: with the far end's status, or with what became of the stream or the connection.
-Whether it may be sent again is said by `Outcome.processed`. Runs on the kernel's loop; knows nothing of inference.
+Whether it may be sent again is said by `Outcome.processed`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -16,18 +13,13 @@ from urllib.parse import unquote
 from kernel_grpc.http2 import Data, ErrorCode, Field, literal
 from kernel_remote.client import ClientConnection, ClientStream
 
-__all__ = ["Call", "Endpoint", "Outcome"]
+__all__ = ["CANCELLED", "INTERNAL", "UNAVAILABLE", "Call", "CallStream", "Outcome", "head_of"]
 
-UNAVAILABLE, INTERNAL = 14, 13
+CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 
-#: Seconds without a byte, while calls are open, after which a PING asks whether anybody is there; and that its answer may take.
-QUIET = 10.0
-PATIENCE = 5.0
-
-CONNECT_TIMEOUT = 5.0
-
-#: What is said of an endpoint whose model has gone.
-CLOSED = "is no longer used"
+#: Field by which the far end is asked to report its load, in the form that `choice.reported` reads; and that of its report.
+ASK_LOAD = literal(b"endpoint-load-metrics-format", b"text")
+LOAD = b"endpoint-load-metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,9 @@ class Outcome:
 class Call:
     """One call. `pieces`: the one message that is sent, `size` bytes long.
 
-    `message(data)` is told each message that comes, `ended(outcome)` the end, once. `timeout`: seconds, for the far end to keep.
+    `message(data)` is told each message that comes, `ended(outcome)` the end, once. `timeout()`: the seconds that are left for
+    the far end to keep, when the call is sent. `ask_load`: the far end is to report its load. `ordered`: it must not overtake
+    another ordered call to the same endpoint.
     """
 
     def __init__(
@@ -57,7 +51,10 @@ class Call:
         pieces: Sequence[Data],
         message: Callable[[bytes], None],
         ended: Callable[[Outcome], None],
-        timeout: float | None = None,
+        *,
+        timeout: Callable[[], float] | None = None,
+        ask_load: bool = False,
+        ordered: bool = False,
     ) -> None:
         self.path = path
         self.pieces = pieces
@@ -65,8 +62,18 @@ class Call:
         self.message = message
         self.ended = ended
         self.timeout = timeout
+        self.ask_load = ask_load
+        self.ordered = ordered
         self.over = False
-        self.stream: _CallStream | None = None
+        self.stream: CallStream | None = None
+
+    def begin(self, connection: ClientConnection, head: bytes, where: str) -> None:
+        """Send it on a connection that has room for it. `head`: of `head_of`; `where`: the endpoint."""
+        stream = self.stream = CallStream(connection, self, where)
+        if self.timeout is not None:
+            head += literal(b"grpc-timeout", _timeout(self.timeout()))
+        prefix = b"\0" + self.size.to_bytes(4, "big")
+        connection.outgoing.request(stream, head, (prefix, *self.pieces), self.size + 5)
 
     def end(self, outcome: Outcome) -> None:
         """Tell the end, unless it was told."""
@@ -79,9 +86,10 @@ class Call:
         self.over = True
         if self.stream is not None:
             self.stream.leave()
+            self.stream.connection.left()
 
 
-class _CallStream(ClientStream):
+class CallStream(ClientStream):
     """The stream of a call: puts messages together, and reads status and trailers."""
 
     def __init__(self, connection: ClientConnection, call: Call, where: str) -> None:
@@ -92,6 +100,7 @@ class _CallStream(ClientStream):
         self.http = b""
 
     def fields(self, fields: tuple[Field, ...], last: bool) -> None:
+        self.connection.came += 1
         known = dict(fields)
         self.http = known.get(b":status", self.http)
         if last:
@@ -102,17 +111,19 @@ class _CallStream(ClientStream):
     def _finish(self, fields: dict[bytes, bytes]) -> None:
         status = fields.get(b"grpc-status", b"")
         if not status.isdigit() or len(status) > 2:
-            self._end(INTERNAL, "ends an answer without a grpc-status")
+            other = "" if self.http == b"200" else f", with HTTP status {self.http.decode('latin-1') or 'none'}"
+            self._end(INTERNAL, f"ends an answer without a grpc-status{other}")
             return
         if self.buffer:
             self._end(INTERNAL, "ends an answer in the middle of a message")
             return
         self.leave()
         text = unquote(fields.get(b"grpc-message", b"").decode("utf-8", "replace"), errors="replace")
-        load = fields.get(b"endpoint-load-metrics", b"").decode("latin-1")
+        load = fields.get(LOAD, b"").decode("latin-1")
         self.call.end(Outcome(int(status), text, told=True, load=load))
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> None:
+        self.connection.came += 1
         buffer = self.buffer
         buffer += data[start:stop]
         while len(buffer) >= 5 and not self.call.over:
@@ -129,214 +140,32 @@ class _CallStream(ClientStream):
             self._end(INTERNAL, "ends an answer without trailers")
 
     def aborted(self, code: int) -> None:
-        control = self.connection.control  # type: ignore[attr-defined]
-        failure = self.connection.ending.failure  # type: ignore[attr-defined]
+        connection = self.connection
+        failure = connection.ending.failure
         if failure is not None:
             self._end(UNAVAILABLE, f"breaks the rules of HTTP/2: {failure[1]}")
-            return
-        refused = self.refused or code == ErrorCode.REFUSED_STREAM
-        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"code {code}"
-        text = control.last_words if self.refused else f"has reset the stream ({name})"
-        gone = self.connection.transport_lost  # type: ignore[attr-defined]
-        self._end(UNAVAILABLE, gone or text or "", not refused)
+        elif self.refused:
+            self._end(UNAVAILABLE, connection.control.last_words or "", False)
+        elif connection.gone:
+            self._end(UNAVAILABLE, connection.gone)
+        else:
+            name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"code {code}"
+            self._end(UNAVAILABLE, f"has reset the stream ({name})", code != ErrorCode.REFUSED_STREAM)
 
     def _end(self, status: int, text: str, processed: bool = True) -> None:
         self.leave()
         self.call.end(Outcome(status, f"endpoint {self.where} {text}", processed))
 
 
-class _Wire(ClientConnection, asyncio.Protocol):
-    """A connection on its transport."""
-
-    transport_lost = ""
-
-    def __init__(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop.time())
-        self._endpoint = endpoint
-        self._loop = loop
-        self._heard = loop.time()
-        self._pinged = False
-        self._timer: asyncio.TimerHandle | None = None
-        self.outgoing.on_output = self.flush
-        self.control.on_pong = self._pong
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        self.start()
-        self._timer = self._loop.call_later(QUIET, self._look)
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
-        self.receive(data, self._heard)
-        self._after()
-
-    def _after(self) -> None:
-        self.flush()
-        if self.ending.closed:
-            self.transport.close()
-        elif self.later is not None:
-            self._loop.call_soon(self._more)
-        self._endpoint.look()
-        if self.control.last_words is not None and not self.outgoing.streams:
-            self.transport.close()
-
-    def _more(self) -> None:
-        self.go_on(self._loop.time())
-        self._after()
-
-    def flush(self) -> None:
-        """Write what may go, as long as the transport takes it."""
-        outgoing = self.outgoing
-        before, outgoing.corked = outgoing.corked, True
-        try:
-            outgoing.pump()
-            while outgoing.out:
-                pieces, _ = outgoing.take()
-                self.transport.writelines(pieces)
-                outgoing.pump()
-        finally:
-            outgoing.corked = before
-
-    def pause_writing(self) -> None:
-        self.outgoing.hold_up(True)
-
-    def resume_writing(self) -> None:
-        self.outgoing.hold_up(False)
-        self.flush()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.transport_lost:
-            self.transport_lost = f"has closed the connection{f' ({error})' if error else ''}"
-        self.ending.lost()
-        self._endpoint.lost(self)
-
-    def give_up(self, why: str) -> None:
-        """End the connection at once."""
-        self.transport_lost = why
-        self.ending.lost()
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _pong(self, payload: bytes) -> None:
-        self._pinged = False
-
-    def _look(self) -> None:
-        """Ask whether anybody is there, where calls wait and nothing comes."""
-        now = self._loop.time()
-        quiet = now - self._heard
-        if self._pinged and quiet >= PATIENCE:
-            self.give_up(f"has not answered a PING for {PATIENCE:g} s")
-            return
-        if self.outgoing.streams and quiet >= QUIET:
-            self._pinged = True
-            self.control.ping(os.urandom(8))
-            self.flush()
-        else:
-            self._pinged = False
-        self._timer = self._loop.call_later(PATIENCE if self._pinged else QUIET, self._look)
-
-
-class Endpoint:
-    """One far end: an address, its connection, and the calls that wait for one. On the loop.
-
-    `outstanding`: the calls that have not ended, as whoever chooses among endpoints counts them.
-    """
-
-    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.address = address
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
-        self._loop = loop
-        self._wire: _Wire | None = None
-        self._all: set[_Wire] = set()
-        self._connecting: asyncio.Task[None] | None = None
-        self._waiting: deque[Call] = deque()
-        self._closed = False
-
-    def start(self, call: Call) -> None:
-        """Send a call, at once or when there is a connection with room for it."""
-        if self._closed:
-            call.end(Outcome(UNAVAILABLE, f"endpoint {self.address} {CLOSED}", processed=False))
-            return
-        self._waiting.append(call)
-        self.look()
-
-    def look(self) -> None:
-        """Open what waits and may go."""
-        while self._waiting:
-            if self._waiting[0].over:
-                self._waiting.popleft()
-                continue
-            wire = self._wire
-            if wire is None or not wire.usable:
-                self._connect()
-                return
-            if not wire.has_room:
-                return
-            self._open(wire, self._waiting.popleft())
-
-    def _open(self, wire: _Wire, call: Call) -> None:
-        stream = call.stream = _CallStream(wire, call, self.address)
-        block = b"\x83\x86" + literal(b":path", call.path.encode()) + literal(b":authority", self.address.encode())
-        block += literal(b"te", b"trailers") + literal(b"content-type", b"application/grpc")
-        block += literal(b"endpoint-load-metrics-format", b"text")
-        if call.timeout is not None:
-            block += literal(b"grpc-timeout", _timeout(call.timeout))
-        outgoing = wire.outgoing
-        outgoing.corked, before = True, outgoing.corked
-        outgoing.open(stream.id, block)
-        stream.send_data([b"\0" + call.size.to_bytes(4, "big"), *call.pieces], call.size + 5)
-        stream.finish()
-        outgoing.corked = before
-        if not before:
-            wire.flush()
-
-    def _connect(self) -> None:
-        if self._connecting is None and not self._closed:
-            self._connecting = self._loop.create_task(self._make())
-
-    async def _make(self) -> None:
-        problem = ""
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, wire = await self._loop.create_connection(lambda: _Wire(self, self._loop), self._host, self._port)
-            self._wire = wire
-            self._all.add(wire)
-        except TimeoutError:
-            problem = f"can't be connected to within {CONNECT_TIMEOUT:g} s"
-        except OSError as error:
-            problem = f"can't be connected to ({error.strerror or error})"
-        self._connecting = None
-        if problem:
-            self._fail(problem)
-        else:
-            self.look()
-
-    def _fail(self, problem: str) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for call in waiting:
-            call.end(Outcome(UNAVAILABLE, f"endpoint {self.address} {problem}", processed=False))
-
-    def lost(self, wire: _Wire) -> None:
-        """A connection has gone; what waits gets another one."""
-        self._all.discard(wire)
-        if self._wire is wire:
-            self._wire = None
-        self.look()
-
-    def close(self) -> None:
-        """End everything."""
-        self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        for wire in list(self._all):
-            wire.give_up(CLOSED)
-        self._fail(CLOSED)
+def head_of(path: str, authority: str, secure: bool, ask_load: bool) -> bytes:
+    """Return the header block of a call, but for what is its own."""
+    block = (b"\x83\x87" if secure else b"\x83\x86") + literal(b":path", path.encode())  # :method POST, :scheme
+    block += literal(b":authority", authority.encode()) + literal(b"te", b"trailers")
+    block += literal(b"content-type", b"application/grpc")
+    return block + ASK_LOAD if ask_load else block
 
 
 def _timeout(seconds: float) -> bytes:
-    """Return the field grpc-timeout: at most eight digits."""
+    """Return the value of grpc-timeout: at most eight digits."""
     micros = max(1, int(seconds * 1e6))
     return b"%du" % micros if micros < 10**8 else b"%dm" % min(micros // 1000, 10**8 - 1)

@@ -1,15 +1,16 @@
 """Which endpoint a request goes to. Pure: time, chance and what is known of endpoints come as arguments.
 
 Power of two choices by outstanding requests, weighted by the load that answers report; endpoints that fail in a row are left out
-for a while, and come back slowly. A sequence belongs to one endpoint by rendezvous hash, as long as that one exists.
+for a while, and come back slowly. A sequence belongs to one endpoint by rendezvous hash, of those that can be had as it begins.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-__all__ = ["Standing", "choose", "owner", "reported"]
+__all__ = ["Sequences", "Standing", "choose", "owner", "reported"]
 
 #: Failures in a row that eject; seconds of the first ejection, doubled each time up to the longest; seconds of the slow start.
 FAILURES = 3
@@ -17,17 +18,25 @@ EJECTED = 0.5
 LONGEST = 8.0
 SLOW_START = 2.0
 
+#: Seconds in which what an answer has reported of the load comes to count for nothing.
+LOAD_LASTS = 2.0
+
+#: Sequences that began away from their own endpoint and are remembered.
+MOVED = 4096
+
 
 class Standing:
-    """What is known of one endpoint. `outstanding`: calls that have not ended. `load`: reported, 0.0 to 1.0 and above."""
+    """What is known of one endpoint. `outstanding`: calls that have not ended. `suspect`: its connections give no answer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.outstanding = 0
-        self.load = 0.0
+        self.suspect = False
         self.until = 0.0  # when its ejection ends
         self.failures = 0
         self._ejections = 0
+        self._load = 0.0
+        self._reported = 0.0
 
     def succeeded(self, now: float) -> None:
         """It has answered."""
@@ -42,13 +51,28 @@ class Standing:
             self.until = now + min(LONGEST, EJECTED * 2**self._ejections)
             self._ejections = min(self._ejections + 1, 8)
 
+    def doubt(self, suspect: bool, now: float) -> None:
+        """It gives no answer, or does again: then it comes back slowly."""
+        if self.suspect and not suspect:
+            self.until = max(self.until, now)
+            self._ejections = max(self._ejections, 1)
+        self.suspect = suspect
+
+    def report(self, load: float, now: float) -> None:
+        """An answer has reported its load, 0.0 to 1.0 and above."""
+        self._load, self._reported = load, now
+
+    def load(self, now: float) -> float:
+        """Return the load as far as it still counts: who is not asked because of it must not stay so."""
+        return self._load * max(0.0, 1.0 - (now - self._reported) / LOAD_LASTS)
+
     def ejected(self, now: float) -> bool:
         """Whether it is left out."""
-        return now < self.until
+        return self.suspect or now < self.until
 
     def cost(self, now: float) -> float:
         """How little it is wanted: what waits there, and more for one that is loaded or has just come back."""
-        cost = (self.outstanding + 1) * (1.0 + self.load)
+        cost = (self.outstanding + 1) * (1.0 + self.load(now))
         since = now - self.until
         if self._ejections and since < SLOW_START:
             cost /= max(0.1, since / SLOW_START)
@@ -72,6 +96,34 @@ def choose(
 def owner(standings: Sequence[Standing], sequence: int | str) -> Standing:
     """Return the endpoint of a sequence: the same for the same endpoints, in whatever order they stand."""
     return max(standings, key=lambda one: hashlib.blake2b(f"{one.name}\0{sequence!r}".encode(), digest_size=8).digest())
+
+
+class Sequences:
+    """Where sequences go on: with their owner, or with the one that they began with while their owner could not be had."""
+
+    def __init__(self) -> None:
+        self._moved: OrderedDict[int | str, Standing] = OrderedDict()
+
+    def find(
+        self,
+        standings: Sequence[Standing],
+        sequence: int | str,
+        starts: bool,
+        ends: bool,
+        now: float,
+        tried: Sequence[Standing] = (),
+    ) -> Standing:
+        """Return the endpoint for a request of a sequence. `tried`: those that have not taken its first one."""
+        own = owner(standings, sequence)
+        found = self._moved.pop(sequence, own)
+        if starts:
+            left = [one for one in standings if one not in tried] or standings
+            found = owner([one for one in left if not one.ejected(now)] or left, sequence)
+        if found is not own and not ends:
+            self._moved[sequence] = found
+            if len(self._moved) > MOVED:
+                self._moved.popitem(last=False)
+        return found
 
 
 def reported(text: str) -> float | None:

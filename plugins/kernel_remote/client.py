@@ -7,6 +7,7 @@ its last id was never looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,12 @@ from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import (
     DATA,
     END_STREAM,
+    FRAME,
     GOAWAY,
     MAX_STREAM_ID,
     PREFACE,
     PUSH_PROMISE,
+    SMALLEST_FRAME_SIZE,
     Setting,
     frame,
     header_frames,
@@ -33,12 +36,15 @@ from kernel_grpc.http2.heads import Heads
 from kernel_grpc.http2.history import History
 from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, Outgoing, nothing
 from kernel_grpc.http2.reader import MAX_FRAME_SIZE, FrameReader
-from kernel_grpc.http2.stream import STREAM_WINDOW, Stream
+from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Stream
 
 __all__ = ["ClientConnection", "ClientStream"]
 
-#: Streams that we open at a time, until the server has said how many it takes.
-FIRST_STREAMS = 100
+#: A body of up to this many bytes goes out in one frame, which everybody takes, and as one piece with its header block.
+SMALL = SMALLEST_FRAME_SIZE
+
+#: Streams that we open at a time where the server does not say how many it takes.
+MOST_STREAMS = 1000
 
 
 class ClientStream(Stream):
@@ -47,6 +53,8 @@ class ClientStream(Stream):
     refused = False
     sent_all = False
     headed = False
+
+    connection: ClientConnection
 
     def fields(self, fields: tuple[Field, ...], last: bool) -> None:
         """A header block has come; `last`: it ends the answer."""
@@ -57,27 +65,33 @@ class ClientStream(Stream):
             return
         self.done = True
         outgoing = self.connection.outgoing
-        assert isinstance(outgoing, ClientOutgoing)
         if self.ended and self.sent_all:
             outgoing.streams.pop(self.id, None)
             outgoing.drop(self)
         else:
             outgoing.reset(self.id, ErrorCode.CANCEL)
 
-    def finish(self) -> None:
-        """Send nothing more: the request ends behind the data that waits."""
-        if not self.done:
-            outgoing = self.connection.outgoing
-            assert isinstance(outgoing, ClientOutgoing)
-            outgoing.end_data(self)
-
 
 class ClientOutgoing(Outgoing):
     """The sending half. A stream whose own side has ended stays, since its answer is still to come."""
 
-    def open(self, stream_id: int, block: bytes) -> None:
-        """Send the header block of a request; its data follows."""
-        self.put(header_frames(stream_id, block, end_stream=False, frame_size=self.peer_frame_size))
+    def request(self, stream: ClientStream, block: bytes, pieces: Sequence[Data], size: int) -> None:
+        """Send a request whole: its header block, and its body of `size` bytes as windows and transport allow."""
+        corked, self.corked = self.corked, True
+        head = header_frames(stream.id, block, end_stream=False, frame_size=self.peer_frame_size)
+        if size <= min(SMALL, self.send_window, stream.send_window) and not (self.held_up or self._line):
+            # What the other way would send, as one piece and without an empty frame at the end.
+            self.send_window -= size
+            self.out.append(b"".join((head, FRAME.pack(size << 8 | DATA, END_STREAM, stream.id), *pieces)))
+            self.sent += 1
+            stream.sent_all = True
+        else:
+            self.put(head)
+            stream.send_data(pieces, size)
+            self.end_data(stream)
+        self.corked = corked
+        if not corked:
+            self.on_output()
 
     def end_data(self, stream: ClientStream) -> None:
         """End our side of a stream behind what waits in its queue."""
@@ -102,12 +116,12 @@ class ClientControl(Control):
 
     def __init__(self, outgoing: Outgoing, history: History, floods: Floods, ending: Ending) -> None:
         super().__init__(outgoing, history, floods, ending)
-        self.most = FIRST_STREAMS
+        self.most = MOST_STREAMS
         self.last_words: str | None = None
 
     def _set(self, key: int, value: int) -> None:
         if key == Setting.MAX_CONCURRENT_STREAMS:
-            self.most = value
+            self.most = min(value, MOST_STREAMS)
         super()._set(key, value)
 
     def goaway_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -157,7 +171,13 @@ class ClientHeads(Heads):
 
 
 class ClientConnection(FrameReader):
-    """One connection to a server, which sends no preface but its SETTINGS."""
+    """One connection to a server, which sends no preface but its SETTINGS.
+
+    `gone`: why its owner has none any more. `came`: grows with what comes of answers.
+    """
+
+    gone = ""
+    came = 0
 
     outgoing: ClientOutgoing
     control: ClientControl
@@ -179,13 +199,17 @@ class ClientConnection(FrameReader):
 
     @property
     def usable(self) -> bool:
-        """Whether a further stream may be opened, now or when another has gone."""
-        return not self.ending.closed and self.control.last_words is None and self._next < MAX_STREAM_ID - 1
+        """Whether a further stream may be opened, now or when another has gone. Not before the server has greeted."""
+        ending = self.ending
+        return ending.greeted and not ending.closed and self.control.last_words is None and self._next < MAX_STREAM_ID - 1
 
     @property
     def has_room(self) -> bool:
         """Whether a stream may be opened now."""
         return self.usable and len(self.outgoing.streams) < self.control.most
+
+    def left(self) -> None:
+        """A stream was given up: there may be room for another one. Its owner's to override."""
 
     def take_id(self) -> int:
         """Return the id of a new stream, which is to be opened at once."""

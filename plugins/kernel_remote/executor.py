@@ -22,8 +22,9 @@ from kernel import (
     ServingError,
 )
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import Call, Endpoint, Outcome
-from kernel_remote.choice import Standing, choose, owner, reported
+from kernel_remote.calls import UNAVAILABLE, Call, Outcome
+from kernel_remote.choice import Sequences, Standing, choose, reported
+from kernel_remote.endpoints import Endpoint, Endpoints, links
 from kernel_remote.messages import code_of, request_pieces, response_of
 from kernel_remote.settings import Settings
 
@@ -31,7 +32,7 @@ __all__ = ["RemoteModel"]
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-UNAVAILABLE = 14
+START, END = 1, 2  # flags of sequences
 RELEASED = RequestState.RELEASED
 
 
@@ -42,16 +43,22 @@ class RemoteModel:
     capacity = 1 << 20
     may_wait = False
 
-    def __init__(self, host: Host, settings: Settings, decoupled: bool) -> None:
+    def __init__(self, host: Host, settings: Settings, decoupled: bool, known: Callable[[], Endpoints]) -> None:
+        """`known()`: those of all models of the kernel."""
         self.host = host
         self.settings = settings
         self.decoupled = decoupled
-        self.standings = [Standing(address) for address in settings.endpoints]
-        self.endpoints = {one: Endpoint(one.name, host.loop) for one in self.standings}
+        self.endpoints: dict[Standing, Endpoint] = {}
+        self.standings: list[Standing] = []
+        self.sequences = Sequences()
+        self._known = known
         self._executions: dict[Batch, _Execution] = {}
 
     def attach(self, instance: RemoteOwner) -> None:
         """It never goes down as a whole: a request learns from its own endpoint."""
+        known = self._known()
+        self.endpoints = {one.standing: one for one in map(known.take, links(self.settings))}
+        self.standings = list(self.endpoints)
 
     def execute(self, batch: Batch) -> None:
         """Send the batch's requests, each on its own: the far end makes batches of its own."""
@@ -79,16 +86,20 @@ class RemoteModel:
         return []
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Let go of the endpoints; those that no other model uses are closed."""
         self.kill()
+        endpoints, self.endpoints = self.endpoints, {}
+        for endpoint in endpoints.values():
+            self._known().give_back(endpoint)
 
     def kill(self) -> None:
         """End what runs: its requests are answered with that."""
-        for endpoint in self.endpoints.values():
-            endpoint.close()
+        for execution in list(self._executions.values()):
+            for sending in list(execution.sendings.values()):
+                sending.abandon()
 
     def finalize(self) -> None:
-        self.kill()
+        """Nothing is left to do behind `close`."""
 
 
 class _Execution:
@@ -125,6 +136,8 @@ class _Sending:
 
     def begin(self) -> None:
         """Send it, again or for the first time; what can't be sent has its answer at once."""
+        if self.over:
+            return
         standing = self.standing = self._choose()
         self.tried.append(standing)
         try:
@@ -137,47 +150,61 @@ class _Sending:
         self.model.endpoints[standing].start(self.call)
 
     def _choose(self) -> Standing:
-        model = self.model
-        if self.request.correlation_id:
-            return owner(model.standings, self.request.correlation_id)
-        return choose(model.standings, model.host.loop.time(), random.random, self.tried) or self.tried[-1]
+        model, request = self.model, self.request
+        now = model.host.loop.time()
+        if request.correlation_id:
+            starts, ends = bool(request.flags & START), bool(request.flags & END)
+            return model.sequences.find(model.standings, request.correlation_id, starts, ends, now, self.tried)
+        return choose(model.standings, now, random.random, self.tried) or self.tried[-1]
 
     def _call(self) -> Call:
         model, request = self.model, self.request
-        timeout = None
-        if request.deadline is not None:
-            timeout = max(0.0, request.deadline - model.host.clock())
         settings = model.settings
         pieces = request_pieces(request, settings.model, settings.version, model.decoupled)
-        path, message = (STREAM, self._streamed) if model.decoupled else (INFER, self._answered)
-        return Call(path, pieces, self._guarded(message), self._ended, timeout)
+        return Call(
+            STREAM if model.decoupled else INFER,
+            pieces,
+            self._message,
+            self._ended,
+            timeout=None if request.deadline is None else self._left,
+            ask_load=len(model.standings) > 1,
+            ordered=bool(request.correlation_id),
+        )
+
+    def _left(self) -> float:
+        """Return the seconds until the request's deadline."""
+        assert self.request.deadline is not None
+        return self.request.deadline - self.model.host.clock()
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
-        assert self.call is not None and self.standing is not None
-        self.standing.outstanding -= 1
-        self.call.cancel()
+        self._end_call()
         self._finish(InferenceResponse.failure(Code.CANCELLED, "the request was cancelled", Reason.CANCELED))
 
-    def _guarded(self, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Let what can't be read end the request, not the connection."""
-        call_of = self
+    def abandon(self) -> None:
+        """The model goes."""
+        self._end_call()
+        words = f"model '{self.request.model_name}' was ended before {self._where} had answered"
+        self._finish(InferenceResponse.failure(Code.UNAVAILABLE, words, Reason.OTHER))
 
-        def message(data: bytes) -> None:
-            try:
-                take(data)
-            except Exception as error:
-                if call_of.over or call_of.call is None:
-                    return
-                call_of.call.cancel()
-                text = (
-                    error.message
-                    if isinstance(error, ServingError)
-                    else f"{call_of._where} answers with what is no message: {error}"
-                )
-                call_of._ended(Outcome(13, text))
+    def _end_call(self) -> None:
+        call, self.call = self.call, None
+        if call is not None and self.standing is not None:
+            self.standing.outstanding -= 1
+            call.cancel()
 
-        return message
+    def _message(self, data: bytes) -> None:
+        """Take a message; one that can't be read ends the request, not the connection."""
+        try:
+            if self.model.decoupled:
+                self._streamed(data)
+            else:
+                self._answered(data)
+        except Exception as error:
+            self._end_call()
+            known = isinstance(error, ServingError)
+            text = str(error) if known else f"{self._where} answers with what is no message: {error}"
+            self._finish(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
 
     @property
     def _where(self) -> str:
@@ -211,13 +238,14 @@ class _Sending:
     def _ended(self, outcome: Outcome) -> None:
         model, standing = self.model, self.standing
         assert standing is not None
+        self.call = None
         standing.outstanding -= 1
         now = model.host.loop.time()
         if outcome.told:
             standing.succeeded(now)
             load = reported(outcome.load) if outcome.load else None
             if load is not None:
-                standing.load = load
+                standing.report(load, now)
         else:
             standing.failed(now)
         if outcome.status == 0:
@@ -232,6 +260,8 @@ class _Sending:
         model = self.model
         if self.responses or self.answer is not None or len(self.tried) >= max(2, len(model.standings)):
             return False
+        if self.request.correlation_id and not self.request.flags & START:
+            return False  # others of its sequence may have gone there since, and would come before it
         return not outcome.processed or (model.settings.idempotent and outcome.status == UNAVAILABLE)
 
     def _complete(self) -> None:

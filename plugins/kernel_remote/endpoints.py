@@ -1,0 +1,265 @@
+"""The far ends: for each address the calls that wait, the connections that carry them, and what is known of it. On the loop.
+
+Connections are few: a further one is made where the streams of those that are there are used up, or where none is healthy. What
+waits while there is none ends as soon as a connection can't be made; for a moment after that, what comes ends at once. Models
+that name the same address share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import dataclass
+
+from kernel_remote.calls import UNAVAILABLE, Call, Outcome, head_of
+from kernel_remote.choice import Standing
+from kernel_remote.settings import Address, Settings
+from kernel_remote.wire import Wire
+
+__all__ = ["Endpoint", "Endpoints", "Link", "links"]
+
+#: Seconds that a connection may take, the greeting of the far end included.
+CONNECT_TIMEOUT = 5.0
+
+#: Seconds in which no further attempt is made to connect after one that failed, doubled each time up to the longest.
+BACKOFF = 0.1
+LONGEST = 2.0
+
+#: What is said of an endpoint that nobody uses any more.
+CLOSED = "is no longer used"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How an address is reached. `ca_file`: authorities, "" for the system's; `connections`: the most; `patience`: of a Pulse."""
+
+    address: Address
+    ca_file: str = ""
+    connections: int = 4
+    patience: float = 10.0
+
+
+def links(settings: Settings) -> list[Link]:
+    """Return how each of a model's endpoints is reached."""
+    return [Link(address, "", settings.connections, settings.patience) for address in settings.endpoints]
+
+
+class Endpoint:
+    """One far end. `context`: for TLS, None without."""
+
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext | None = None) -> None:
+        self.link = link
+        self.standing = Standing(link.address.name)
+        self.users = 0
+        self._loop = loop
+        self._context = context
+        self._wires: list[Wire] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: deque[Call] = deque()
+        self._ordered: deque[Call] = deque()
+        self._heads: dict[tuple[str, bool], bytes] = {}
+        self._closed = False
+        self._problem = ""  # of the last attempt to connect
+        self._backoff = BACKOFF
+        self._not_before = 0.0
+        self._again: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        return self.link.address.name
+
+    def start(self, call: Call) -> None:
+        """Send a call, at once or when there is a connection with room for it."""
+        if self._closed:
+            call.end(self._unreached(CLOSED))
+        elif self._problem and self._connecting is None and not self._healthy() and self._loop.time() < self._not_before:
+            call.end(self._unreached(self._problem))
+        else:
+            (self._ordered if call.ordered else self._waiting).append(call)
+            self._look()
+
+    def close(self) -> None:
+        """End everything."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        for wire in list(self._wires):
+            wire.give_up(CLOSED)
+        self._fail(CLOSED)
+
+    # --- told by connections
+
+    def changed(self, wire: Wire) -> None:
+        """A connection may have room, or is suspect."""
+        self._judge()
+        self._look()
+
+    def lost(self, wire: Wire) -> None:
+        """A connection has gone; what waits gets another one."""
+        if wire in self._wires:
+            self._wires.remove(wire)
+        self._judge()
+        self._look()
+
+    # --- calls
+
+    def _healthy(self) -> list[Wire]:
+        return [wire for wire in self._wires if wire.healthy]
+
+    def _look(self) -> None:
+        """Send what waits and may go."""
+        self._send(self._ordered, 1)
+        self._send(self._waiting, len(self._wires))
+
+    def _send(self, waiting: deque[Call], most: int) -> None:
+        """Send calls on the first `most` of the healthy connections."""
+        while waiting:
+            call = waiting[0]
+            if call.over:
+                waiting.popleft()
+                continue
+            healthy = self._healthy()
+            wire = next((one for one in healthy[:most] if one.has_room), None)
+            if wire is None:
+                if not healthy or (not call.ordered and len(healthy) < self.link.connections):
+                    self._connect()
+                return
+            waiting.popleft()
+            self._begin(wire, call)
+
+    def _begin(self, wire: Wire, call: Call) -> None:
+        key = call.path, call.ask_load
+        head = self._heads.get(key)
+        if head is None:
+            address = self.link.address
+            head = self._heads[key] = head_of(call.path, address.authority, address.secure, call.ask_load)
+        call.begin(wire, head, self.name)
+        wire.watch()
+
+    def _fail(self, problem: str) -> None:
+        for waiting in (self._ordered, self._waiting):
+            calls = list(waiting)
+            waiting.clear()
+            for call in calls:
+                call.end(self._unreached(problem))
+
+    def _unreached(self, problem: str) -> Outcome:
+        return Outcome(UNAVAILABLE, f"endpoint {self.name} {problem}", processed=False)
+
+    # --- connections
+
+    def _judge(self) -> None:
+        """Nobody is to be sent to an endpoint of whose connections none is healthy, and one that gives no answer."""
+        suspect = any(wire.pulse.suspect for wire in self._wires) and not self._healthy()
+        self.standing.doubt(suspect, self._loop.time())
+        if suspect:
+            self._connect()
+
+    def _connect(self) -> None:
+        if self._connecting is not None or self._closed or self._again is not None:
+            return
+        wait = self._not_before - self._loop.time()
+        if wait > 0:
+            self._again = self._loop.call_later(wait, self._connect_again)
+        else:
+            self._connecting = self._loop.create_task(self._make())
+
+    def _connect_again(self) -> None:
+        self._again = None
+        self._judge()
+        self._look()
+
+    async def _make(self) -> None:
+        problem, wire = "", None
+        greeted: asyncio.Future[None] = self._loop.create_future()
+        host = self.link.address.host
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                first = _Greeting(greeted)
+                _, wire = await self._loop.create_connection(
+                    lambda: Wire(first, self._loop, self.link.patience),
+                    host,
+                    self.link.address.port,
+                    ssl=self._context,
+                    server_hostname=host if self._context is not None else None,
+                )
+                await greeted
+        except TimeoutError:
+            problem = f"can't be connected to within {CONNECT_TIMEOUT:g} s"
+        except OSError as error:  # ssl's errors are OSErrors
+            problem = f"can't be connected to ({error.strerror or error})"
+        except Exception as error:  # no name of a host, such as one with a label of 64 characters
+            problem = f"can't be connected to ({type(error).__name__}: {error})"
+        finally:
+            self._connecting = None
+            unanswered = not greeted.done() or greeted.cancelled()
+            greeted.cancel()
+            if wire is not None and (problem or self._closed or unanswered):
+                wire.give_up(problem or CLOSED)
+        self._made(wire, problem)
+
+    def _made(self, wire: Wire | None, problem: str) -> None:
+        self._problem = problem
+        now = self._loop.time()
+        if problem or wire is None:
+            self._not_before, self._backoff = now + self._backoff, min(LONGEST, 2 * self._backoff)
+            if not self._healthy():
+                self._fail(problem)
+            self._judge()
+            return
+        self._backoff, self._not_before = BACKOFF, 0.0
+        wire.owner = self
+        self._wires.append(wire)
+        self._judge()
+        self._look()
+
+
+class _Greeting:
+    """The owner of a connection until the far end has greeted: then it may be given calls."""
+
+    def __init__(self, greeted: asyncio.Future[None]) -> None:
+        self._greeted = greeted
+
+    def changed(self, wire: Wire) -> None:
+        if wire.ending.failure is not None:
+            self._end(OSError(f"breaks the rules of HTTP/2: {wire.ending.failure[1]}"))
+        elif wire.ending.greeted and not self._greeted.done():
+            self._greeted.set_result(None)
+
+    def lost(self, wire: Wire) -> None:
+        self._end(OSError(wire.gone))
+
+    def _end(self, error: Exception) -> None:
+        if not self._greeted.done():
+            self._greeted.set_exception(error)
+
+
+class Endpoints:
+    """The endpoints of all models of one kernel."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._known: dict[Link, Endpoint] = {}
+
+    def take(self, link: Link) -> Endpoint:
+        """Return an endpoint for one more user."""
+        endpoint = self._known.get(link)
+        if endpoint is None:
+            endpoint = self._known[link] = Endpoint(link, self._loop)
+        endpoint.users += 1
+        return endpoint
+
+    def give_back(self, endpoint: Endpoint) -> None:
+        """One user less: the last one closes it."""
+        endpoint.users -= 1
+        if not endpoint.users and self._known.pop(endpoint.link, None) is not None:
+            endpoint.close()
+
+    def close(self) -> None:
+        """Close them all, whoever uses them."""
+        known, self._known = self._known, {}
+        for endpoint in known.values():
+            endpoint.close()

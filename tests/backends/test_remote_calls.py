@@ -1,0 +1,354 @@
+"""Calls to a far end in virtual time: connections that are few, refused, silent or gone; each call ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from network import Far, Network, Request, run_network
+
+from kernel_grpc.http2.errors import ErrorCode
+from kernel_grpc.http2.frames import PING, frame, goaway
+from kernel_remote.calls import Call, Outcome
+from kernel_remote.choice import Standing
+from kernel_remote.endpoints import BACKOFF, CONNECT_TIMEOUT, Endpoint, Link
+from kernel_remote.pulse import ANSWER, PATIENCE, QUIET, SELDOM, Action, Pulse
+from kernel_remote.settings import Address
+
+LINK = Link(Address("far", 8001), connections=2)
+
+
+class Calls:
+    """Makes calls, and notes what comes of them. `ends`: (seconds since the start, outcome), in order."""
+
+    def __init__(self, network: Network, link: Link = LINK) -> None:
+        self.network = network
+        self.began = network.time()
+        self.endpoint = Endpoint(link, network)
+        self.messages: list[bytes] = []
+        self.ends: list[tuple[float, Outcome]] = []
+
+    @property
+    def standing(self) -> Standing:
+        return self.endpoint.standing
+
+    def call(self, body: bytes = b"x", **more: Any) -> Call:
+        call = Call("/a/B", [body], self.messages.append, self._ended, **more)
+        self.endpoint.start(call)
+        return call
+
+    def _ended(self, outcome: Outcome) -> None:
+        self.ends.append((round(self.network.time() - self.began, 3), outcome))
+
+
+def echo(request: Request) -> None:
+    request.answer(bytes(request.body[5:]))
+
+
+def test_a_call_and_its_answer_take_one_connection_and_two_ways_each() -> None:
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        line = network.listen("far", far)
+        calls = Calls(network)
+        for number in range(50):
+            calls.call(b"%d" % number)
+        await asyncio.sleep(1)
+        assert calls.messages == [b"%d" % number for number in range(50)]
+        assert {outcome.status for _, outcome in calls.ends} == {0} and len(calls.ends) == 50
+        assert line.attempts == len(line.connections) == 1
+        assert {seconds for seconds, _ in calls.ends} == {0.004}  # there, its greeting, the call, the answer
+        fields = far.requests[0].fields
+        assert fields[b":path"] == b"/a/B" and fields[b":authority"] == b"far:8001" and fields[b":scheme"] == b"http"
+        calls.endpoint.close()
+        await asyncio.sleep(1)
+
+    run_network(main)
+
+
+def test_a_further_connection_is_made_where_streams_run_out_and_no_more_than_may_be() -> None:
+    async def main(network: Network) -> None:
+        far = Far(most=3)
+        line = network.listen("far", far)
+        calls = Calls(network)
+        for _ in range(10):
+            calls.call()
+        await asyncio.sleep(1)
+        assert len(far.peers) == 2 and len(far.requests) == 6  # two connections of three streams each
+        for request in list(far.requests):
+            request.answer(b"")
+        await asyncio.sleep(1)
+        assert len(far.requests) == 10 and len(line.connections) == 2
+        for request in far.requests[6:]:
+            request.answer(b"")
+        await asyncio.sleep(1)
+        assert [outcome.status for _, outcome in calls.ends] == [0] * 10
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_what_is_ordered_stays_on_one_connection() -> None:
+    async def main(network: Network) -> None:
+        far = Far(most=2)
+        network.listen("far", far)
+        calls = Calls(network)
+        for number in range(5):
+            calls.call(b"%d" % number, ordered=True)
+        calls.call(b"other")
+        calls.call(b"other")
+        await asyncio.sleep(1)
+        assert [len([one for one in far.requests if one.far is peer]) for peer in far.peers] == [2, 2]
+        while len(far.requests) < 7 or any(not one.done for one in far.requests):
+            next(one for one in far.requests if not one.done).answer(b"")
+            await asyncio.sleep(0.1)
+        ordered = [request for request in far.requests if request.body[5:] != b"other"]
+        assert [request.body[5:] for request in ordered] == [b"0", b"1", b"2", b"3", b"4"]
+        assert {request.far for request in ordered} == {far.peers[0]}
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_who_refuses_connections_is_not_asked_at_once_again() -> None:
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        line = network.listen("far", far)
+        line.refuses = True
+        calls = Calls(network)
+        calls.call()
+        calls.call()
+        await asyncio.sleep(BACKOFF / 2)
+        words = "endpoint far:8001 can't be connected to (Connection refused)"
+        assert [outcome.message for _, outcome in calls.ends] == [words] * 2
+        calls.call()
+        assert len(calls.ends) == 3 and line.attempts == 1
+        assert not any(outcome.processed or outcome.told for _, outcome in calls.ends)
+        await asyncio.sleep(BACKOFF)
+        line.refuses = False
+        calls.call()
+        await asyncio.sleep(1)
+        assert calls.ends[-1][1].status == 0 and line.attempts == 2
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_who_takes_a_connection_and_does_not_greet_is_given_up() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        far.silent = True
+        network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(60)
+        words = f"endpoint far:8001 can't be connected to within {CONNECT_TIMEOUT:g} s"
+        assert calls.ends == [(CONNECT_TIMEOUT, Outcome(14, words, processed=False))]
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_far_end_that_hangs_is_suspect_within_a_second_and_given_up_later() -> None:
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(10)
+        far.silent = True
+        calls.began = network.time()
+        calls.call()
+        await asyncio.sleep(QUIET[0] + ANSWER - 0.01)
+        assert not calls.standing.ejected(network.time())
+        await asyncio.sleep(0.02)
+        assert calls.standing.ejected(network.time())
+        await asyncio.sleep(PATIENCE - ANSWER - 0.02)
+        assert len(calls.ends) == 1  # the first one's
+        await asyncio.sleep(0.02)
+        assert calls.ends[1:] == [(QUIET[0] + PATIENCE, Outcome(14, "endpoint far:8001 has not answered a PING for 10 s"))]
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_who_answers_again_is_no_longer_suspect_and_nothing_is_lost() -> None:
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        line = network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(1)
+        line.cut()
+        calls.call()
+        await asyncio.sleep(8)
+        assert calls.standing.ejected(network.time())
+        line.mend()
+        await asyncio.sleep(0.1)
+        assert not calls.standing.ejected(network.time()) and len(calls.ends) == 2
+        assert calls.ends[1][1].status == 0
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_new_connection_ends_the_suspicion_of_an_old_one() -> None:
+    """As where a middlebox has forgotten it: what goes on there is lost, what comes is not."""
+
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        line = network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(1)
+        far.peers[0].data_received = lambda data: None  # type: ignore[method-assign]
+        calls.call()
+        await asyncio.sleep(QUIET[0] + ANSWER + 0.1)
+        assert not calls.standing.ejected(network.time()) and len(line.connections) == 2
+        calls.call()
+        await asyncio.sleep(0.1)
+        assert [outcome.status for _, outcome in calls.ends] == [0, 0]
+        await asyncio.sleep(PATIENCE)
+        assert [outcome.status for _, outcome in calls.ends] == [0, 0, 14]
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_long_execution_is_asked_for_ever_more_seldom() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        network.listen("far", far)
+        pings: list[float] = []
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(0.1)
+        far.peers[0].http.control.on_ping = pings.append
+        begun = network.time()
+        await asyncio.sleep(1000)
+        assert len(pings) == 6
+        gaps = [later - earlier for earlier, later in zip([begun, *pings], pings)]
+        assert all(gap >= SELDOM for gap in gaps[3:])
+        far.requests[0].answer(b"")
+        await asyncio.sleep(1)
+        assert calls.ends[0][1].status == 0
+        await asyncio.sleep(10_000)
+        assert len(pings) == 6, "nobody is asked while there are no calls"
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_goaway_lets_what_it_names_go_on_and_sends_the_rest_elsewhere() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        line = network.listen("far", far)
+        calls = Calls(network)
+        for _ in range(3):
+            calls.call()
+        await asyncio.sleep(0.1)
+        far.peers[0].send(goaway(3, ErrorCode.NO_ERROR, "restart"))
+        await asyncio.sleep(0.1)
+        words = "endpoint far:8001 it goes away (NO_ERROR: restart)"
+        assert [outcome for _, outcome in calls.ends] == [Outcome(14, words, processed=False)]
+        calls.call()
+        await asyncio.sleep(0.1)
+        assert len(line.connections) == 2
+        for request in far.requests:
+            request.answer(b"")
+        await asyncio.sleep(0.1)
+        assert [outcome.status for _, outcome in calls.ends] == [14, 0, 0, 0]
+        assert line.connections[0].closing and not line.connections[1].closing
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_cancelled_call_is_reset_and_one_that_waits_is_never_sent() -> None:
+    async def main(network: Network) -> None:
+        far = Far(most=1)
+        network.listen("far", far)
+        calls = Calls(network, Link(LINK.address, connections=1))
+        first, second, _ = calls.call(b"1"), calls.call(b"2"), calls.call(b"3")
+        await asyncio.sleep(0.1)
+        second.cancel()
+        first.cancel()
+        await asyncio.sleep(0.1)
+        assert far.requests[0].code == ErrorCode.CANCEL
+        assert [bytes(one.body[5:]) for one in far.requests] == [b"1", b"3"] and not calls.ends
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_the_deadline_goes_along_less_what_a_call_has_waited() -> None:
+    async def main(network: Network) -> None:
+        far = Far(most=1)
+        network.listen("far", far)
+        calls = Calls(network, Link(LINK.address, connections=1))
+        deadline = network.time() + 5
+        for _ in range(2):
+            calls.call(timeout=lambda: deadline - network.time())
+        await asyncio.sleep(2)
+        far.requests[0].answer(b"")
+        await asyncio.sleep(0.1)
+        assert [one.fields[b"grpc-timeout"] for one in far.requests] == [b"4998000u", b"2999000u"]
+        calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_closed_endpoint_ends_what_it_has_once() -> None:
+    async def main(network: Network) -> None:
+        far = Far(most=1)
+        network.listen("far", far)
+        calls = Calls(network, Link(LINK.address, connections=1))
+        calls.call()
+        calls.call()
+        await asyncio.sleep(0.1)
+        calls.endpoint.close()
+        calls.call()
+        await asyncio.sleep(10)
+        assert [outcome.message for _, outcome in calls.ends] == ["endpoint far:8001 is no longer used"] * 3
+        assert [outcome.processed for _, outcome in calls.ends] == [True, False, False]
+
+    run_network(main)
+
+
+# --- the pulse
+
+
+def test_silence_has_two_steps() -> None:
+    pulse = Pulse(0.0)
+    assert pulse.look(0.0, True, 0) == (Action.NOTHING, QUIET[0])
+    assert pulse.look(QUIET[0], True, 0) == (Action.PING, QUIET[0] + ANSWER)
+    assert pulse.look(QUIET[0] + ANSWER, True, 0) == (Action.SUSPECT, QUIET[0] + PATIENCE) and pulse.suspect
+    assert pulse.look(QUIET[0] + 5, True, 0) == (Action.NOTHING, QUIET[0] + PATIENCE)
+    assert pulse.look(QUIET[0] + PATIENCE, False, 0)[0] is Action.GIVE_UP
+
+
+def test_what_comes_ends_suspicion_and_answers_make_pings_frequent_again() -> None:
+    pulse = Pulse(0.0)
+    pulse.look(QUIET[0], True, 0)
+    pulse.look(QUIET[0] + ANSWER, True, 0)
+    assert pulse.heard(2.0) and not pulse.suspect and not pulse.heard(2.1)
+    assert pulse.look(2.2, True, 0) == (Action.NOTHING, 2.1 + QUIET[1])
+    assert pulse.look(2.2, True, 1) == (Action.NOTHING, 2.1 + QUIET[0])
+    pulse.begin(7.0)
+    assert pulse.look(7.0, True, 1) == (Action.NOTHING, 7.0 + QUIET[0]), "it was idle before"
+
+
+def test_a_ping_of_the_far_end_is_answered() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        network.listen("far", far)
+        pongs: list[bytes] = []
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(0.1)
+        far.peers[0].http.control.on_pong = pongs.append
+        far.peers[0].send(frame(PING, 0, 0, b"12345678"))
+        await asyncio.sleep(0.1)
+        assert pongs == [b"12345678"]
+        calls.endpoint.close()
+
+    run_network(main)
