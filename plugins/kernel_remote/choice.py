@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 __all__ = ["Sequences", "Standing", "choose", "owner", "reported"]
 
-#: Failures in a row that eject; seconds of the first ejection, doubled each time up to the longest; seconds of the slow start.
+#: Failures in a row that eject; seconds of the first ejection, doubled each time up to the longest; seconds of the slow start,
+#: and the part of its requests that an endpoint gets at the beginning of it.
 FAILURES = 3
 EJECTED = 0.5
 LONGEST = 8.0
 SLOW_START = 2.0
+LEAST = 0.1
 
 #: Seconds in which what an answer has reported of the load comes to count for nothing.
 LOAD_LASTS = 2.0
@@ -70,13 +72,14 @@ class Standing:
         """Whether it is left out."""
         return self.suspect or now < self.until
 
-    def cost(self, now: float) -> float:
-        """How little it is wanted: what waits there, and more for one that is loaded or has just come back."""
-        cost = (self.outstanding + 1) * (1.0 + self.load(now))
+    def share(self, now: float) -> float:
+        """Return the part of its requests that it gets: all, and less while it has only just come back."""
         since = now - self.until
-        if self._ejections and since < SLOW_START:
-            cost /= max(0.1, since / SLOW_START)
-        return cost
+        return max(LEAST, since / SLOW_START) if self._ejections and since < SLOW_START else 1.0
+
+    def cost(self, now: float) -> float:
+        """How little it is wanted: what waits there, and more for one that is loaded."""
+        return (self.outstanding + 1) * (1.0 + self.load(now))
 
 
 def choose(
@@ -85,6 +88,8 @@ def choose(
     """Return the endpoint for a request that was `tried` on some; None where all were. Where all are ejected, none is."""
     left = [one for one in standings if one not in tried]
     able = [one for one in left if not one.ejected(now)] or left
+    if len(able) > 1:
+        able = [one for one in able if (share := one.share(now)) == 1.0 or random() < share] or able
     if len(able) < 2:
         return able[0] if able else None
     first = int(random() * len(able))

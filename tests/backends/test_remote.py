@@ -255,8 +255,10 @@ def test_who_fails_is_left_out_and_comes_back_slowly() -> None:
     assert bad.ejected(10.4) and not bad.ejected(10.5)
     assert choose([bad, good], 10.4, lambda: 0.0) is good
     assert choose([bad], 10.4, lambda: 0.0) is bad, "where all are left out, none is"
-    assert bad.cost(10.6) > 5 * good.cost(10.6)
-    assert bad.cost(10.5 + SLOW_START) == good.cost(10.5 + SLOW_START)
+    good.outstanding = 9
+    now = 10.5 + SLOW_START / 4
+    assert choose([bad, good], now, lambda: 0.24) is bad and choose([bad, good], now, lambda: 0.26) is good
+    assert choose([bad, good], 10.5 + SLOW_START, lambda: 0.99) is bad
     bad.failed(10.6)
     assert bad.ejected(11.5), "the second time is twice as long"
 
