@@ -18,6 +18,7 @@ from kernel_remote.endpoints import Endpoints, Link, links
 from kernel_remote.executor import RemoteModel
 from kernel_remote.messages import code_of
 from kernel_remote.settings import Settings, read_settings
+from kernel_remote.tls import read_authorities
 
 __all__ = ["RemoteBackend"]
 
@@ -41,6 +42,7 @@ class RemoteBackend:
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         """Refuse parameters that make no sense; asks nobody."""
         read_settings(config)
+        read_authorities(config, model_folder)
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
         """Return whether the far end would be asked for its config."""
@@ -52,7 +54,8 @@ class RemoteBackend:
             return config
         settings = read_settings(config)
         request = pb.ModelConfigRequest(name=settings.model, version=settings.version)
-        answer = self._ask(settings, config.name, "ModelConfig", request, pb.ModelConfigResponse)
+        there = links(settings, read_authorities(config, model_folder))
+        answer = self._ask(settings, there, config.name, "ModelConfig", request, pb.ModelConfigResponse)
         far = answer.config
 
         def change(message: Any) -> None:
@@ -73,12 +76,14 @@ class RemoteBackend:
 
     def create(self, context: InstanceContext) -> RemoteModel:
         """Make an instance, where some endpoint says that its model is ready. Raises ServingError."""
-        settings = read_settings(context.config)
+        config = context.config
+        settings = read_settings(config)
+        there = links(settings, read_authorities(config, context.model_folder))
         request = pb.ModelReadyRequest(name=settings.model, version=settings.version)
         self._ask(
-            settings, context.config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
+            settings, there, config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
         )
-        return RemoteModel(context.kernel, settings, context.config.decoupled, self._endpoints)
+        return RemoteModel(context.kernel, settings, there, config.decoupled, self._endpoints)
 
     def close(self) -> None:
         """The kernel has stopped."""
@@ -92,12 +97,19 @@ class RemoteBackend:
         return self._known
 
     def _ask(
-        self, settings: Settings, model: str, method: str, request: Any, kind: Any, good: Any = lambda answer: True
+        self,
+        settings: Settings,
+        there: Sequence[Link],
+        model: str,
+        method: str,
+        request: Any,
+        kind: Any,
+        good: Any = lambda answer: True,
     ) -> Any:
         """Return the first good answer. On a load thread. Raises ServingError with what each endpoint has said."""
         problems: list[str] = []
         code = Code.UNAVAILABLE
-        for link in links(settings):
+        for link in there:
             asking = self._call(link, SERVICE + method, request.SerializeToString())
             outcome, data = asyncio.run_coroutine_threadsafe(asking, self._kernel.loop).result()
             if outcome.status == 0 and data is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kernel_remote.calls import UNAVAILABLE, Call, Outcome, head_of
 from kernel_remote.choice import Standing
 from kernel_remote.settings import Address, Settings
+from kernel_remote.tls import client_context
 from kernel_remote.wire import Wire
 
 __all__ = ["Endpoint", "Endpoints", "Link", "links"]
@@ -32,28 +33,36 @@ CLOSED = "is no longer used"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How an address is reached. `ca_file`: authorities, "" for the system's; `connections`: the most; `patience`: of a Pulse."""
+    """How an address is reached. `connections`: the most; `patience`: of a Pulse.
+
+    For TLS: `authorities` as PEM, "" for the system's; `server_name`: to which the certificate belongs, "" for the host.
+    """
 
     address: Address
-    ca_file: str = ""
     connections: int = 4
     patience: float = 10.0
+    authorities: str = ""
+    server_name: str = ""
 
 
-def links(settings: Settings) -> list[Link]:
+def links(settings: Settings, authorities: str) -> list[Link]:
     """Return how each of a model's endpoints is reached."""
-    return [Link(address, "", settings.connections, settings.patience) for address in settings.endpoints]
+    return [
+        Link(one, settings.connections, settings.patience, authorities, settings.server_name) if one.secure
+        else Link(one, settings.connections, settings.patience)
+        for one in settings.endpoints
+    ]  # fmt: skip
 
 
 class Endpoint:
-    """One far end. `context`: for TLS, None without."""
+    """One far end."""
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
         self.standing = Standing(link.address.name)
         self.users = 0
         self._loop = loop
-        self._context = context
+        self._context = client_context(link.authorities) if link.address.secure else None
         self._wires: list[Wire] = []
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[Call] = deque()
@@ -175,21 +184,24 @@ class Endpoint:
     async def _make(self) -> None:
         problem, wire = "", None
         greeted: asyncio.Future[None] = self._loop.create_future()
-        host = self.link.address.host
+        link = self.link
+        host = link.address.host
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 first = _Greeting(greeted)
                 _, wire = await self._loop.create_connection(
-                    lambda: Wire(first, self._loop, self.link.patience),
+                    lambda: Wire(first, self._loop, link.patience),
                     host,
-                    self.link.address.port,
+                    link.address.port,
                     ssl=self._context,
-                    server_hostname=host if self._context is not None else None,
+                    server_hostname=None if self._context is None else link.server_name or host,
                 )
                 await greeted
         except TimeoutError:
             problem = f"can't be connected to within {CONNECT_TIMEOUT:g} s"
-        except OSError as error:  # ssl's errors are OSErrors
+        except ssl.SSLCertVerificationError as error:
+            problem = f"can't be connected to (its certificate is not trusted: {error.verify_message})"
+        except OSError as error:  # ssl's other errors are OSErrors, too
             problem = f"can't be connected to ({error.strerror or error})"
         except Exception as error:  # no name of a host, such as one with a label of 64 characters
             problem = f"can't be connected to ({type(error).__name__}: {error})"

@@ -24,7 +24,7 @@ from kernel import (
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.calls import UNAVAILABLE, Call, Outcome
 from kernel_remote.choice import Sequences, Standing, choose, reported
-from kernel_remote.endpoints import Endpoint, Endpoints, links
+from kernel_remote.endpoints import Endpoint, Endpoints, Link
 from kernel_remote.messages import code_of, request_pieces, response_of
 from kernel_remote.settings import Settings
 
@@ -43,21 +43,24 @@ class RemoteModel:
     capacity = 1 << 20
     may_wait = False
 
-    def __init__(self, host: Host, settings: Settings, decoupled: bool, known: Callable[[], Endpoints]) -> None:
-        """`known()`: those of all models of the kernel."""
+    def __init__(
+        self, host: Host, settings: Settings, links: Sequence[Link], decoupled: bool, known: Callable[[], Endpoints]
+    ) -> None:
+        """`known()`: the endpoints of all models of the kernel."""
         self.host = host
         self.settings = settings
         self.decoupled = decoupled
         self.endpoints: dict[Standing, Endpoint] = {}
         self.standings: list[Standing] = []
         self.sequences = Sequences()
+        self._links = links
         self._known = known
         self._executions: dict[Batch, _Execution] = {}
 
     def attach(self, instance: RemoteOwner) -> None:
         """It never goes down as a whole: a request learns from its own endpoint."""
         known = self._known()
-        self.endpoints = {one.standing: one for one in map(known.take, links(self.settings))}
+        self.endpoints = {one.standing: one for one in map(known.take, self._links)}
         self.standings = list(self.endpoints)
 
     def execute(self, batch: Batch) -> None:

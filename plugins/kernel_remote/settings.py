@@ -12,6 +12,7 @@ from kernel import Key, ModelConfig
 __all__ = ["Address", "Settings", "read_settings"]
 
 _ADDRESS = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,]+):(\d{1,5})").fullmatch
+_NAME = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?").fullmatch
 _SECONDS = re.compile(r"\d{1,4}(\.\d{1,6})?").fullmatch
 
 #: The most connections to one endpoint, and what is taken where the config names none.
@@ -44,6 +45,7 @@ class Settings:
     """`model`, `version`: as the far end calls it. `idempotent`: it may be executed twice.
 
     `connections`: the most to one endpoint. `patience`: seconds that a PING may go unanswered before a connection is given up.
+    `server_name`: to which certificates have to belong, "" for the address's host.
     """
 
     endpoints: tuple[Address, ...]
@@ -52,6 +54,7 @@ class Settings:
     idempotent: bool = False
     connections: int = CONNECTIONS
     patience: float = PATIENCE
+    server_name: str = ""
 
 
 def read_settings(config: ModelConfig) -> Settings:
@@ -88,6 +91,7 @@ def read_settings(config: ModelConfig) -> Settings:
         value("idempotent", False, {"true": True, "false": False}.get, "true or false"),
         value("connections", CONNECTIONS, _connections, f"a number from 1 to {MOST_CONNECTIONS}"),
         value("keepalive_timeout", PATIENCE, _seconds, "seconds, at least 1"),
+        value("tls_server_name", "", _host, "the name of a host"),
     )
 
 
@@ -108,6 +112,10 @@ def _connections(text: str) -> int | None:
 
 def _seconds(text: str) -> float | None:
     return float(text) if _SECONDS(text) and float(text) >= 1.0 else None
+
+
+def _host(text: str) -> str | None:
+    return text if _NAME(text) else None
 
 
 def _bad(config: ModelConfig, key: str, value: str, wanted: str) -> Exception:

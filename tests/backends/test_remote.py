@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from certificates import Certificates, make_certificates
 from virtual import TestBackend, answer
 
 from kernel import Batch, Code, InferenceResponse, Kernel, ServingError, Tensor
@@ -49,13 +51,17 @@ def remote(endpoints: str, more: str = "") -> str:
     return f'backend: "remote" parameters {{ key: "endpoints" value {{ string_value: "{endpoints}" }} }} {more}'
 
 
-def frontend(kernel: Kernel) -> GrpcFrontend:
+def frontend(kernel: Kernel, *flags: str) -> GrpcFrontend:
     parser = argparse.ArgumentParser()
     grpc_options.add_options(parser)
-    return GrpcFrontend(kernel, parser.parse_args(["--grpc-port=0", "--grpc-address=127.0.0.1"]))
+    return GrpcFrontend(kernel, parser.parse_args(["--grpc-port=0", "--grpc-address=127.0.0.1", *flags]))
 
 
 Test = Callable[[Kernel, str], Awaitable[None]]
+
+
+def parameters(**values: str) -> str:
+    return " ".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in values.items())
 
 
 def pair(tmp_path: Path, behaviour: Any, test: Test, far_config: str = CONFIG) -> None:
@@ -172,6 +178,52 @@ def test_a_load_fails_where_nobody_answers(tmp_path: Path) -> None:
             assert index.state == "UNAVAILABLE"
             assert "no endpoint of model 'm' can serve it: endpoint 127.0.0.1:1 can't be connected to" in index.reason
             assert "endpoint localhost:2 can't be connected to" in index.reason
+
+    asyncio.run(main())
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+#: What a config says -> the words of the failure, "" where the model serves. `{}`: the far end's port.
+SECURE = {
+    "trusted": ("grpcs://localhost:{}", {"ca_file": "ca.pem"}, ""),
+    "by address": ("grpcs://127.0.0.1:{}", {"ca_file": "ca.pem"}, ""),
+    "by another name": ("grpcs://127.0.0.1:{}", {"ca_file": "ca.pem", "tls_server_name": "localhost"}, ""),
+    "wrong name": ("grpcs://127.0.0.1:{}", {"ca_file": "ca.pem", "tls_server_name": "other"}, "is not valid for 'other'"),
+    "a stranger": ("grpcs://localhost:{}", {"ca_file": "stranger.pem"}, "certificate is not trusted: unable to get local"),
+    "the system's": ("grpcs://localhost:{}", {}, "certificate is not trusted: unable to get local"),
+    "plain text to it": ("grpc://localhost:{}", {}, "can't be connected to (has closed the connection"),
+    "no file": ("grpcs://localhost:{}", {"ca_file": "none.pem"}, "use the ca_file 'none.pem' of model 'm' — No such file"),
+    "no PEM": ("grpcs://localhost:{}", {"ca_file": "config.pbtxt"}, "cadata does not contain a certificate"),
+    "outside": ("grpcs://localhost:{}", {"ca_file": "../ca.pem"}, "it must lie within the model's folder"),
+}
+
+
+@pytest.mark.parametrize("what", SECURE)
+def test_tls(tmp_path: Path, certificates: Certificates, what: str) -> None:
+    endpoint, values, words = SECURE[what]
+
+    async def main() -> None:
+        write(tmp_path / "far", "m", CONFIG)
+        flags = [f"--grpc-server-cert={certificates.server}", f"--grpc-server-key={certificates.server_key}"]
+        async with asyncio.timeout(30), Kernel(tmp_path / "far", plugins=[TestBackend({"m": echo})]) as far:
+            front = frontend(far, "--grpc-use-ssl=true", *flags)
+            await front.start()
+            write(tmp_path / "near", "m", remote(endpoint.format(front.address.rpartition(":")[2]), parameters(**values)))
+            for name in (certificates.ca, certificates.stranger):
+                shutil.copy(name, tmp_path / "near/m")
+            async with Kernel(tmp_path / "near", exit_on_error=False) as near:
+                if words:
+                    assert words in near.index()[0].reason
+                else:
+                    assert (await near.infer("m", X))["Y"].tolist() == [0, 1, 2]
+            await front.stop()
 
     asyncio.run(main())
 
