@@ -43,7 +43,7 @@ _EXECUTIONS: dict[CodeType, str] = {
 
 #: A global of every module that is a model's own: an object with `model_name` and `name`, of the instance. Code that no execution
 #: is on the stack of (a task that a model has made) is known by it.
-OWNER = "__kernel_instance__"
+INSTANCE = "__kernel_instance__"
 
 
 class Watchdog:
@@ -185,7 +185,7 @@ def sight_of(frame: FrameType) -> Sight:
     stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
     stack.reverse()
     place, file = _shown(frame), frame.f_code.co_filename
-    owner: Any = None
+    running: Any = None
     work: object = frame
     model = instance_name = ""
     current: FrameType | None = frame
@@ -195,12 +195,12 @@ def sight_of(frame: FrameType) -> Sight:
             instance: ModelInstance = current.f_locals[name]
             if instance.owner is not None:
                 return Sight(batch, instance.owner.name, instance.name, place, file, stack)
-        found = current.f_globals.get(OWNER)
+        found = current.f_globals.get(INSTANCE)
         if found is not None:
-            if owner is None:
-                owner, place, file = found, _shown(current), current.f_code.co_filename
-                model, instance_name = str(owner.model_name), str(owner.name)
-            if found is owner:
+            if running is None:
+                running, place, file = found, _shown(current), current.f_code.co_filename
+                model, instance_name = str(running.model_name), str(running.name)
+            if found is running:
                 work = current  # the outermost of its frames: it goes on while it calls this and that
         current = current.f_back
     return Sight(work, model, instance_name, place, file, stack)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Awaiting"]
 
-OWNER = "__kernel_instance__"  # a global of every module that is a model's own
+INSTANCE = "__kernel_instance__"  # a global of every module that is a model's own
 
 
 class Awaiting(Facts):
@@ -85,7 +85,7 @@ class Awaiting(Facts):
             return place
         else:
             frames = WaitView.frames_of(getattr(getattr(instance, "_worker", None), "gr_frame", None))
-        return WaitView.place_in(frames, lambda frame: OWNER in frame.f_globals)
+        return WaitView.place_in(frames, lambda frame: INSTANCE in frame.f_globals)
 
     def _task_of(self, instance: AsyncInstance, batch: Batch) -> asyncio.Task[Any] | None:
         if instance not in self._indexed:

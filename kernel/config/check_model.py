@@ -65,7 +65,7 @@ def _check_platform(report: Report) -> None:
     if not backend:
         _no_backend(report)
         return
-    wanted = [known for known, owner in PLATFORM_BACKENDS.items() if owner == backend]
+    wanted = [known for known, its_backend in PLATFORM_BACKENDS.items() if its_backend == backend]
     if platform and wanted and platform not in wanted:  # backends without a platform of their own take any, as in the reference
         detail = f"wanted {listed(wanted)} or none for backend '{backend}'"
         report.fail("A", ("platform",), f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}", detail)

@@ -1,7 +1,7 @@
 """Where the files are that a config names: inside of the model's folder, whatever the config says.
 
 A config may come with a load request. What it names is read, and comes back as labels, as answers, as state: so no name may lead
-out of the folder, by its own words, or by a link in the case of data. The model's own file is code that the owner of the
+out of the folder, by its own words, or by a link in the case of data. The model's own file is code that whoever keeps the
 repository vouches for: links to it are followed, as those to version folders are. (Contract: model_config, sections 2 and 9.)
 """
 

@@ -77,9 +77,9 @@ def _no_field(name: str, message: Any) -> str:
     text = f"no field '{shown(name)}' in {message.name}{did_you_mean(name, message.fields_by_name)}"
     if "did you mean" in text:
         return text
-    owners = [found for found in _all_messages() if name in found.fields_by_name and found is not message]
-    if owners:
-        return f"{text}; it is a field of {' and '.join(sorted(owner.name for owner in owners[:3]))}"
+    messages = [found for found in _all_messages() if name in found.fields_by_name and found is not message]
+    if messages:
+        return f"{text}; it is a field of {' and '.join(sorted(message.name for message in messages[:3]))}"
     return f"{text}; it has {listed(message.fields_by_name, limit=30)}"
 
 

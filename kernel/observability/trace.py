@@ -34,7 +34,7 @@ def moments_of(protocol: str) -> tuple[str, str, str, str]:
 class Trace:
     """The trace of one request. Made by the kernel; a TraceSink reads it.
 
-    `owner`: what decides on traces like this one and counts them. `times`, `tensors`: whether moments are noted, and tensors.
+    `sampler`: what decides on traces like this one and counts them. `times`, `tensors`: whether moments are noted, and tensors.
     `model_name`, `model_version`, `request_id`: whose request it is. `id`: a number of its own. `parent`: the trace of the
     request that made this one, None at the top. `events`: in order. `children`: the traces of calls, in order. `protocol`: of
     the front end that the request came by, "" for an app's own. `context`: what a model may tell others of this trace, in
@@ -55,19 +55,19 @@ class Trace:
         "model_name",
         "model_version",
         "open",
-        "owner",
         "parent",
         "protocol",
         "request_id",
+        "sampler",
         "tensors",
         "times",
         "top",
     )
 
-    def __init__(self, id: int, parent: Trace | None, owner: Any, *, times: bool, tensors: bool, protocol: str = "") -> None:
+    def __init__(self, id: int, parent: Trace | None, sampler: Any, *, times: bool, tensors: bool, protocol: str = "") -> None:
         self.id = id
         self.parent = parent
-        self.owner = owner  # what decides on traces like this one, and counts them
+        self.sampler = sampler  # what decides on traces like this one, and counts them
         self.times = times  # whether moments are noted
         self.tensors = tensors  # whether tensors are
         self.protocol = protocol
@@ -161,8 +161,8 @@ class TraceSink(Protocol):
     def completed(self, trace: Trace) -> None:
         """All is known of a trace without parent and of those below it."""
 
-    def retired(self, owner: Any) -> None:
-        """The settings that `owner` stands for have been replaced, and its last trace has ended."""
+    def retired(self, sampler: Any) -> None:
+        """The settings that `sampler` stands for have been replaced, and its last trace has ended."""
 
     async def close(self) -> None:
         """Write what is not written yet; nothing comes any more."""

@@ -30,7 +30,7 @@ CHUNK = 64
 
 
 class TraceFile:
-    """The sink of mode `triton`. Traces are kept by the settings they belong to (`owner`), as these say how often to write."""
+    """The sink of mode `triton`. Traces are kept by the settings they belong to (`sampler`), as these say how often to write."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,34 +44,34 @@ class TraceFile:
         """Do nothing: a file names no trace of a client, and is written when the tree is complete."""
 
     def completed(self, trace: Trace) -> None:
-        owner = trace.owner
-        kept = self._kept.setdefault(owner, [])
+        sampler = trace.sampler
+        kept = self._kept.setdefault(sampler, [])
         kept.append(trace)
-        if not owner.left and not owner.open:  # the count is used up, and these are the last
-            self._flush(owner, indexed=True)
-        elif len(kept) >= (owner.log_frequency or (CHUNK if owner.left < 0 else math.inf)):
-            self._flush(owner)
+        if not sampler.left and not sampler.open:  # the count is used up, and these are the last
+            self._flush(sampler, indexed=True)
+        elif len(kept) >= (sampler.log_frequency or (CHUNK if sampler.left < 0 else math.inf)):
+            self._flush(sampler)
 
-    def retired(self, owner: Any) -> None:
-        self._flush(owner)
+    def retired(self, sampler: Any) -> None:
+        self._flush(sampler)
 
     async def close(self) -> None:
-        for owner in list(self._kept):
-            self._flush(owner)
+        for sampler in list(self._kept):
+            self._flush(sampler)
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.get_running_loop().run_in_executor(thread, self._end)
             thread.shutdown(wait=False)
 
-    def _flush(self, owner: Any, *, indexed: bool = False) -> None:
-        """Have what is kept for `owner` written; into a file of its own where its settings, or `indexed`, say so."""
-        kept = self._kept.pop(owner, None)
+    def _flush(self, sampler: Any, *, indexed: bool = False) -> None:
+        """Have what is kept for `sampler` written; into a file of its own where its settings, or `indexed`, say so."""
+        kept = self._kept.pop(sampler, None)
         if not kept:
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernel-trace")
         path = ""
-        if owner.log_frequency or indexed:
+        if sampler.log_frequency or indexed:
             path = f"{self.path}.{self._index}"
             self._index += 1
         asyncio.get_running_loop().run_in_executor(self._thread, self._write, kept, path)

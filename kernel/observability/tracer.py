@@ -123,7 +123,7 @@ class Tracer:
             if request.model.tracing is not None:
                 request.model.tracing.arrived(request)
         elif type(parent) is Trace and parent.top.open:
-            sampler = parent.owner
+            sampler = parent.sampler
             trace = Trace(self.next_id(), parent, sampler, times=parent.times, tensors=parent.tensors)
             self.open(trace, request, "", self.clock())
 
@@ -144,7 +144,7 @@ class Tracer:
         """A trace has ended: perhaps its tree is complete, perhaps nobody needs its settings any more."""
         if not trace.end():
             return
-        sink, sampler = self._sink, trace.owner
+        sink, sampler = self._sink, trace.sampler
         sampler.open -= 1
         if sink is None:
             return

@@ -162,12 +162,12 @@ class Repositories:
         return self._named(found), errors
 
     def _named(self, found: Sequence[tuple[FileRepository, dict[str, ModelFolder]]]) -> dict[str, list[ModelFolder]]:
-        owners: dict[str, list[tuple[FileRepository, ModelFolder]]] = {}
+        by_name: dict[str, list[tuple[FileRepository, ModelFolder]]] = {}
         for repository, folders in found:
             for name, folder in folders.items():
-                owners.setdefault(name, []).append((repository, folder))
+                by_name.setdefault(name, []).append((repository, folder))
         named: dict[str, list[ModelFolder]] = {}
-        for name, several in owners.items():
+        for name, several in by_name.items():
             if self.namespacing and len(several) > 1:
                 named.update({f"{repository.given}{_OF}{name}": [folder] for repository, folder in several})
             else:
@@ -183,9 +183,9 @@ class Repositories:
     def meant_by(self, name: str) -> list[str]:
         """Return the models that a name stands for; itself where it is one, or none."""
         if self.namespacing and _OF not in name:
-            owners = [repository for repository in self.all if repository.find(name) is not None]
-            if len(owners) > 1:
-                return [f"{repository.given}{_OF}{name}" for repository in owners]
+            holding = [repository for repository in self.all if repository.find(name) is not None]
+            if len(holding) > 1:
+                return [f"{repository.given}{_OF}{name}" for repository in holding]
         return [name]
 
     def namespace_of(self, folder: ModelFolder) -> str:

@@ -118,7 +118,7 @@ class Sequencer:
         self.size = 0
         self.backlogged = 0
         self._known: dict[int | str, Sequence] = {}  # those that take requests
-        self._owner: dict[InferenceRequest, Sequence] = {}
+        self._sequence_of: dict[InferenceRequest, Sequence] = {}
         self._homes: dict[object, _Slots] = {}
         self._free: list[tuple[int, int, _Slots]] = []  # slots without a sequence, the lowest number first
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
@@ -219,7 +219,7 @@ class Sequencer:
             sequence.last_came = now
             if sequence in self._idle:
                 self._idle.move_to_end(sequence)
-        self._owner[request] = sequence
+        self._sequence_of[request] = sequence
         sequence.waiting.append(request)
         self.size += 1
         if sequence.home is None:
@@ -273,9 +273,9 @@ class Sequencer:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def owner(self, request: InferenceRequest) -> Sequence | None:
+    def sequence_of(self, request: InferenceRequest) -> Sequence | None:
         """Return the sequence of a request that waits or executes, or has executed and is still to be answered."""
-        return self._owner.get(request)
+        return self._sequence_of.get(request)
 
     def is_ready(self, instance: object) -> bool:
         """Whether there is anything that the instance might execute."""
@@ -319,7 +319,7 @@ class Sequencer:
         return taken, None
 
     def _begin(self, home: _Slots, request: InferenceRequest, now: float) -> None:
-        sequence = self._owner[request]
+        sequence = self._sequence_of[request]
         del home.ready[request]
         sequence.waiting.popleft()
         sequence.running = request
@@ -331,7 +331,7 @@ class Sequencer:
 
     def executed(self, request: InferenceRequest, again: bool, now: float) -> None:
         """An execution of the request has ended; `again`: it is to be executed once more, before all that follows it."""
-        sequence = self._owner.get(request)
+        sequence = self._sequence_of.get(request)
         if sequence is None or sequence.running is not request:
             return
         sequence.running = None
@@ -346,10 +346,10 @@ class Sequencer:
 
     def answered(self, request: InferenceRequest, now: float) -> None:
         """The request has had its final answer. A sequence in which it still waited goes on without it."""
-        sequence = self._owner.get(request)
+        sequence = self._sequence_of.get(request)
         if sequence is None or sequence.running is request:
             return  # it is still being executed
-        del self._owner[request]
+        del self._sequence_of[request]
         if request in sequence.waiting:
             self._drop(sequence, request)
             if sequence.waiting and sequence.home is not None and sequence.running is None:
@@ -359,7 +359,7 @@ class Sequencer:
 
     def put_back(self, request: InferenceRequest, now: float) -> None:
         """An execution that was taken has not begun: the request is the first of its sequence again."""
-        sequence = self._owner[request]
+        sequence = self._sequence_of[request]
         assert sequence.running is request
         sequence.running = None
         sequence.waiting.appendleft(request)
@@ -382,12 +382,12 @@ class Sequencer:
 
         What would have been computed without one of its requests is not the sequence that was asked for.
         """
-        sequence = self._owner[request]
+        sequence = self._sequence_of[request]
         behind: list[InferenceRequest] = []
         while True:
             last = sequence.waiting[-1]
             self._drop(sequence, last)
-            del self._owner[last]
+            del self._sequence_of[last]
             if last is request:
                 break
             behind.append(last)
@@ -409,7 +409,7 @@ class Sequencer:
             while sequence.waiting and not sequence.waiting[0].flags & START:
                 request = sequence.waiting[0]
                 self._drop(sequence, request)
-                del self._owner[request]
+                del self._sequence_of[request]
                 lost.append(request)
             if not sequence.waiting:
                 self._forget(sequence)
@@ -473,7 +473,7 @@ class Sequencer:
             self._forget(sequence)
             rejected.extend(sequence.waiting)
             for request in sequence.waiting:
-                del self._owner[request]
+                del self._sequence_of[request]
             self.size -= len(sequence.waiting)
             self.backlogged -= len(sequence.waiting)
             sequence.waiting.clear()

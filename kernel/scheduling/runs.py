@@ -34,9 +34,9 @@ class Runs:
     """The runs of one model's instances, and the burst that is to become the next one. On the loop."""
 
     def __init__(
-        self, owner: Scheduling, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], mailbox: Mailbox
+        self, scheduler: Scheduling, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], mailbox: Mailbox
     ) -> None:
-        self._owner = owner
+        self._scheduler = scheduler
         self._loop = loop
         self._clock = clock
         self._mailbox = mailbox
@@ -86,12 +86,12 @@ class Runs:
         elif next(iter(instance.running)) is oldest:
             self._guarded.discard(instance)
             self.take_back(instance)
-            self._owner.dispatch()
+            self._scheduler.dispatch()
         else:
             self._look_later(instance)
 
     def take_back(self, instance: ModelInstance) -> None:
         """Have what an instance was handed and has not begun wait again."""
-        self._owner.put_back(instance, instance.take_back())
+        self._scheduler.put_back(instance, instance.take_back())
         # Between the last look and the taking the thread may have finished one, seen that more was to do, and not woken us.
         self._mailbox.drain()

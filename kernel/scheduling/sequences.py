@@ -210,7 +210,7 @@ class SequenceQueue:
 
     def why_waiting(self, request: InferenceRequest) -> str:
         """Return why a request waits where that is neither busy instances nor its batch, else ""."""
-        sequence = self._sequencer.owner(request)
+        sequence = self._sequencer.sequence_of(request)
         if sequence is None:
             return ""
         if sequence.home is None:
@@ -279,7 +279,7 @@ class SequenceQueue:
         """A response is given before its execution ends."""
         if self._states is not None and response.error is None:
             self._take_state(request, response)
-            sequence = self._sequencer.owner(request)
+            sequence = self._sequencer.sequence_of(request)
             head = sequence.waiting[0] if sequence is not None and sequence.waiting else None
             if head is not None and head in self._memories:  # it was prepared while this answer was still to come
                 self._states.give(head, self._memories[head])
@@ -291,7 +291,7 @@ class SequenceQueue:
     def _forget(self, request: InferenceRequest, now: float) -> None:
         """Forget a request that has its answer, unless it is still being executed."""
         self._sequencer.answered(request, now)
-        if self._memories and self._sequencer.owner(request) is None:
+        if self._memories and self._sequencer.sequence_of(request) is None:
             self._memories.pop(request, None)
 
 

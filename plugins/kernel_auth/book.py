@@ -218,15 +218,15 @@ class _Reader:
 
     def no_twins(self, clients: tuple[Client, ...]) -> None:
         names: set[str] = set()
-        owners: dict[str, str] = {}
+        clients_of: dict[str, str] = {}
         for k, client in enumerate(clients):
             if client.name in names:
                 self.fail(("client", k, "name"), f"there are two clients '{client.name}'")
             names.add(client.name)
             for digest in client.digests:
-                if digest in owners:
-                    self.fail(("client", k, "keys"), f"'{client.name}' has a key that '{owners[digest]}' has, too")
-                owners[digest] = client.name
+                if digest in clients_of:
+                    self.fail(("client", k, "keys"), f"'{client.name}' has a key that '{clients_of[digest]}' has, too")
+                clients_of[digest] = client.name
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """Sessions of onnxruntime: where a model's file lies, how a session is made of it, and who shares one.
 
-An instance owns its session, or a share of the one of its group (parameter `share_session_between_instances`); the last
-owner's going frees it.
+An instance owns its session, or a share of the one of its group (parameter `share_session_between_instances`); the last one's
+end frees it.
 """
 
 from __future__ import annotations

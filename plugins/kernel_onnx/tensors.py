@@ -66,5 +66,5 @@ def from_value(value: Any, datatype: str) -> Array:
     if not size:
         return np.empty(shape, np.uint16)
     memory = (ctypes.c_uint16 * (size // 2)).from_address(value.data_ptr())
-    memory.owner = value  # with which the memory would go
+    memory.held = value  # with which the memory would go
     return np.frombuffer(memory, np.uint16).reshape(shape)

@@ -51,7 +51,7 @@ class SpanSink:
         for span in spans_of(trace, self._resource, self._nanoseconds):
             self._processor.on_end(span)
 
-    def retired(self, owner: Any) -> None:
+    def retired(self, sampler: Any) -> None:
         """Spans don't wait for others of the same settings."""
 
     async def close(self) -> None:

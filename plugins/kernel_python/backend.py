@@ -137,13 +137,13 @@ class PythonBackend:
         self, config: ModelConfig, model_folder: Path, version_folder: Path, file: Path, context: contextvars.Context
     ) -> ModelConfig:
         """Import the model and have it fill in the config; both are kept for its first instance, `context` with them."""
-        owner = _instance(self._kernel, config, model_folder, version_folder)
-        owner.phase = "auto_complete"
-        with _loading(owner) as modules:
+        instance = _instance(self._kernel, config, model_folder, version_folder)
+        instance.phase = "auto_complete"
+        with _loading(instance) as modules:
             module = modules.load_main(file)
             filled = complete(model_class(module, modules.shown), config.name, json.dumps(config.as_dict()))
             config = config if filled is None else completed(config, filled)
-        self._kept.keep_modules(version_folder, config, owner, module, context)
+        self._kept.keep_modules(version_folder, config, instance, module, context)
         return config
 
     # -- instances -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def _starts_afresh(process: Any, *args: Any, **named: Any) -> bool:
     return method in ("spawn", "forkserver")
 
 
-#: Owner of the function, its name, and what tells by the arguments whether a call is about this process.
+#: The module of the function, its name, and what tells by the arguments whether a call is about this process.
 _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (signal, "signal", _always),
     (signal, "alarm", _always),
@@ -77,31 +77,31 @@ _FUNCTIONS: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
     (multiprocessing.process.BaseProcess, "start", _starts_afresh),
 )
 
-_wrapped: list[tuple[Any, str, Any]] = []  # owner, name, the function as it was
+_wrapped: list[tuple[Any, str, Any]] = []  # module, name, the function as it was
 
 
 def refuse() -> None:
     """Refuse these to models from now on. Any thread; the second time nothing happens."""
     if not _wrapped:
-        for owner, name, applies in _FUNCTIONS:
-            function = getattr(owner, name)
-            _wrapped.append((owner, name, function))
-            setattr(owner, name, _refusing(owner.__name__, name, function, applies))
+        for module, name, applies in _FUNCTIONS:
+            function = getattr(module, name)
+            _wrapped.append((module, name, function))
+            setattr(module, name, _refusing(module.__name__, name, function, applies))
         os.register_at_fork(after_in_child=_allow)
 
 
 def _allow() -> None:
     """A child that a model has forked is a process of its own, in which nothing is the server's."""
-    for owner, name, function in _wrapped:
-        setattr(owner, name, function)
+    for module, name, function in _wrapped:
+        setattr(module, name, function)
 
 
-def _refusing(owner: str, name: str, function: Callable[..., Any], applies: Callable[..., bool]) -> Callable[..., Any]:
+def _refusing(module: str, name: str, function: Callable[..., Any], applies: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(function)
     def checked(*args: Any, **named: Any) -> Any:
         if applies(*args, **named) and (site := calling_site()) is not None:
             model = site[0].model_name
-            problem = f"{owner}.{name}() is about the whole process, which model '{model}' shares with the server"
+            problem = f"{module}.{name}() is about the whole process, which model '{model}' shares with the server"
             if applies is _starts_afresh:
                 problem = f"processes started by 'spawn' or 'forkserver' do not find the code of model '{model}' in the server's"
             raise SharedProcessError(f"{problem}; {WAY_OUT}")

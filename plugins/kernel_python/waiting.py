@@ -113,9 +113,9 @@ def _who_holds(instance: Instance) -> tuple[str, str, int] | None:
     """Return the model, file and line that the loop's thread is in, if it is code of the instance (or if that is nobody's)."""
     frame = WaitView.innermost().get(instance.kernel.loop_thread)
     while frame is not None:
-        owner: Instance | None = frame.f_globals.get("__kernel_instance__")
-        if owner is not None and (owner is instance or not instance.name):
-            return owner.model_name, frame.f_code.co_filename, frame.f_lineno
+        running: Instance | None = frame.f_globals.get("__kernel_instance__")
+        if running is not None and (running is instance or not instance.name):
+            return running.model_name, frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
 

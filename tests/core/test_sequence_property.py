@@ -211,7 +211,7 @@ async def story(folder: Path, how: dict[str, Any], plan: list[tuple[str, float]]
         assert (scheduler.in_flight, scheduler.pending, len(scheduler.queue)) == (0, 0, 0)
         assert scheduler.queue._sequencer.alive == 0  # type: ignore[attr-defined]
         queue: Any = scheduler.queue
-        assert not queue._sequencer._owner and not queue._memories and not queue._sequencer.backlogged
+        assert not queue._sequencer._sequence_of and not queue._memories and not queue._sequencer.backlogged
         assert all(not instance.outstanding and not instance.running for instance in scheduler.instances)
         assert not scheduler.life.open
         counted = kernel.model("m").statistics()

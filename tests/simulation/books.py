@@ -80,7 +80,7 @@ def _look(world: World, scheduler: Any) -> None:
     expect(life.deadlines.due(world.loop.now) is None, "a deadline has passed over", plan)
     if plan.sequential:
         sequencer = queue._sequencer
-        expect(not sequencer.alive and not sequencer._owner and not sequencer.backlogged, "a sequence is left", plan)
+        expect(not sequencer.alive and not sequencer._sequence_of and not sequencer.backlogged, "a sequence is left", plan)
         expect(not queue._memories, "a sequence's state is left", plan)
     if getattr(scheduler.pool, "_urgent", None):
         world.broken("a call is urgent for ever", plan)

@@ -1,6 +1,6 @@
 """DATA: to the streams that it belongs to, within the windows that the client was given (RFC 9113, sections 5.2 and 6.1).
 
-Data goes to its stream as it comes, a frame may be as large as it likes. An owner that holds back has it kept here and gives the
+Data goes to its stream as it comes, a frame may be as large as it likes. A user that holds back has it kept here and gives the
 client no further credit, so what is kept is bounded by the windows: a stream's, and that of the connection for all together.
 """
 
@@ -23,7 +23,7 @@ CONNECTION_WINDOW = 16 * 1024 * 1024
 CONNECTION_LOW = CONNECTION_WINDOW // 2
 STREAM_LOW = STREAM_WINDOW // 2
 
-#: Data of at least this size that is still to come may be received straight into its owner's memory.
+#: Data of at least this size that is still to come may be received straight into its user's memory.
 DIRECT = 32 * 1024
 
 
@@ -122,7 +122,7 @@ class Bodies:
         self.skip = padding - (stop - start - here)
         self._ends = ends
         self._stream = stream if self.missing else None
-        stream.ended = ends  # set now, since its owner may act before the rest of the frame has come
+        stream.ended = ends  # set now, since its user may act before the rest of the frame has come
         if here or not size:
             self.deliver(stream, data, start, start + here, ends and not self.missing)
 
@@ -198,7 +198,7 @@ class Bodies:
     # --- what is kept back, and credit
 
     def keep_back(self, stream: Stream, data: Data, start: int, stop: int, ended: bool) -> None:
-        """Keep what has come for a stream whose owner wants nothing more for the time being."""
+        """Keep what has come for a stream whose user wants nothing more for the time being."""
         kept = stream.kept
         if kept is None:
             kept = stream.kept = Kept()
@@ -222,7 +222,7 @@ class Bodies:
                 self.kept -= size - at
                 taken = stream.received(kept.data, at, size, ended)
                 if stream.kept is not kept:
-                    break  # its owner has ended it, and what was kept is thrown away
+                    break  # its user has ended it, and what was kept is thrown away
                 if taken is not None:
                     kept.at = taken
                     self.kept += size - taken

@@ -89,7 +89,7 @@ class Ending:
         self._floods.count_reset()
 
     def abort(self, stream: Stream, code: int) -> None:
-        """Tell the owner of a stream that has left the connection, unless it has nothing to say any more."""
+        """Tell the user of a stream that has left the connection, unless it has nothing to say any more."""
         tell = not stream.done
         stream.done = True
         self._outgoing.drop(stream)

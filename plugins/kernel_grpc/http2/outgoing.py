@@ -63,7 +63,7 @@ class Outgoing:
     `out`: what is to be written, in order. Whoever writes takes it all with `take`, and calls `pump` afterwards as long as
     there is room. `on_output` is called when something was put there, unless `corked`: whoever sets that has `out` written
     afterwards. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`. `account`: where its
-    owner has the bytes counted that wait in streams.
+    user has the bytes counted that wait in streams.
     """
 
     def __init__(self, history: History, on_output: Callable[[], None]) -> None:
@@ -258,7 +258,7 @@ class Outgoing:
             self.on_output()
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """Reset a stream that we give up. Its owner is not told."""
+        """Reset a stream that we give up. Its user is not told."""
         self.out.append(rst_stream(stream_id, code))
         self._history.forget(stream_id)
         stream = self.streams.pop(stream_id, None)

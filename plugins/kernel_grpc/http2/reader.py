@@ -54,7 +54,7 @@ class FrameReader:
     """What a connection is on either side: the parts that it is made of, and the way of the bytes to them.
 
     `now` is the time on any clock, in seconds. `preface`: what the other side sends before its first frame. `transport`: its
-    owner's, from which others learn whose connection it is; `reading`: its owner's, too, what is known of how the other side
+    user's, from which others learn whose connection it is; `reading`: its user's, too, what is known of how the other side
     reads.
 
     `outgoing`: what is to be written, and the open streams. `ending`: drain, fail, or be lost. `control`: PINGs, and what the

@@ -1,4 +1,4 @@
-"""One stream, from the server's side: what its owner may do with it, and what it is told.
+"""One stream, from the server's side: what its user may do with it, and what it is told.
 
 A stream is among its connection's `outgoing.streams` until both sides have ended it or one has reset it. It begins with the
 client's header block and is `ended` when the client has sent all; it is `done` when the server has nothing more to say, and
@@ -23,7 +23,7 @@ STREAM_WINDOW = 4 * 1024 * 1024
 #: With this much waiting to be sent, a stream is not `writable`.
 HIGH_WATER = 1024 * 1024
 
-#: When less than this waits again, the stream's owner is told.
+#: When less than this waits again, the stream's user is told.
 LOW_WATER = HIGH_WATER // 2
 
 
@@ -50,7 +50,7 @@ class Kept:
 
 
 class Sink:
-    """Memory that a stream's data goes to without its owner being told: `view[at:end]`, as far as it does not fill it.
+    """Memory that a stream's data goes to without its user being told: `view[at:end]`, as far as it does not fill it.
 
     The data that would fill it, or end the stream, goes to `received` like all other.
     """
@@ -105,7 +105,7 @@ class Home(Protocol):
 class Stream:
     """Subclass it and override `received` and `aborted`, perhaps `room_again`, `space` and `filled`.
 
-    An owner reads `connection`, `id`, `ended`, `done`, `held` and `queued`, and calls the methods; the rest is the connection's.
+    A user reads `connection`, `id`, `ended`, `done`, `held` and `queued`, and calls the methods; the rest is the connection's.
     """
 
     __slots__ = (
@@ -138,16 +138,16 @@ class Stream:
         self.kept: Kept | None = None
         self.queue: deque[Data] | None = None  # what waits to be sent
         self.queued = 0  # the bytes in the queue
-        self.sink: Sink | None = None  # the owner may set it
+        self.sink: Sink | None = None  # the user may set it
         self.last: bytes | None = None  # the frames that end the stream, once the queue is empty
         outgoing.streams[id] = self
 
-    # --- what the owner is told
+    # --- what the user is told
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> int | None:
         """Take `data[start:stop]`, memory that is only lent for the call; `ended`: it is the last, and perhaps empty.
 
-        Return None when all was taken. An owner that has called `hold` meanwhile returns up to where it got instead, and is
+        Return None when all was taken. A user that has called `hold` meanwhile returns up to where it got instead, and is
         given the rest, and the end, after `unhold`.
         """
         return None
@@ -165,7 +165,7 @@ class Stream:
     def filled(self, count: int) -> None:
         """`count` bytes were put into `space()`."""
 
-    # --- what the owner can do
+    # --- what the user can do
 
     @property
     def writable(self) -> bool:

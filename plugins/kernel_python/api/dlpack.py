@@ -100,7 +100,7 @@ def _writable(array: Array) -> Array:
     if array.flags.writeable or not array.nbytes:
         return array
     memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
-    memory.owner = array  # type: ignore[attr-defined]
+    memory.held = array  # type: ignore[attr-defined]
     writable: Array = np.frombuffer(memory, array.dtype).reshape(array.shape)  # type: ignore[call-overload]
     return writable
 

@@ -38,22 +38,22 @@ class Kept:
         self,
         version_folder: Path,
         config: ModelConfig,
-        owner: Instance,
+        instance: Instance,
         module: types.ModuleType,
         context: contextvars.Context,
     ) -> None:
-        """Keep the modules of `owner`, whose main one is `module`, imported in `context`, for an instance of `config`."""
-        self._modules[version_folder] = config, owner, module, context
+        """Keep the modules of `instance`, whose main one is `module`, imported in `context`, for an instance of `config`."""
+        self._modules[version_folder] = config, instance, module, context
 
     def take_modules(self, version_folder: Path, config: ModelConfig) -> tuple[Instance, types.ModuleType] | None:
         """Return what is kept for an instance of `config`, once; None where there is nothing. On the instance's thread."""
         kept = self._modules.get(version_folder)
         if kept is None or kept[0] is not config or self._modules.pop(version_folder, None) is None:
             return None
-        _, owner, module, context = kept
+        _, instance, module, context = kept
         for variable, value in context.items():
             variable.set(value)
-        return owner, module
+        return instance, module
 
     def drop(self, version_folder: Path) -> None:
         """Forget what is kept of a folder."""

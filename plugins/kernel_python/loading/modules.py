@@ -59,7 +59,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: types.ModuleType) -> None:
         space = module.__dict__
         space["__builtins__"] = self._package.builtins
-        space["__kernel_instance__"] = self._package.owner
+        space["__kernel_instance__"] = self._package.instance
         exec(self.get_code(module.__name__), space)
 
 
@@ -96,13 +96,13 @@ def _finder(folder: str) -> importlib.machinery.FileFinder:
 class PrivateModules:
     """The modules of one model instance.
 
-    `owner` becomes the global `__kernel_instance__` of each of them. `names`: all names and string constants that the code
+    `instance` becomes the global `__kernel_instance__` of each of them. `names`: all names and string constants that the code
     of those seen so far mentions. Call `remove` when the instance goes, also after a failed load. Any thread.
     """
 
-    def __init__(self, version_folder: Path, model_folder: Path, owner: object) -> None:
+    def __init__(self, version_folder: Path, model_folder: Path, instance: object) -> None:
         self.package = f"{PREFIX}{next(_serials)}"
-        self.owner = owner
+        self.instance = instance
         self.names: set[str] = set()
         self.main = ""
         self.shown = ""
@@ -267,7 +267,7 @@ class PrivateModules:
         log.warning(
             "model '%s': its module '%s' (%s) has the name of another in this process (%s). It gets its own, but libraries that "
             "find modules by name, as pickle does, get the other: placement 'process' keeps them apart",
-            getattr(self.owner, "model_name", ""), top, spec.origin, place,
+            getattr(self.instance, "model_name", ""), top, spec.origin, place,
         )  # fmt: skip
         return True
 

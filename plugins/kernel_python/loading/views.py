@@ -239,9 +239,9 @@ class _Renaming(_PythonPickler):  # type: ignore[misc]
             return
         public = self._modules.public(module)
         name = name or obj.__qualname__
-        owner, _, last = name.rpartition(".")
-        if owner and self.proto < 4:
-            self.save_reduce(getattr, (operator.attrgetter(owner)(sys.modules[module]), last), obj=obj)
+        outer, _, last = name.rpartition(".")
+        if outer and self.proto < 4:
+            self.save_reduce(getattr, (operator.attrgetter(outer)(sys.modules[module]), last), obj=obj)
             return
         if self.proto >= 4:
             self.save(public)

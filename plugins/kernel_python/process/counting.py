@@ -53,7 +53,7 @@ class Counting:
     def closed(self, family: int) -> None:
         """The child holds a family no more."""
         self._families.pop(family).close()
-        for number in [one for one, (owner, _) in self._series.items() if owner == family]:
+        for number in [one for one, (of, _) in self._series.items() if of == family]:
             del self._series[number]
 
     def end(self) -> None:

@@ -19,7 +19,7 @@ from kernel_python.process.link import Link
 from kernel_python.process.pulse import LOOKS, Pulse, work_of
 from kernel_python.process.spawn import Launcher, spawn
 
-__all__ = ["Life", "Owner"]
+__all__ = ["Keeper", "Life"]
 
 log = logging.getLogger("kernel_python")
 _model_log = logging.getLogger("kernel_python.model")
@@ -27,7 +27,7 @@ _model_log = logging.getLogger("kernel_python.model")
 LEAVE_SECONDS = 2.0  # a process whose model has finalized is killed if it has not ended by then
 
 
-class Owner(Protocol):
+class Keeper(Protocol):
     """Who is told how a life goes."""
 
     def ready(self, life: Life, is_async: bool) -> None:
@@ -50,7 +50,7 @@ class Life:
     """
 
     def __init__(
-        self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher, owner: Owner, hops: Hops | None = None
+        self, kernel: Kernel, name: str, setup: dict[str, Any], launcher: Launcher, keeper: Keeper, hops: Hops | None = None
     ) -> None:
         self.name = name
         self.why: ServingError | None = None
@@ -58,7 +58,7 @@ class Life:
         self.may_be_asked = False
         self._asked: dict[int, asyncio.Future[bool]] = {}
         self._kernel = kernel
-        self._owner = owner
+        self._keeper = keeper
         self._process, ends = spawn(kernel.loop, launcher, self._exited)
         self._notes, self._pool = ends.notes, ends.pool
         most = max(wire.STEP, kernel.options.memory_limit_receive or wire.MOST)
@@ -116,7 +116,7 @@ class Life:
         """End the process, since an execution does not come to its end."""
         if self.why is None:
             self.why = self._unhealthy(f"Process {self.pid} was ended: {reason}")
-            self._owner.ending(self)
+            self._keeper.ending(self)
             self.kill()
 
     def finalize(self) -> None:
@@ -155,7 +155,7 @@ class Life:
             f"Process {self.pid} {found or 'hangs'}: it has given no sign of life for {LOOKS * self._beat:g} s "
             "(--backend-config=python,stub-hang-seconds), and is ended"
         )
-        self._owner.ending(self)
+        self._keeper.ending(self)
         self.kill()
 
     def kill(self) -> None:
@@ -200,7 +200,7 @@ class Life:
             self._handed.overlaps = self._calls.overlaps = message[1]
             self._pool.limit(message[2])
             self.may_be_asked = message[3]
-            self._owner.ready(self, message[1])
+            self._keeper.ready(self, message[1])
         elif kind == wire.BEGUN:
             self._waiting.cancel()
             if self._beat:
@@ -212,7 +212,7 @@ class Life:
         elif kind == wire.PROBED:
             self._told(*message[1:])
         elif kind == wire.COMPLETED:
-            self._owner.completed(self, message[1])
+            self._keeper.completed(self, message[1])
         elif kind == wire.FAILED:
             self.why = ServingError(Code[message[1]], message[2])
             self.why.__cause__ = ModelError.of(message[3] if len(message) > 3 else ())
@@ -231,12 +231,12 @@ class Life:
                 f"perhaps the model's code has written into, or closed, a descriptor that is not its own ({problem})"
             )
             self.kill()
-        self._owner.ending(self)
+        self._keeper.ending(self)
         self._process.look()
 
     def _exited(self, how: str) -> None:
         """The process has ended: what it still had to say counts, all the rest fails."""
-        self._owner.ending(self)
+        self._keeper.ending(self)
         self._waiting.cancel()
         handed = self._handed
         while self._link.read():
@@ -251,7 +251,7 @@ class Life:
             self._told(number, False)
         if self.why is None:
             self.why = self._unhealthy(f"{f'Process {self.pid}' if self.pid else 'It'} {how}")
-        self._owner.ended(self, not_begun)
+        self._keeper.ended(self, not_begun)
         handed.fail(self.why)
         # Arrays that lie in the shared memory keep it alive; we hold it no more.
         del self._handed, self._calls, self._notes, self._pool

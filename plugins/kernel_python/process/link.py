@@ -171,7 +171,7 @@ class Link:
         self._loop.remove_reader(end.fileno())
         if self._unsent is not None:
             self._loop.remove_writer(end.fileno())
-        self._receive, self._ended = _nothing, _nothing  # their owner may go, though the loop still holds this object
+        self._receive, self._ended = _nothing, _nothing  # who has set them may go, though the loop still holds this object
         end.close()
         for descriptor in self._tickets:
             os.close(descriptor)
