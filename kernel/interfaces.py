@@ -259,9 +259,10 @@ class Batcher(Protocol):
 class Frontend(Protocol):
     """Something that takes requests from outside, such as a wire protocol.
 
-    `kernel serve` also calls, where a front end has them as a ListeningFrontend has: `retire()` at the signal, after which
-    clients are told to go on elsewhere and are still served; `refuse()` a moment later, after which nobody new is let in; and
-    reads `busy`, whether a client waits for something. `drain` comes when nobody does, or at the limit.
+    `kernel serve` also calls, where a front end has them as a ListeningFrontend has: `retire()`, after which clients are
+    told to go on elsewhere and are still served: at the signal, or when the sequences that run are over; `refuse()` after
+    --drain-delay, after which nobody new is let in; and reads `busy`, whether a client waits for something. `drain`
+    comes when nobody does, or at the limit.
     """
 
     async def start(self) -> None:

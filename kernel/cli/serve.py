@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -78,6 +79,10 @@ MOMENT_SECONDS = 0.5
 #: How often a stopping server looks whether anybody still waits for something.
 LOOK_SECONDS = 0.02
 
+#: How long before the limit of a stop sequences that nobody goes on with are given up: after so much silence, and how much more
+#: is left then for the end.
+SILENCE_SECONDS, REST_SECONDS = 2.0, 1.0
+
 #: What a stop may take beyond its limit before a thread ends the process, as the loop is held: longer than all that is below.
 HELD_SECONDS = 8.0
 
@@ -108,9 +113,9 @@ examples:
   kernel serve --model-repository=/models --model-control-mode=explicit --load-model=add_sub
 
 The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
-then on, closes the ports after --drain-delay, tells its clients to go elsewhere and serves them until
-nothing is in flight, for --exit-timeout-secs at most in all; a second signal, a tenth of a second later
-or more, ends it at once. SIGHUP opens the log file anew.
+then on, closes the ports after --drain-delay, begins no sequence any more, tells its clients to go
+elsewhere when none runs, and serves them until nothing is in flight, for --exit-timeout-secs at most in
+all; a second signal, a tenth of a second later or more, ends it at once. SIGHUP opens the log file anew.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 
@@ -414,21 +419,31 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, li
 async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], delay: float, end: float) -> None:
     """Go on serving for `delay` seconds, then until nobody waits for anything, till `end` at most, not ready.
 
-    What has been sent to us by then has to find an open port and an open connection.
+    What has been sent to us by then has to find an open port and an open connection. So has who is in the midst of a sequence:
+    nobody is sent elsewhere before these are over.
     """
     loop = asyncio.get_running_loop()
     kernel.retire()
-    for frontend in frontends:
-        frontend.retire()
-    await asyncio.sleep(max(0.0, min(delay, end - loop.time())))
-    for frontend in frontends:
-        frontend.refuse()
+    closing = min(loop.time() + delay, end)
+    open_ports, told = True, False
     while True:
+        now = loop.time()
+        if open_ports and now >= closing:
+            open_ports = False
+            kernel.retire(inf)
+            for frontend in frontends:
+                frontend.refuse()
+        hurried = now >= end - SILENCE_SECONDS - REST_SECONDS
+        if not told and (hurried or not any(model.scheduler.queue.sequences for model in kernel.models())):
+            told = True
+            if hurried:
+                kernel.retire(min(SILENCE_SECONDS, max(0.0, end - now) / 2))
+            for frontend in frontends:
+                frontend.retire()
         busy = any(frontend.busy for frontend in frontends) or any(not model.scheduler.is_idle for model in kernel.models())
-        left = end - loop.time()
-        if left <= 0 or not busy:
+        if now >= end or not (busy or open_ports):
             return
-        await asyncio.sleep(min(LOOK_SECONDS, left))
+        await asyncio.sleep(min(LOOK_SECONDS, end - now))
 
 
 async def _log_drain(kernel: Kernel, limit: float) -> None:

@@ -163,7 +163,8 @@ class ListeningFrontend:
     def refuse(self) -> None:
         """Stop listening."""
         self._listener.close()
-        self._connections.retire()  # those, too, that came meanwhile
+        if self._connections.retiring:
+            self._connections.retire()  # those, too, that came meanwhile
 
     @property
     def busy(self) -> bool:

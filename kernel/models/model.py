@@ -305,12 +305,18 @@ class Model:
         self._factory.slots.pop(instance, None)
         await self._factory.close(instance)
 
-    def stop(self, continuing: bool = False) -> None:
-        """Accept nothing more. `continuing`: but for what goes on with a sequence, as the model can still be reached."""
+    def begin_no_sequence(self, silence: float) -> None:
+        """The server is about to stop: sequences that run go on, until they are silent for so many seconds; no other begins."""
+        if self.config.sequence_batching is not None:
+            self.room.let_all_in()
+            self.scheduler.stop(silence)
+
+    def stop(self, silence: float | None = None) -> None:
+        """Accept nothing more, but for what goes on with a sequence where `silence` is given (Scheduler.stop)."""
         if self.state is not ModelState.UNLOADING:
             become(self, ModelState.UNLOADING)
         self.room.let_all_in()  # they have come before the stop
-        self.scheduler.stop(continuing)
+        self.scheduler.stop(silence)
 
     @property
     def healthy(self) -> bool:

@@ -30,6 +30,9 @@ __all__ = ["LoadRequest", "ModelIndex", "Registry"]
 
 log = logging.getLogger("kernel")
 
+#: How long sequences may be silent at most while everything stops: who has left one holds nobody up.
+SILENCE_SECONDS = 2.0
+
 FINALIZE_SECONDS = 5.0  # what the models' `finalize` may take at least when all are stopped
 
 
@@ -114,8 +117,13 @@ class Registry:
         """Whether nothing begins to serve any more."""
         return self._rollout.stopping
 
-    def retire(self) -> None:
-        """Nothing begins to serve any more; what serves goes on."""
+    def retire(self, silence: float | None = None) -> None:
+        """Nothing begins to serve any more; what serves goes on. `silence`: sequences until they are silent for so many seconds,
+        and no other begins.
+        """
+        if silence is not None:
+            for model in self.catalog.ready_models():
+                model.begin_no_sequence(silence)
         self._rollout.stopping = True
         for follower in self._followers:
             follower.cancel()
@@ -128,7 +136,7 @@ class Registry:
         self.loader.stop()
         deadline = self._kernel.clock() + timeout
         for model in catalog.ready_models():
-            model.stop(continuing=True)
+            model.stop(SILENCE_SECONDS)
         busy: list[Model] = []
         try:
             async with asyncio.timeout(timeout):

@@ -61,7 +61,7 @@ class Queue(RequestQueue):
     # -- what a queue of sequences has more to say to ------------------------------------------------------------------
 
     #: Whether more may come although nothing waits and nothing new is accepted.
-    goes_on = False
+    sequences = 0  # that are running: more may come of them
 
     def continues(self, request: InferenceRequest) -> bool:
         """Whether a request is accepted although nothing new is: it goes on with something that was accepted before."""
@@ -88,8 +88,8 @@ class Queue(RequestQueue):
         """Let an instance go that executes nothing; False where there is more to come for it."""
         return True
 
-    def close(self, continuing: bool) -> None:
-        """Nothing new comes; `continuing`: but to what has begun."""
+    def close(self, silence: float | None) -> None:
+        """Nothing new comes; where `silence` is given: but to what has begun, until that is silent for so many seconds."""
 
     def why_waiting(self, request: InferenceRequest) -> str:
         """Return why a request waits where that is neither busy instances nor its batch, else ""."""

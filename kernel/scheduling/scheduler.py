@@ -453,18 +453,20 @@ class Scheduler:
         if deadline is not None:
             self._timer.arm(deadline)
 
-    def stop(self, continuing: bool = False) -> None:
-        """Accept nothing more; what was accepted is finished. `continuing`: sequences that are running may go on."""
+    def stop(self, silence: float | None = None) -> None:
+        """Accept nothing more; what was accepted is finished. `silence`: sequences that are running may go on, until nobody
+        sends anything of them for so many seconds, or for as long as their model says.
+        """
         self.stopping = self._settling = True
         self._decide()
-        self.queue.close(continuing)
+        self.queue.close(silence)
         self._after_release()
         self.dispatch()  # which looks after what expires, sooner from now on
 
     @property
     def is_idle(self) -> bool:
         """Whether no request, no execution and no instance on its way out is left."""
-        return not (self.queue.size or self._is_busy() or self.queue.goes_on)
+        return not (self.queue.size or self._is_busy() or (self.stopping and self.queue.sequences))
 
     def _is_busy(self) -> bool:
         """Whether anything is left to do but for what waits."""

@@ -27,10 +27,6 @@ log = logging.getLogger("kernel")
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
 
-#: How long a sequence may be silent while the server stops: who is in the midst of one goes on, who has left it holds nobody up.
-STOP_SECONDS = 2.0
-
-
 class _Null(InferenceRequest):
     """What stands for an empty slot in an execution: nobody waits for it, so it is RELEASED, whatever is done with it."""
 
@@ -86,9 +82,9 @@ class SequenceQueue:
         return self._sequencer.size
 
     @property
-    def goes_on(self) -> bool:
-        """Whether more may come although nothing waits and nothing new is accepted: of sequences that are running."""
-        return self._continuing and self._sequencer.alive > 0
+    def sequences(self) -> int:
+        """How many are running: more may come of them, though nothing waits."""
+        return self._sequencer.alive
 
     def __len__(self) -> int:
         return self._sequencer.size
@@ -200,11 +196,14 @@ class SequenceQueue:
         """Return when the request was enqueued that has waited longest; None while nobody waits."""
         return self._sequencer.waiting_since()
 
-    def close(self, continuing: bool) -> None:
-        """Nothing new comes; `continuing`: but to running sequences. Else those of which nothing is left to do are over."""
-        self._continuing = continuing
-        if continuing:
-            self._sequencer.hurry(STOP_SECONDS, self._clock())
+    def close(self, silence: float | None) -> None:
+        """Nothing new comes, but to running sequences where `silence` is given: until they are silent for so many seconds.
+
+        Else those of which nothing is left to do are over.
+        """
+        self._continuing = silence is not None
+        if silence is not None:
+            self._sequencer.hurry(silence, self._clock())
         else:
             self._sequencer.close(self._clock())
 

@@ -228,9 +228,13 @@ class Kernel:
         """Why nothing at all is served, though `start` did not raise: without `exit_on_error` a repository may be missing."""
         return self._registry.broken
 
-    def retire(self) -> None:
-        """The end is near: not ready from now on, and no model is loaded any more; requests are served until `stop`."""
-        self._registry.retire()
+    def retire(self, silence: float | None = None) -> None:
+        """The end is near: not ready from now on, and no model is loaded any more; requests are served until `stop`.
+
+        `silence`: but no sequence begins, and those that run go on until nobody sends anything of them for so many seconds, or
+        for as long as their model says.
+        """
+        self._registry.retire(silence)
 
     async def stop(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted (for `timeout` seconds at most), finalize all models."""

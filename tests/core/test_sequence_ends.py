@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,32 @@ def test_silent_sequences_do_not_hold_up_a_stop(tmp_path: Path) -> None:
             assert client.outcome("b2") == (21, "ok")
             assert "stopped accepting" in client.outcome("a2")[1]
             assert backend.log[-1] == (1021.0, "finalize", "m_0_0")
+
+    run(main())
+
+
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+def test_a_kernel_that_retires_begins_no_sequence_and_lets_those_that_run_go_on(tmp_path: Path, strategy: str) -> None:
+    """For as long as their model says, until `silence` says otherwise."""
+
+    async def main() -> None:
+        minute = f"{strategy} max_sequence_idle_microseconds: 60000000"
+        async with serving(tmp_path, config(2, minute, CONTROLS), sleeping(0.0)) as (client, _):
+            scheduler = client.kernel.model("m").scheduler
+            send(client, "a", 1, START)
+            await asyncio.sleep(1)
+            client.kernel.retire()
+            send(client, "c", 3, START | END)
+            client.kernel.retire(math.inf)
+            send(client, "b", 2, START)
+            await asyncio.sleep(50)
+            send(client, "a2", 1)
+            await asyncio.sleep(59)
+            assert client.outcome("a2")[1] == client.outcome("c")[1] == "ok" and "stopped accepting" in client.outcome("b")[1]
+            assert not scheduler.is_idle
+            client.kernel.retire(2.0)  # it has a second left
+            await scheduler.drain.wait()
+            assert client.kernel.loop.time() == pytest.approx(1111.0)
 
     run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import re
 import signal
 import socket
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
 
 from .serving import (
     BROKEN,
@@ -31,6 +35,7 @@ from .serving import (
     wait_until,
     write_model,
 )
+from .test_grpc_admin import grpc_url
 
 EXPIRED = '"failed to stop server: Internal - Exit timeout expired. Exiting immediately."'
 
@@ -181,6 +186,62 @@ def test_limit(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
         assert status == 503
         assert "Server is stopping" in body["error"]
     assert EXPIRED in server.text()
+
+
+SEQUENCES = """
+sequence_batching {
+  oldest { max_candidate_sequences: 8 }
+  max_sequence_idle_microseconds: 3600000000
+  control_input { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
+}
+"""
+STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+
+
+def one_of(sequence: int, **parameters: bool) -> dict[str, Any]:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1], "data": [3.0]}
+    return {"parameters": {"sequence_id": sequence, **parameters}, "inputs": [tensor]}
+
+
+def test_who_is_in_a_sequence_goes_on_to_its_end(tmp_path: Path) -> None:
+    """On the connections that are open, with both protocols, longer than the ports are; nobody begins another one."""
+    write_model(tmp_path / "models", "counts", more=SEQUENCES)
+    path = "/v2/models/counts/infer"
+    with serving(tmp_path, tmp_path / "models") as server, triton_grpc.InferenceServerClient(grpc_url(server)) as client:
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        given = triton_grpc.InferInput("X", [1], "FP32").set_data_from_numpy(np.array([3], np.float32))
+        assert asked(kept, "POST", path, one_of(1, sequence_start=True)) == (200, None)
+        client.infer("counts", [given], sequence_id=2, sequence_start=True)
+        streamed: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: streamed.put((result, error)))
+        client.async_stream_infer("counts", [given], sequence_id=3, sequence_start=True)
+        assert streamed.get(timeout=10)[1] is None
+        server.signal()
+        wait_until(lambda: refused(server))
+        for last in (False, True):
+            assert asked(kept, "POST", path, one_of(1, sequence_end=last)) == (200, None)
+            client.async_stream_infer("counts", [given], sequence_id=3, sequence_end=last)
+            assert streamed.get(timeout=10)[1] is None
+        assert asked(kept, "POST", path, one_of(4, sequence_start=True)) == (503, None)
+        with pytest.raises(InferenceServerException, match=STOPPING):
+            client.infer("counts", [given], sequence_id=5, sequence_start=True)
+        assert server.process.poll() is None
+        client.infer("counts", [given], sequence_id=2, sequence_end=True)
+        assert server.wait() == 0
+        assert "shutting down" in str(streamed.get(timeout=10)[1])
+        kept.close()
+
+
+def test_a_sequence_that_nobody_goes_on_with_does_not_make_a_stop_fail(tmp_path: Path) -> None:
+    """It has the time that its model and the limit allow; then it is given up, and that is a clean end."""
+    folder = write_model(tmp_path / "models", "counts", FINALIZED, more=SEQUENCES)
+    with serving(tmp_path, tmp_path / "models", "--exit-timeout-secs=4") as server:
+        assert server.request("POST", "/v2/models/counts/infer", one_of(1, sequence_start=True))[0] == 200
+        began = time.monotonic()
+        server.signal()
+        assert server.wait() == 0
+        assert time.monotonic() - began > 2
+    assert (folder / "1/finalized").exists()
 
 
 def test_second_signal(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
