@@ -37,7 +37,7 @@ LATE = 0.025  # by which a look may be late without anything being thought of it
 _EXECUTIONS: dict[CodeType, str] = {
     AsyncInstance._run.__code__: "self",
     LoopInstance.start.__code__: "self",
-    LoopInstance._work.__code__: "self",
+    LoopInstance._execute_all.__code__: "self",
     ThreadInstance._serve.__code__: "self",
 }
 

@@ -84,7 +84,7 @@ class Awaiting(Facts):
             place: str = instance.executor.place(batch) if hasattr(instance.executor, "place") else ""
             return place
         else:
-            frames = WaitView.frames_of(getattr(getattr(instance, "_worker", None), "gr_frame", None))
+            frames = WaitView.frames_of(getattr(getattr(instance, "_greenlet", None), "gr_frame", None))
         return WaitView.place_in(frames, lambda frame: INSTANCE in frame.f_globals)
 
     def _task_of(self, instance: AsyncInstance, batch: Batch) -> asyncio.Task[Any] | None:

@@ -199,7 +199,7 @@ class LoopInstance(ModelInstance):
     def __init__(self, name: str, executor: Executor, clock: Callable[[], float], turn: Turn) -> None:
         super().__init__(name, executor, clock)
         self.turn = turn
-        self._worker: Leavable | None = None
+        self._greenlet: Leavable | None = None
         self._batch: Batch | None = None
 
     def start(self, batch: Batch) -> object:
@@ -221,16 +221,16 @@ class LoopInstance(ModelInstance):
         return result
 
     def _start_in_greenlet(self, batch: Batch) -> object:
-        worker = self._worker
-        if worker is None:
-            worker = self._worker = Leavable(self._work)
-            worker.leave = self.wait
+        greenlet = self._greenlet
+        if greenlet is None:
+            greenlet = self._greenlet = Leavable(self._execute_all)
+            greenlet.leave = self.wait
         self._batch = batch
         batch.started = entered = batch.handed_over
-        return self._enter(worker, batch, entered)
+        return self._enter(greenlet, batch, entered)
 
     def wait(self, step: Callable[[Callable[[], None]], None]) -> None:
-        """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the worker greenlet."""
+        """Leave the execution until `wake` is called: `step(wake)` is called first. Only inside the greenlet."""
         woken = waiting = False
 
         def wake() -> None:
@@ -243,24 +243,24 @@ class LoopInstance(ModelInstance):
         step(wake)
         if not woken:
             waiting = True
-            assert self._worker is not None and self._worker.parent is not None
-            self._worker.parent.switch(LATER)
+            assert self._greenlet is not None and self._greenlet.parent is not None
+            self._greenlet.parent.switch(LATER)
 
     def _resume(self) -> None:
-        worker, batch = self._worker, self._batch
-        if worker is None:
+        greenlet, batch = self._greenlet, self._batch
+        if greenlet is None:
             return  # the instance was closed meanwhile: what it waited for has come too late
         assert batch is not None
-        result = self._enter(worker, None, self.clock())
+        result = self._enter(greenlet, None, self.clock())
         if result is not LATER:
             self.finished(batch, result)
 
-    def _enter(self, worker: Leavable, batch: Batch | None, entered: float) -> object:
-        """Let the worker run, with a new batch or from where it left. Return the result, or LATER where it has left again."""
+    def _enter(self, greenlet: Leavable, batch: Batch | None, entered: float) -> object:
+        """Let the greenlet run, with a new batch or from where it left. Return the result, or LATER where it has left again."""
         turn = self.turn
         outer, turn.cant_wait = turn.cant_wait, False
-        worker.parent = getcurrent()
-        result = worker.switch(batch)
+        greenlet.parent = getcurrent()
+        result = greenlet.switch(batch)
         now = self.clock()
         turn.cant_wait = outer
         if now - entered > HELD_SECONDS:
@@ -272,7 +272,7 @@ class LoopInstance(ModelInstance):
         batch.ended = now
         return result
 
-    def _work(self, batch: Batch) -> None:
+    def _execute_all(self, batch: Batch) -> None:
         execute = self.executor.execute
         this = getcurrent()
         result: object
@@ -288,10 +288,10 @@ class LoopInstance(ModelInstance):
             result = None
 
     async def close(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None and not worker.dead:
-            worker.parent = getcurrent()
-            worker.throw()
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None and not greenlet.dead:
+            greenlet.parent = getcurrent()
+            greenlet.throw()
         await super().close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from kernel.config import ModelConfig, headroom_of
 from kernel.errors import Overloaded
 from kernel.requests import SKIPPED, Batch, InferenceRequest, RequestState
-from kernel.rules import BatchRule, Duration, earliest_start
+from kernel.rules import BatchRule, ExecutionTime, earliest_start
 from kernel.scheduling import Scheduler, SequenceQueue
 
 __all__ = ["PredictionStage", "prediction_of"]
@@ -44,7 +44,7 @@ class PredictionStage:
         enqueue: Callable[[InferenceRequest], None],
         clock: Callable[[], float],
     ) -> None:
-        self.duration = Duration()
+        self.duration = ExecutionTime()
         self._left = 1.0 - headroom
         self._scheduler = scheduler
         assert not isinstance(scheduler.queue, SequenceQueue)

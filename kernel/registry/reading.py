@@ -17,7 +17,7 @@ from kernel.registry.catalog import Catalog
 from kernel.registry.loading import Loader
 from kernel.repository import LoadPlan, NotRead
 
-__all__ = ["LoadRequest", "Reader", "Work"]
+__all__ = ["LoadRequest", "PlanReader", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Work:
                 plan.override.remove()
 
 
-class Reader:
+class PlanReader:
     """Reads for one registry. `brings_along`: ensembles bring what they consist of. `parallel`: models read at a time."""
 
     def __init__(self, catalog: Catalog, loader: Loader, *, brings_along: bool, parallel: int) -> None:

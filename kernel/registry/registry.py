@@ -22,7 +22,7 @@ from kernel.registry.entries import Failure, ModelIndex
 from kernel.registry.loading import Loader
 from kernel.registry.operation import Operation
 from kernel.registry.pending_loads import Coming, PendingLoads
-from kernel.registry.reading import LoadRequest, Reader
+from kernel.registry.reading import LoadRequest, PlanReader
 from kernel.registry.rollout import Rollout
 from kernel.repository import FileRepository, LoadPlan, StartFailed, behind, check_model_name, remove_left_behind
 
@@ -47,7 +47,7 @@ class Registry:
         self.loader = Loader(kernel, repositories, backends)
         self.catalog = Catalog(kernel, namespacing=options.namespacing)
         self._rollout = Rollout(kernel, self.catalog, self.loader)
-        self._reader = Reader(self.catalog, self.loader, brings_along=options.explicit, parallel=options.load_threads)
+        self._reader = PlanReader(self.catalog, self.loader, brings_along=options.explicit, parallel=options.load_threads)
         self._claims = Claims()
         self.pending_loads = PendingLoads()
         self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised

@@ -7,7 +7,7 @@ from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.rules.instance_groups import Slot, rearranged, slots_of
-from kernel.rules.prediction import Duration, earliest_start
+from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
 from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
 from kernel.rules.response_cache import (
@@ -32,7 +32,7 @@ __all__ = [
     "Claimant",
     "Controls",
     "Deadlines",
-    "Duration",
+    "ExecutionTime",
     "Held",
     "Holding",
     "LocalCache",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-__all__ = ["Duration", "earliest_start"]
+__all__ = ["ExecutionTime", "earliest_start"]
 
 NEWEST = 8  # executions that the average is of: one that was slow for once is forgotten soon
 
 
-class Duration:
+class ExecutionTime:
     """How long the executions of one model last: a moving average. `seconds`: 0.0 while nothing has been measured."""
 
     __slots__ = ("_newest", "seconds")

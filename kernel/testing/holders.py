@@ -95,8 +95,8 @@ def _where(instance: ModelInstance, batch: Batch, folders: Sequence[Path]) -> st
             if coroutine.cr_frame is not None and coroutine.cr_frame.f_locals.get("batch") is batch:
                 frames = frames_of_task(task)
     elif isinstance(instance, LoopInstance):
-        worker = instance._worker
-        frames = list(stack(worker.gr_frame)) if worker is not None else []
+        greenlet = instance._greenlet
+        frames = list(stack(greenlet.gr_frame)) if greenlet is not None else []
     elif instance.waits_only:
         return "which waits for its steps"
     else:

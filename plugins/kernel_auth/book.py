@@ -95,10 +95,10 @@ def parse_book(text: str, name: str) -> Book:
         found = _AT.search(words)
         line, column = (found[1], found[2]) if found and found[1] else line_and_column(text, len(text))
         raise ServingError(Code.INVALID_ARG, f"{name}:{line}:{column}: {_AT.sub('', words)}") from None
-    return _Reader(text, name).book(document)
+    return _KeysFile(text, name).book(document)
 
 
-class _Reader:
+class _KeysFile:
     def __init__(self, text: str, name: str) -> None:
         self._text = text
         self._name = name

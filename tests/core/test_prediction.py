@@ -15,7 +15,7 @@ from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 from kernel import Code, InferenceRequest, Kernel, Overloaded, Reason, ServingError
 from kernel.config.refuse_late import parse
 from kernel.models.prediction_stage import PredictionStage
-from kernel.rules.prediction import Duration, earliest_start
+from kernel.rules.prediction import ExecutionTime, earliest_start
 
 ON = 'parameters { key: "refuse_late" value { string_value: "%s" } }\n'
 BATCHING = "max_batch_size: 4\ndynamic_batching {%s}\n"
@@ -46,7 +46,7 @@ def test_it_is_what_instances_do_that_pause_for_nothing(ages: list[float], place
 
 
 def test_the_average_moves() -> None:
-    duration = Duration()
+    duration = ExecutionTime()
     duration.measured(1.0)
     assert duration.seconds == 1.0
     duration.measured(9.0)

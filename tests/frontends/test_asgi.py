@@ -18,7 +18,7 @@ from kernel import Code, Kernel, MemoryBudget, ServingError
 from kernel_http.asgi import connection as asgi_connection
 from kernel_http.asgi.app import NOT_STARTED, OTHER_LOOP, KernelApp
 from kernel_http.asgi.request import path_of
-from kernel_http.connection.bodies import Memory
+from kernel_http.connection.bodies import BodyMemory
 from kernel_http.connection.server import READ_SIZE
 
 LIVE = request("GET", "/v2/health/live")
@@ -253,7 +253,7 @@ def test_a_tail_in_one_piece_is_aligned_and_its_own() -> None:
     array = kernel.requests[0].inputs["IN_FP32"].array
     array[:] = 0
     assert array.ctypes.data % 8 == 0 and data == big(READ_SIZE)
-    assert type(array.base) is Memory, "what a model on the loop needs to pass it on without a copy"
+    assert type(array.base) is BodyMemory, "what a model on the loop needs to pass it on without a copy"
 
 
 @pytest.mark.parametrize("size", [0, 1000])

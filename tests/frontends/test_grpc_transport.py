@@ -49,7 +49,16 @@ from kernel_grpc.http2.floods import USELESS_BURST
 from kernel_grpc.http2.outgoing import CHUNK
 from kernel_grpc.http2.reader import A_TURNS_FRAMES
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
-from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, MAX_MESSAGE, PIECE, RESERVE, Assembly, Memory, MessageError
+from kernel_grpc.rpc.assembly import (
+    ALIGNMENT,
+    LARGE,
+    MAX_MESSAGE,
+    PIECE,
+    RESERVE,
+    Assembly,
+    MessageError,
+    MessageMemory,
+)
 from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, SEVERAL, unpacked
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
@@ -118,7 +127,7 @@ def test_unary(caller: Caller) -> None:
 def test_unary_of_any_size(caller: Caller, size: int) -> None:
     payload = os.urandom(size)
     assert outcome(caller.call(payload=payload)) == (0, "", [payload])
-    assert type(caller.service.messages[0]) is (bytes if size < LARGE else Memory)
+    assert type(caller.service.messages[0]) is (bytes if size < LARGE else MessageMemory)
 
 
 def test_unary_in_pieces() -> None:
@@ -221,7 +230,7 @@ def test_all_ways_to_receive_a_long_message_mean_the_same(monkeypatch: pytest.Mo
                 caller.send(part)
             if way == "deliver":
                 call.sink = None
-        assert type(caller.service.messages[0]) is Memory
+        assert type(caller.service.messages[0]) is MessageMemory
         told.append((bytes(caller.service.messages[0].data), call.recv_window, bodies.recv_window))
     assert told[0] == told[1] == told[2] and told[0][0] == body[5:]
     assert counted == {"sink": 3, "deliver": 6, "straight": 2}  # what comes with SMALL is counted
@@ -966,7 +975,7 @@ def test_large_message_ends_on_a_boundary_and_belongs_to_nobody_else() -> None:
         buffer = bytearray(message(bytes(size)))
         assert assembling.feed(memoryview(buffer), 0, len(buffer)) == len(buffer)
         memory = assembling.fetch()
-        assert isinstance(memory, Memory) and memory.shape == (size,) and memory.flags.writeable
+        assert isinstance(memory, MessageMemory) and memory.shape == (size,) and memory.flags.writeable
         assert (memory.ctypes.data + size) % ALIGNMENT == 0
         buffer[5] = 1
         memory[-1] = 2
@@ -988,7 +997,7 @@ def test_memory_is_reserved_within_bounds_only() -> None:
     assert sizes - {0} == {assembly.SMALL, RESERVE, 2 * RESERVE, size}
     assert assembling.lent == size
     memory = assembling.fetch()
-    assert isinstance(memory, Memory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
+    assert isinstance(memory, MessageMemory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
 
 
 def test_huge_memory_is_given_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1089,7 +1098,7 @@ def test_messages_have_limits() -> None:
 
 
 def test_no_memory_for_a_message(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: int) -> Memory:
+    def fail(*_: int) -> MessageMemory:
         raise MemoryError
 
     monkeypatch.setattr(assembly, "aligned", fail)
@@ -1148,7 +1157,7 @@ def test_large_compressed_request_is_unpacked_elsewhere(caller: Caller) -> None:
     answer = caller.call(raw=message(gzip.compress(payload), compressed=True), **{"grpc-encoding": "gzip"})
     assert not answer.ended
     caller.wait(0.01)
-    assert outcome(answer) == (0, "", [payload]) and isinstance(caller.service.messages[0], Memory)
+    assert outcome(answer) == (0, "", [payload]) and isinstance(caller.service.messages[0], MessageMemory)
 
 
 def test_order_of_a_stream_with_large_compressed_messages(caller: Caller) -> None:
@@ -1205,10 +1214,10 @@ def test_what_is_unpacked_ends_on_a_boundary_and_is_not_in_memory_twice(size: in
     payload = np.arange(size // 4 + 1, dtype=np.int32).tobytes()[:size]
     packed = gzip.compress(payload, 1) if coding == "gzip" else zlib.compress(payload, 1)
     memory = unpacked(packed, coding, 2**31)
-    assert isinstance(memory, Memory) and memory.flags.writeable and memory.tobytes() == payload
+    assert isinstance(memory, MessageMemory) and memory.flags.writeable and memory.tobytes() == payload
     assert (memory.ctypes.data + size) % ALIGNMENT == 0
     tensor = np.ndarray((10,), np.int8, memory)
-    assert tensor[3:].base is tensor  # as with other messages: see Memory
+    assert tensor[3:].base is tensor  # as with other messages: see MessageMemory
 
 
 @pytest.mark.parametrize("lie", range(0, 64, 7))
@@ -1217,7 +1226,7 @@ def test_a_gzip_that_lies_about_its_size_is_placed_anew(lie: int) -> None:
     unpacker = compression.Unpacker(gzip.compress(payload), "gzip", 2**31)
     unpacker._growing.offset = ALIGNMENT - lie
     memory = unpacker.go_on(2**31)
-    assert isinstance(memory, Memory) and memory.tobytes() == payload
+    assert isinstance(memory, MessageMemory) and memory.tobytes() == payload
     assert (memory.ctypes.data + len(payload)) % ALIGNMENT == 0
 
 

@@ -1,6 +1,6 @@
 """Messages out of a call's bytes: the five bytes before each, and its memory while it arrives.
 
-A message's memory is its call's own. Small ones are `bytes`; large ones are a `Memory`, writable, and placed so that its end lies
+A message's memory is its call's own: small ones are `bytes`, large ones a `MessageMemory`, writable, and lies so that its end is
 on a multiple of 64: the last tensor of a request, often the only one, is then aligned for whatever its elements are.
 Nothing is taken on the strength of a length alone: what has come is counted in the account of the process, a step ahead; memory
 is reserved untouched once there is something to put there, and a huge message that outgrows it moves without being copied.
@@ -21,8 +21,20 @@ import numpy as np
 from kernel import Account, MemoryBudget
 from kernel_grpc.http2 import Data, Sink
 
-__all__ = ["ALIGNMENT", "LARGE", "MAX_MESSAGE", "PREFIX", "PRIVATE", "RESERVE", "Assembly", "Growing", "Memory", "Message",
-           "MessageError", "aligned"]  # fmt: skip
+__all__ = [
+    "ALIGNMENT",
+    "LARGE",
+    "MAX_MESSAGE",
+    "PREFIX",
+    "PRIVATE",
+    "RESERVE",
+    "Assembly",
+    "Growing",
+    "Message",
+    "MessageError",
+    "MessageMemory",
+    "aligned",
+]  # fmt: skip
 
 #: What stands before each message: whether it is compressed, and its length.
 PREFIX = Struct(">BI")
@@ -30,7 +42,7 @@ PREFIX = Struct(">BI")
 #: The largest message that is taken, as by the reference.
 MAX_MESSAGE = 2**31 - 1
 
-#: From this size on, a message is a Memory.
+#: From this size on, a message is a MessageMemory.
 LARGE = 16 * 1024
 
 #: What a message may have without being counted; more is taken from the account so much at a time.
@@ -49,8 +61,8 @@ PIECE = 16 * 1024 * 1024
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
-class Memory(np.ndarray[Any, Any]):
-    """The memory of a large message, of type uint8. `Memory(n, np.uint8)` is not filled.
+class MessageMemory(np.ndarray[Any, Any]):
+    """The memory of a large message, of type uint8. `MessageMemory(n, np.uint8)` is not filled.
 
     A subclass on purpose. numpy has a view of a view refer to the last plain array below: if the memory were one, a view that a
     model takes of its tensor would refer to the memory and not to the tensor's array, and reference counts could not tell whether
@@ -58,7 +70,7 @@ class Memory(np.ndarray[Any, Any]):
     """
 
 
-Message = bytes | Memory
+Message = bytes | MessageMemory
 
 
 class MessageError(Exception):
@@ -91,7 +103,7 @@ class Assembly(Sink):
         self.compressed = False
         self._prefix = b""
         self._size = -1  # of the message that is arriving, -1 between messages
-        self._buffer: Memory | bytearray = bytearray()
+        self._buffer: MessageMemory | bytearray = bytearray()
 
     @property
     def is_empty(self) -> bool:
@@ -211,7 +223,7 @@ class Assembly(Sink):
 
     def _complete(self) -> None:
         buffer = self._buffer
-        self.message = buffer if isinstance(buffer, Memory) else bytes(buffer)
+        self.message = buffer if isinstance(buffer, MessageMemory) else bytes(buffer)
         self._size = -1
         self._buffer = bytearray()
         self._map = None
@@ -248,7 +260,7 @@ class Growing:
         self.offset = offset
         self._map: Mapping | None = None
 
-    def grow(self, capacity: int) -> Memory:
+    def grow(self, capacity: int) -> MessageMemory:
         """Return it with room for so many bytes. Nobody may hold what was returned before. Raises MemoryError."""
         size = self.offset + capacity
         try:
@@ -258,9 +270,9 @@ class Growing:
                 self._map.resize(size)
         except OSError as error:
             raise MemoryError(str(error)) from None
-        return Memory((capacity,), np.uint8, self._map, self.offset)
+        return MessageMemory((capacity,), np.uint8, self._map, self.offset)
 
-    def ending(self, memory: Memory, size: int) -> Memory:
+    def ending(self, memory: MessageMemory, size: int) -> MessageMemory:
         """Return the first `size` bytes of `memory`, moved so that their end lies on a multiple of ALIGNMENT."""
         assert self._map is not None
         shift = (self.offset + size) % ALIGNMENT
@@ -269,11 +281,11 @@ class Growing:
         if shift:
             place = memory.__array_interface__["data"][0]
             ctypes.memmove(place - shift, place, size)  # does not hold the interpreter
-        return Memory((size,), np.uint8, self._map, self.offset - shift)
+        return MessageMemory((size,), np.uint8, self._map, self.offset - shift)
 
 
-def aligned(capacity: int, size: int) -> Memory:
+def aligned(capacity: int, size: int) -> MessageMemory:
     """Return `capacity` bytes, placed so that the byte behind the first `size` lies on a multiple of ALIGNMENT."""
-    memory = Memory(capacity + ALIGNMENT, np.uint8)
+    memory = MessageMemory(capacity + ALIGNMENT, np.uint8)
     offset = -(memory.__array_interface__["data"][0] + size) % ALIGNMENT
-    return memory[offset : offset + capacity].view(Memory)
+    return memory[offset : offset + capacity].view(MessageMemory)

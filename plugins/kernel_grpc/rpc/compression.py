@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernel_grpc.http2 import Data
-from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, PRIVATE, Growing, Memory, Message, MessageError, aligned
+from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, PRIVATE, Growing, Message, MessageError, MessageMemory, aligned
 
 __all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "PORTION", "PORTION_ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "Unpacker",
            "unpacked"]  # fmt: skip
@@ -85,7 +85,7 @@ class Unpacker:
         # A gzip ends in its size unpacked. If that is a lie, the memory is placed anew when all is there.
         size = int.from_bytes(bytes(self._data[-4:]), "little") if coding == "gzip" else 0
         self._growing = Growing(ALIGNMENT - size % ALIGNMENT)
-        self._memory: Memory | None = None
+        self._memory: MessageMemory | None = None
 
     def go_on(self, most: int) -> Message | None:
         """Unpack about `most` bytes more. Return the message once it is complete. Raises MessageError."""

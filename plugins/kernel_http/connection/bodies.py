@@ -16,7 +16,7 @@ import numpy as np
 from kernel import Account, MemoryBudget
 from kernel_http.connection.heads import Head
 
-__all__ = ["Body", "ChunkError", "ChunkedBody", "Memory", "Oversize", "too_large"]
+__all__ = ["Body", "BodyMemory", "ChunkError", "ChunkedBody", "Oversize", "too_large"]
 
 #: The most memory that is reserved on the strength of a Content-Length alone. Once as much has come, all of it is. It is small:
 #: the loop waits while it is copied then, and the allocator keeps its place, which is of no use to a body that is larger.
@@ -40,8 +40,8 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++:[^\x00-\x08\x0a-\x1f\x7f]*+")
 
 
-class Memory(np.ndarray[Any, Any]):
-    """The memory that the arrays of one request lie in. `Memory(n, np.uint8)` is not filled.
+class BodyMemory(np.ndarray[Any, Any]):
+    """The memory that the arrays of one request lie in. `BodyMemory(n, np.uint8)` is not filled.
 
     A type of its own, so that references tell who keeps what. numpy has a view of a view refer to the array at the bottom, as
     long as all are of one type. If this were a mere array, a model's view of its input would refer to it, past the input's array,
@@ -49,7 +49,7 @@ class Memory(np.ndarray[Any, Any]):
     """
 
 
-Bytes = bytes | bytearray | Memory
+Bytes = bytes | bytearray | BodyMemory
 
 
 class Counted:
@@ -108,14 +108,14 @@ class Body(Counted):
         self.discard = scratch if head.refusal is not None or (split or length) > limit else None
         self.complete = False
         self._sizes = (split, length - split)
-        self._finished: list[Memory] = []
+        self._finished: list[BodyMemory] = []
         self._begin()
 
     def _begin(self) -> None:
         while len(self._finished) < 2:
             self._size = self._sizes[len(self._finished)]
             self._filled = 0
-            self._buffer = Memory(min(self._size, 0 if self.discard else RESERVE), np.uint8)
+            self._buffer = BodyMemory(min(self._size, 0 if self.discard else RESERVE), np.uint8)
             if self._size:
                 return
             self._finished.append(self._buffer)
@@ -141,7 +141,7 @@ class Body(Counted):
     def _grow(self) -> None:
         """Reserve all of it: so much has come that the rest may be believed in, and nothing is copied twice."""
         try:
-            grown = Memory(self._size, np.uint8)
+            grown = BodyMemory(self._size, np.uint8)
         except MemoryError:
             self.refused = True
             return

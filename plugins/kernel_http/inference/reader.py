@@ -26,7 +26,7 @@ from kernel import (
     strings_of,
     unpacked,
 )
-from kernel_http.connection.bodies import Memory
+from kernel_http.connection.bodies import BodyMemory
 from kernel_http.connection.heads import Head
 from kernel_http.inference.body import Parameters, custom_of, decode, read_parameters, read_shape, source_of
 from kernel_http.inference.outputs import read_outputs, read_region
@@ -182,7 +182,7 @@ class Reader:
             # Not aligned, so a copy, and no step to repeat. An empty input has no bytes that a view could be made of.
             if size > COPIED and self.on_loop:
                 raise TooLarge
-            memory = Memory(size, np.uint8)
+            memory = BodyMemory(size, np.uint8)
             memory[:] = np.frombuffer(tail, np.uint8)[offset : offset + size] if size else 0
             return memory.view(dtype).reshape(shape)
         self.steps.append(Step(name, datatype, dtype, shape, offset, size))
@@ -197,7 +197,7 @@ class Reader:
             return self._mismatch(name, datatype, shape, expected, span.byte_size)
         if span.byte_size > COPIED and self.on_loop:
             raise TooLarge
-        memory = span.read(Memory)
+        memory = span.read(BodyMemory)
         if datatype != "BYTES":
             return np.ndarray(shape, dtype, memory)
         return self._unpacked(name, shape, memory, 0, span.byte_size)

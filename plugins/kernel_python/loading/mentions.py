@@ -136,15 +136,15 @@ def read(text: bytes, name: str, package: Chain) -> Source:
 
     Raises SyntaxError, ValueError, RecursionError and MemoryError where the text can't be parsed.
     """
-    reader = _Reader(package)
-    reader.walk(tree_of(text, name))
-    return reader.source
+    visitor = _Visitor(package)
+    visitor.walk(tree_of(text, name))
+    return visitor.source
 
 
 _NOTHING = Call()
 
 
-class _Reader:
+class _Visitor:
     """Walks one file. A method `_see_<node>` says what is to be done with a kind of node; the others' children are visited."""
 
     def __init__(self, package: Chain) -> None:
