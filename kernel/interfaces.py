@@ -148,7 +148,7 @@ class InstanceContext:
     device_id: int  # of the GPU; 0 for the CPU
     model_folder: Path  # with config.pbtxt
     version_folder: Path  # with the model's file
-    placement: PlacementChoice | None = None  # what the backend has chosen, if it does
+    placement_choice: PlacementChoice | None = None  # what the backend has chosen, if it does
 
 
 @runtime_checkable

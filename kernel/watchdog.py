@@ -130,7 +130,7 @@ class Watchdog:
         model, instance = self._whose(sight)
         if model is None or instance is None:
             return
-        free = model.placement is not None and not model.placement.asked  # where it runs is for us to say
+        free = model.placement_choice is not None and not model.placement_choice.asked  # where it runs is for us to say
         if isinstance(notice, Blocked):
             self._blocked(notice, free)
         elif isinstance(instance, TaskInstance):  # what the loop calls itself is measured, and asked for

@@ -51,7 +51,7 @@ class Found:
     """One model of a repository.
 
     `config` is None where it has mistakes; `versions` are those that the policy selects. `unsure`: what the model makes
-    of its config when it is loaded can't be told before. `unseen`: nobody could look at its code. `placement`: where its backend
+    of its config when it is loaded can't be told before. `unseen`: nobody could look at its code. `choice`: where its backend
     would have it run, and why.
     """
 
@@ -60,7 +60,7 @@ class Found:
     versions: tuple[int, ...] = ()
     unsure: bool = False
     unseen: bool = False
-    placement: PlacementChoice | None = None
+    choice: PlacementChoice | None = None
     errors: list[ServingError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -88,8 +88,8 @@ def check(arguments: Sequence[str]) -> int:
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
-        if not found.errors and _is_told(found.placement):
-            print(f"{found.folder.name} runs in placement {found.placement}")
+        if not found.errors and _is_told(found.choice):
+            print(f"{found.folder.name} runs in placement {found.choice}")
         for mistake in found.errors:
             print("\n".join(_lines(mistake)))
     well = [found.folder.name for found in models if not found.errors]
@@ -200,7 +200,7 @@ def _read(
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
-        found.placement = _placement(backend, config, folder, found.versions)
+        found.choice = _placement_choice(backend, config, folder, found.versions)
         samples = _samples(config, folder)
         found.unsure = auto_complete and _may_complete(backend, config, folder, found.versions)
         if not found.unsure:
@@ -214,12 +214,12 @@ def _read(
         found.config = config
 
 
-def _is_told(placement: PlacementChoice | None) -> bool:
+def _is_told(choice: PlacementChoice | None) -> bool:
     """Whether to say where a model runs: in a process, which its config does not ask for."""
-    return placement is not None and placement.where == "process" and not placement.asked
+    return choice is not None and choice.where == "process" and not choice.asked
 
 
-def _placement(
+def _placement_choice(
     backend: Backend, config: ModelConfig, folder: ModelFolder, versions: Sequence[int]
 ) -> PlacementChoice | None:
     """Return where the latest version would run, if its backend chooses that."""

@@ -65,7 +65,7 @@ def _as_dict(found: Found) -> dict[str, object]:
         "path": str(found.folder.path),
         "versions": list(found.versions),
         "config": found.config.as_dict() if found.config is not None else None,
-        "placement": None if found.placement is None else {"where": found.placement.where, "reason": found.placement.reason},
+        "placement": None if found.choice is None else {"where": found.choice.where, "reason": found.choice.reason},
         "errors": [error.message for error in found.errors],
     }
 
@@ -76,7 +76,7 @@ def _lines(found: Found) -> Iterable[str]:
     if config is None:
         return [found.folder.name, *(f"  {error.message}" for error in found.errors)]
     rows = [("versions", ", ".join(map(str, found.versions))), ("backend", _backend(config)), ("batching", _batching(config))]
-    rows += [("placement", str(found.placement))] if found.placement is not None else []
+    rows += [("placement", str(found.choice))] if found.choice is not None else []
     rows += [("steps", " -> ".join(step.model_name for step in config.ensemble))] if config.ensemble else []
     batched = config.max_batch_size > 0
     tensors = [

@@ -50,17 +50,17 @@ class InstanceFactory:
         self._model_folder = model_folder
 
     async def make(
-        self, config: ModelConfig, slots: Sequence[Slot], placement: PlacementChoice | None
+        self, config: ModelConfig, slots: Sequence[Slot], choice: PlacementChoice | None
     ) -> list[ModelInstance]:
         """Make an instance for each slot, some at a time. Raises what one of them raises; the others are finalized then.
 
-        `placement`: what the backend has chosen, if it does.
+        `choice`: what the backend has chosen, if it does.
         """
         limit = asyncio.Semaphore(self._kernel.options.load_threads)
 
         async def make(slot: Slot) -> ModelInstance:
             async with limit:
-                return await self._make_one(self._context(config, slot, placement))
+                return await self._make_one(self._context(config, slot, choice))
 
         results = await asyncio.gather(*map(make, slots), return_exceptions=True)
         instances = [result for result in results if isinstance(result, ModelInstance)]
@@ -74,7 +74,7 @@ class InstanceFactory:
             log.warning("%s", words)
         return instances
 
-    def _context(self, config: ModelConfig, slot: Slot, placement: PlacementChoice | None) -> InstanceContext:
+    def _context(self, config: ModelConfig, slot: Slot, choice: PlacementChoice | None) -> InstanceContext:
         return InstanceContext(
             kernel=self._kernel,
             config=config,
@@ -84,7 +84,7 @@ class InstanceFactory:
             device_id=slot.device_id,
             model_folder=self._model_folder,
             version_folder=self._model_folder / str(self._version),
-            placement=placement,
+            placement_choice=choice,
         )
 
     async def _make_one(self, context: InstanceContext) -> ModelInstance:

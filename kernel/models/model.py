@@ -51,7 +51,7 @@ class Model:
     place where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
     `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this model;
     `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have come in.
-    `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement`: a
+    `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement_choice`: a
     PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
@@ -71,7 +71,7 @@ class Model:
         self.attachments: dict[object, object] = {}
         self.state = ModelState.LOADING
         self.tracing: RequestTracing | None = None  # told of each request that comes in; None: nothing is traced
-        self.placement: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
+        self.placement_choice: PlacementChoice | None = None  # where it runs, and why, if its backend chooses that
         self.load_seconds = 0.0  # how long it took from the start of its instances until it was READY
         self._asked = 0
         self._finalizing: asyncio.Future[None] | None = None
@@ -100,7 +100,7 @@ class Model:
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
         slots = slots_of(self.config)
         self._check_needs(slots)
-        instances = await factory.make(self.config, slots, self.placement)
+        instances = await factory.make(self.config, slots, self.placement_choice)
         try:
             self._check_needs(slots)  # once more: others may have come meanwhile
             scheduler = self.scheduler = self._make_scheduler(self._taking(instances), initial)
@@ -236,11 +236,11 @@ class Model:
         async with self._changing:
             if not self._serves():
                 return
-            factory, old, was = self._factory, self.scheduler.instances, self.placement
-            self.placement = PlacementChoice("thread", reason)
+            factory, old, was = self._factory, self.scheduler.instances, self.placement_choice
+            self.placement_choice = PlacementChoice("thread", reason)
             try:
                 samples = await self.read_samples(self.config)
-                made = await factory.make(self.config, [factory.slots[instance] for instance in old], self.placement)
+                made = await factory.make(self.config, [factory.slots[instance] for instance in old], self.placement_choice)
                 try:
                     if any(instance.inline for instance in made):
                         raise ServingError(Code.UNSUPPORTED, f"backend '{factory.backend.name}' has made them for the loop, too")
@@ -249,7 +249,7 @@ class Model:
                     await self._factory.close_all(made)
                     raise
             except Exception as error:
-                self.placement = was
+                self.placement_choice = was
                 log.warning("model '%s' stays on the event loop: its new instances failed: %s", self.name, error)
                 return
             if not self._serves():
@@ -267,7 +267,7 @@ class Model:
         go, missing = rearranged(running, slots_of(config))
         self._check_needs(missing)
         samples = await self.read_samples(config) if missing else []
-        made = await self._factory.make(config, missing, self.placement)
+        made = await self._factory.make(config, missing, self.placement_choice)
         come = [instance for instance in made if not self._factory.slots[instance].passive]
         try:
             await self.run_warmup(samples, come)
@@ -358,7 +358,8 @@ class Model:
     def statistics(self) -> ModelStatistics:
         """Return what has been counted since it was loaded. On the loop."""
         record = self.scheduler.statistics.snapshot(self.name, self.version, self.kernel.epoch_offset)
-        return record if self.placement is None else replace(record, placement=self.placement, hop=self._hop())
+        choice = self.placement_choice
+        return record if choice is None else replace(record, placement_choice=choice, hop=self._hop())
 
     def _hop(self) -> Duration | None:
         """Return what the way to other processes and back has cost; None where there is none, or nobody knows."""

@@ -37,9 +37,9 @@ class ModelStatistics:
 
     `last_inference_ms`: wall clock, milliseconds since the epoch, 0 before the first. `batch_stats`: rows of an execution ->
     compute input, infer and output durations per execution. `response_stats`: which response of a request it was ("0" for the
-    first) -> durations by kind, of backends that report them. `failures`: reason -> requests. `placement`: where it runs and
-    why, where its backend has chosen that; `hop`: what the way to another process and back has cost the executions that were
-    measured.
+    first) -> durations by kind, of backends that report them. `failures`: reason -> requests. `placement_choice`: where it runs
+    and why, where its backend has chosen that; `hop`: what the way to another process and back has cost the executions that
+    were measured.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ModelStatistics:
     response_stats: dict[str, dict[str, Duration]] = field(default_factory=dict)
     batch_stats: dict[int, tuple[Duration, Duration, Duration]] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    placement: PlacementChoice | None = None
+    placement_choice: PlacementChoice | None = None
     hop: Duration | None = None
 
 

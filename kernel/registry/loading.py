@@ -225,7 +225,7 @@ class Loader:
         """
         config, folder = plan.config, plan.folder.path
         backend = self.backend(config)
-        placement = await self._placement(backend, config, folder, number)
+        choice = await self._placement_choice(backend, config, folder, number)
         if self._options.auto_complete:
             step.stage = "completes its config"
             config = await self.in_thread(backend.complete_config, config, folder, folder / str(number))
@@ -233,14 +233,14 @@ class Loader:
         require_complete(config)
         backend.validate(config, folder, (number,))
         model = Model(self._kernel, config, number, folder)
-        model.placement = placement
+        model.placement_choice = choice
         samples = await model.read_samples(config)
         initial = await self.in_thread(initial_values, config, folder) if config.sequence_batching is not None else {}
         step.stage = "makes its instances"
         await model.start(backend, initial)
         return model, samples
 
-    async def _placement(
+    async def _placement_choice(
         self, backend: Backend, config: ModelConfig, folder: Path, number: int
     ) -> PlacementChoice | None:
         """Have the backend say where the instances are to run, if it decides that, and tell it."""

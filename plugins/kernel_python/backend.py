@@ -152,7 +152,7 @@ class PythonBackend:
         """Make one instance: import its modules, `__init__`, `initialize`."""
         config = context.config
         file = _model_file(config, context.version_folder)
-        choice = context.placement or self.choose_placement(config, context.model_folder, context.version_folder)
+        choice = context.placement_choice or self.choose_placement(config, context.model_folder, context.version_folder)
         if choice.where == "process":
             launcher = launcher_of(config, context.model_folder, self._launcher)
             return ProcessExecutor.start(context, file, launcher, self._settings.stub_timeout, self._settings.stub_hang)

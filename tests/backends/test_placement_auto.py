@@ -42,7 +42,7 @@ async def ask(kernel: Kernel, helpers: Any, name: str = "a", value: Any = (1.0,)
 
 
 def placement(kernel: Kernel, name: str = "a") -> str:
-    return str(kernel.statistics(name)[0].placement)
+    return str(kernel.statistics(name)[0].placement_choice)
 
 
 def serve(repo: Any, helpers: Any, code: str, *, times: int = 1, **options: Any) -> tuple[str, list[Any]]:

@@ -386,7 +386,7 @@ def test_a_model_is_examined_once_a_load(repo: Any, monkeypatch: Any, completes:
         path.write_text(path.read_text() + "import socket\nsocket.setdefaulttimeout(1)\n")
         await kernel.load("a")
         assert examined == ["a", "a"]
-        assert kernel.model("a").placement.where == "process", "a load goes by the source that it has met"
+        assert kernel.model("a").placement_choice.where == "process", "a load goes by the source that it has met"
         for number in (1, 2):
             with pytest.raises(ServingError):
                 await kernel.load("broken")

@@ -59,7 +59,7 @@ def test_a_model_leaves_the_loop_between_executions(repo: Any, helpers: Any, cap
         after = [await helpers.ask(kernel, "m", [0.0]) for _ in range(3)]
         assert of(kernel) not in after
         assert await before == of(kernel)
-        assert str(model.placement) == "thread: held the event loop"
+        assert str(model.placement_choice) == "thread: held the event loop"
         assert [instance.name for instance in model.scheduler.instances] == ["m_0_0", "m_0_1"]
 
     caplog.set_level(logging.INFO, "kernel")
@@ -71,12 +71,12 @@ def test_where_new_instances_fail_the_old_ones_go_on(repo: Any, helpers: Any, ca
     repo.add("m", ONCE)
 
     async def main(kernel: Kernel) -> None:
-        model, was = kernel.model("m"), kernel.model("m").placement
+        model, was = kernel.model("m"), kernel.model("m").placement_choice
         kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
         kernel.supervision.conduct.held("m", 0.1, "model.py:9", __file__)
         await model.leave_loop("held the event loop")
         assert await helpers.ask(kernel, "m", [0.0]) == of(kernel)
-        assert model.placement is was
+        assert model.placement_choice is was
 
     repo.run(main, backend_config={"python": {"default-placement": "server"}})
     (words,) = messages(caplog, "model 'm' stays")
@@ -128,11 +128,11 @@ def test_a_model_that_keeps_the_interpreter_is_loaded_into_a_process(repo: Any) 
     repo.add("m", WHERE)
 
     async def main(kernel: Kernel) -> None:
-        assert kernel.model("m").placement.where == "loop"  # type: ignore[union-attr]
+        assert kernel.model("m").placement_choice.where == "loop"  # type: ignore[union-attr]
         kernel.supervision.conduct.blocked("m", 0.3, "model.py:9", __file__)
         kernel.unload("m")
         await kernel.load("m")
-        choice = kernel.model("m").placement
+        choice = kernel.model("m").placement_choice
         assert str(choice) == "process: kept the interpreter from everybody else for 300 ms at model.py:9"
 
     repo.run(main, control_mode="explicit", load_models=["m"])
@@ -172,14 +172,14 @@ def test_a_model_that_leaves_threads_behind_gets_a_process(
     async def main(kernel: Kernel) -> None:
         for name in ("clean", "m"):
             await kernel.load(name)
-            assert kernel.model(name).placement.where == "thread"
+            assert kernel.model(name).placement_choice.where == "thread"
             await kernel.unload(name)
         async with asyncio.timeout(30):
             while kernel.supervision.conduct.must_isolate("m") is None:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
         for name, where in (("clean", "thread"), ("m", "process")):
             await kernel.load(name)
-            assert kernel.model(name).placement.where == where
+            assert kernel.model(name).placement_choice.where == where
 
     repo.run(main, control_mode="explicit")
     (said,) = messages(caplog, "model 'm' left")

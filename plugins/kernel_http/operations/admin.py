@@ -178,8 +178,8 @@ def statistics_of(record: ModelStatistics) -> dict[str, Any]:
         ],
         "memory_usage": [],
     }
-    if record.placement is not None:
-        statistics["placement"] = {"where": record.placement.where, "reason": record.placement.reason}
+    if record.placement_choice is not None:
+        statistics["placement"] = {"where": record.placement_choice.where, "reason": record.placement_choice.reason}
     if record.hop is not None:
         statistics["hop"] = duration_of(record.hop)
     return statistics

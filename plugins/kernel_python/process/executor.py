@@ -77,7 +77,7 @@ class ProcessExecutor:
         self._gone: asyncio.Future[None] | None = None
         self.restarts = 0
         self._hops = Hops()
-        self._choice = context.placement
+        self._choice = context.placement_choice
         self._advisor: asyncio.TimerHandle | None = None
 
     @property
