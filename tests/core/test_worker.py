@@ -400,6 +400,45 @@ def test_an_answer_for_a_blocked_thread_is_handed_over_once() -> None:
     assert [final for _, final in got] == [False, True]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", ["good", "another output", "an error", "an exception"])
+def test_an_answer_means_the_same_by_the_loop_and_straight_from_its_thread(kind: str, strict: bool, tmp_path: Path) -> None:
+    """`ThreadInstance._hand_over` ~ `release`: to a thread that waits, from a model on a thread; all others go by the loop."""
+
+    def execute(kernel: Kernel, batch: Batch) -> Result:
+        (one,) = batch.requests
+        if kind == "an exception":
+            raise ValueError("boom")
+        if kind == "an error":
+            return [InferenceResponse.failure(Code.NOT_FOUND, "no")]
+        return [answer(one, Y=[1], other=[2]) if kind == "another output" else answer(one)]
+
+    async def asked(outer: Placement, inner: Placement) -> Any:
+        seen: list[Any] = []
+
+        def caller(kernel: Kernel, batch: Batch) -> Result:
+            child, answers = request(kernel, "b", 41.0, parent=batch)
+            child.id = "7"
+            response = kernel.wait(child, batch)
+            for one in (response, *(one for one, _ in answers)):
+                assert one is not None
+                error = one.error and (one.error.code, one.error.message)
+                seen.append((one.model_name, one.model_version, one.id, [tensor.name for tensor in one.outputs], error))
+            return [answer(batch.requests[0])]
+
+        kernel, _ = serve(tmp_path, {"a": (outer, caller), "b": (inner, execute)})
+        kernel.strict_outputs = strict
+        async with kernel:
+            await kernel.infer("a", X)
+            statistics = kernel.model("b").scheduler.statistics
+            statistics.settle()
+            return seen, statistics.success, statistics.fail, statistics.execution_count
+
+    ways = [(outer, inner) for outer in (Placement.THREAD, Placement.LOOP) for inner in (Placement.THREAD, Placement.LOOP)]
+    first, *others = [asyncio.run(asked(*way)) for way in ways]
+    assert others == [first] * 3
+
+
 @pytest.mark.parametrize("heard", [True, False])
 @pytest.mark.parametrize("inner", [Placement.LOOP, Placement.THREAD])
 @pytest.mark.parametrize("outer", [Placement.LOOP, Placement.THREAD])

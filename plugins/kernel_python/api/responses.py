@@ -83,18 +83,6 @@ class InferenceResponse:
         parameters: dict[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
-        if type(output_tensors) is list and error is None and parameters is None and not unknown:
-            for tensor in output_tensors:
-                if type(tensor) is not Tensor:
-                    break
-            else:  # what nearly every response looks like
-                self._tensors = output_tensors.copy()
-                self._error = self._parameters = None
-                return
-        self._init(output_tensors, error, parameters, unknown)
-
-    def _init(self, output_tensors: Any, error: Any, parameters: Any, unknown: dict[str, Any]) -> None:
-        """Look closer at arguments that are not just a list of tensors."""
         # A list of our own: the model may go on using, or change, the one it gave.
         tensors = list(output_tensors) if isinstance(output_tensors, (list, tuple)) else None
         if tensors is None or (error is not None and not isinstance(error, TritonError)) or unknown:
