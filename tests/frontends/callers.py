@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import hpack
+from frontends import wires
 from frontends.wires import (
     DATA,
+    END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEADERS,
@@ -268,11 +270,12 @@ class Caller:
             at += count
         self.read()
 
-    def begin(self, name: str = "Method", **fields: str) -> int:
-        """Begin a call and send nothing more."""
+    def begin(self, name: str = "Method", *, block: bytes = b"", **fields: str) -> int:
+        """Begin a call and send nothing more. `block`: its fields, as they are to be sent."""
         id, self._next = self._next, self._next + 2
         self.answers[id] = Answer()
-        self.send(request(id, **{":path": f"/pkg.Svc/{name}", **fields}))
+        made = wires.frame(HEADERS, END_HEADERS, id, block) if block else request(id, **{":path": f"/pkg.Svc/{name}", **fields})
+        self.send(made)
         return id
 
     def call(self, name: str = "Method", payload: bytes = b"", *, raw: bytes | None = None, **fields: str) -> Answer:

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hpack
 import pytest
 from frontends.callers import Answer, Caller, close_loops
 from frontends.callers import message as framed
 from frontends.fakes_grpc import GrpcKernel
 from frontends.keys import CLIENTS, write_keys
-from frontends.wires import data
+from frontends.wires import REQUEST, block, data
 from google.protobuf.message import Message
 
 from kernel_auth.gate import KeyGate
@@ -193,9 +194,9 @@ def test_so_many_at_a_time(gated: Gated) -> None:
 
 
 class Streaming:
-    def __init__(self, gated: Gated, key: str) -> None:
+    def __init__(self, gated: Gated, key: str = "", credential: str = "") -> None:
         self.caller = gated.caller
-        fields = {":path": triton("ModelStreamInfer"), "authorization": f"Bearer key-{key}"}
+        fields = {":path": triton("ModelStreamInfer"), "authorization": f"Bearer {credential or f'key-{key}'}"}
         self.id = self.caller.begin("", **fields)
         self.answer = self.caller.answers[self.id]
 
@@ -286,3 +287,70 @@ def test_large_messages_ask_for_their_model(gated: Gated) -> None:
         if refused:
             assert said(answer) == (PERMISSION_DENIED, refused) and stream.send() == [refused]
         assert len(gated.kernel.requests) == (0 if refused else 2)  # whose answers wait for the client's windows
+
+
+#: The newest entry of HPACK's table, and the one before, as fields; which these are, the blocks before have said.
+NEWEST, BEFORE = b"\xbe", b"\xbf"
+
+#: What makes the table empty, and as large as it was.
+EMPTIED = b"\x20\x3f\xe1\x1f"
+
+
+def entering(name: str, value: str) -> bytes:
+    """A field that stands in the table from then on."""
+    return b"\x40" + b"".join(bytes(hpack.hpack.encode_integer(len(text), 7)) + text.encode() for text in (name, value))
+
+
+class Indexing:
+    """A client that names its key by HPACK's table, as real ones do; all that its calls have besides is the same each time."""
+
+    FIELDS = block([(name, triton("ModelInfer") if name == ":path" else value) for name, value in REQUEST])
+
+    def __init__(self, gated: Gated) -> None:
+        self.caller = gated.caller
+
+    def begin(self, key: bytes, model: str = "any", first: bytes = b"") -> Answer:
+        """Make a call. `key`: how its block of fields ends; `first`: how it begins."""
+        id = self.caller.begin(block=first + self.FIELDS + key)
+        self.caller.send(data(id, framed(request(model).SerializeToString()), end=True))
+        return self.caller.answers[id]
+
+    def ask(self, key: bytes, model: str = "any", first: bytes = b"") -> tuple[int | None, str]:
+        return said(self.begin(key, model, first))
+
+
+def test_a_key_in_the_table_is_judged_by_what_the_table_says_now(gated: Gated) -> None:
+    """The same bytes are another key when the table has moved on; the server remembers blocks by their bytes."""
+    client = Indexing(gated)
+    unknown, forbidden = "the key is not known", "client 'some' may not use 'inference' of model 'half'"
+    assert client.ask(entering("authorization", "Bearer key-some")) == (0, "")
+    for _ in range(3):
+        assert client.ask(NEWEST) == (0, "") and client.ask(NEWEST, "half") == (PERMISSION_DENIED, forbidden)
+    assert client.ask(entering("authorization", "Bearer key-nobody")) == (UNAUTHENTICATED, unknown)
+    for _ in range(3):
+        assert client.ask(NEWEST) == (UNAUTHENTICATED, unknown) and client.ask(BEFORE) == (0, "")
+    assert client.ask(entering("authorization", "Bearer key-all"), "half")[0] == 3  # it may; the request is wrong
+    for _ in range(3):
+        assert client.ask(NEWEST, "half")[0] == 3 and client.ask(BEFORE) == (UNAUTHENTICATED, unknown)
+    named = b"\x0f\x2f\x11Bearer key-nobody"  # the name alone is the table's
+    assert client.ask(named) == (UNAUTHENTICATED, unknown)
+    assert client.ask(entering("x-other", "Bearer key-all"), first=EMPTIED)[0] == UNAUTHENTICATED
+    assert client.ask(NEWEST) == (UNAUTHENTICATED, "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
+    assert gated.caller.goaway() is None
+
+
+def test_a_key_that_goes_while_it_stands_in_the_table(gated: Gated) -> None:
+    client = Indexing(gated)
+
+    def rewritten(clients: dict[str, str]) -> list[int | None]:
+        write_keys(gated.file, clients=clients)
+        gated.kernel.loop.now += 1.0
+        gated.ask("ServerLive")
+        client.ask(NEWEST)  # has the file looked at, which a thread reads
+        gated.kernel.loop.run_jobs()
+        return [client.ask(NEWEST)[0] for _ in range(3)]
+
+    assert client.ask(entering("x-api-key", "key-some")) == (0, "")
+    assert rewritten({"all": CLIENTS["all"]}) == [UNAUTHENTICATED] * 3
+    assert rewritten(CLIENTS) == [0] * 3
+    assert rewritten({"some": 'may = [{ models = ["half"], categories = ["*"] }]'}) == [PERMISSION_DENIED] * 3

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frontends.callers import close_loops
 from frontends.fakes import Client, FakeKernel, infer, request, tensor
+from frontends.test_auth_grpc import NEWEST, UNAUTHENTICATED, Gated, Indexing, Streaming, entering
+from frontends.test_auth_grpc import request as any_request
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernel import ServingError
 from kernel_auth.book import parse_book
 from kernel_auth.gate import KeyGate
-from kernel_auth.tokens import UNKNOWN_SECONDS, Tokens, Wrong
+from kernel_auth.tokens import UNKNOWN_SECONDS, Token, Tokens, Wrong
 
 jwt = pytest.importorskip("jwt")
 ec = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ec")
@@ -134,6 +137,41 @@ def test_the_end_comes_on_a_connection(tmp_path: Path) -> None:
     kernel.loop.now = found.until
     response = client.ask(asked)
     assert (response.status, response.error) == (401, "the token has expired")
+
+
+def test_the_end_comes_on_a_grpc_connection_and_on_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the token stands in the connection's table of fields. What has been accepted before has its answer."""
+    write_jwks(tmp_path, one=ONE)
+    gated = Gated(tmp_path / "keys.toml", FILE)
+    made = token(scope="kernel:inference:any", exp=int(time.time()) + 1000).decode()
+    client = Indexing(gated)
+    assert client.ask(entering("authorization", f"Bearer {made}")) == (0, "")
+    stream = Streaming(gated, credential=made)
+    assert stream.send(any_request("any")) == [""] and client.ask(NEWEST) == (0, "")
+    tokens = gated.gate.edition.tokens
+    assert tokens is not None
+    (found,) = tokens._known.values()
+    gated.kernel.loop.now = found.until - 0.25
+    assert client.ask(NEWEST) == (0, "") and stream.send(any_request("any")) == [""] * 2
+    gated.kernel.hold = True
+    waiting = client.begin(NEWEST)
+    assert stream.send(any_request("any")) == [""] * 2
+    gated.kernel.loop.now = found.until
+    over = "the token has expired"
+
+    def verified(data: bytes, now: float) -> Token:
+        raise Wrong(over)  # as PyJWT would, which knows the real time only
+
+    monkeypatch.setattr(tokens, "_verified", verified)
+    for _ in range(2):
+        assert client.ask(NEWEST) == (UNAUTHENTICATED, over)
+    assert stream.send(any_request("any"))[2:] == []  # in their order: behind the one that waits
+    while gated.kernel.held:
+        gated.kernel.finish(gated.kernel.held.pop())
+    assert stream.send() == ["", "", "", over] and waiting.status == 0
+    gated.kernel.hold = False
+    assert Streaming(gated, credential=made).answer.text == over
+    close_loops()
 
 
 def test_on_a_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
