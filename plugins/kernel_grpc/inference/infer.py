@@ -19,6 +19,7 @@ import numpy as np
 from kernel import Code, InferenceRequest, InferenceResponse, RequestState, ServingError, Tensor
 from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
+from kernel_grpc.inference.load import load_of
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
@@ -81,6 +82,8 @@ class Inference:
             return
         request.deadline = call.deadline
         model, turns = recipe.model, self._turns
+        if call.meaning.report:
+            call.load = partial(load_of, model, call.meaning.report)
         if model.tracing is not None:
             model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         if turns.lines and turns.wait(call, model, request):

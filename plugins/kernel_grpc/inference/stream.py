@@ -17,6 +17,7 @@ from kernel import Code, InferenceRequest, InferenceResponse, RequestState, Serv
 from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
+from kernel_grpc.inference.load import load_of
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
 from kernel_grpc.inference.wire import leading
@@ -97,6 +98,8 @@ class InferStream:
             answer.size = size = len(data)
             self.size += size
             inference.kernel.memory.receive.add(size)
+        if call.meaning.report:
+            call.load = partial(load_of, recipe.model, call.meaning.report)
         self.answers[answer] = None
         if not recipe.decoupled:
             self.order.append(answer)

@@ -56,6 +56,7 @@ class Call(Stream):
 
     A method reads `metadata`, `forwarded` (metadata that become request parameters) and `deadline`, sets `request` (it is then
     cancelled when nobody waits for the answer any more) or `on_cancel`, and calls `reply`, or `send`, `finish` and `fail`.
+    Where `meaning.report` says so it sets `load`, which returns the field of the trailers with the report of the load.
     `writable` is false while the client does not take what it is sent; `on_writable` is called when that may have changed.
     """
 
@@ -65,6 +66,7 @@ class Call(Stream):
         "_patience",
         "begun",
         "deadline",
+        "load",
         "meaning",
         "moment",
         "on_cancel",
@@ -74,6 +76,7 @@ class Call(Stream):
     )
 
     connection: Connection
+    load: Callable[[], bytes]  # set by few methods, for few calls
 
     def __init__(
         self, server: Server, connection: Connection, id: int, ended: bool, length: int | None, meaning: Meaning
@@ -225,7 +228,8 @@ class Call(Stream):
                 and size + 5 <= self.send_window
                 and size <= SMALL
                 and self.ended
-                and not (self.done or self.begun or outgoing.long_way or self.meaning.compression is not None)
+                and self.meaning.constant
+                and not (self.done or self.begun or outgoing.long_way)
                 and self._incoming is None
             ):
                 # The very bytes that `send` and `finish` below would put there, as one piece: by far the most frequent answer.
@@ -326,7 +330,10 @@ class Call(Stream):
             self.connection.outgoing.worthless += 1
         if text:
             text = status.shortened(text, self.connection.control.header_list_limit)
-        self.end(status.trailers(code, text) if self.begun else status.trailers_only(code, text))
+        block = status.trailers(code, text) if self.begun else status.trailers_only(code, text)
+        if self.meaning.report and (load := getattr(self, "load", None)) is not None:
+            block += load()
+        self.end(block)
 
     def fail(self, error: ServingError) -> None:
         """End the call with an error of the kernel's."""

@@ -16,6 +16,7 @@ from kernel import Door
 from kernel_grpc.http2 import Field, Head
 from kernel_grpc.rpc import status
 from kernel_grpc.rpc.compression import CODINGS, OFFER, Compression
+from kernel_grpc.rpc.load_report import ASKED, FORMATS
 from kernel_grpc.rpc.metadata import Forwarding, Metadata, read_binary, read_metadata
 from kernel_grpc.rpc.status import Status
 
@@ -29,7 +30,7 @@ REMEMBERED = 1024
 REMEMBERED_SIZE = 4096
 
 #: The fields that decide the Kind of a call.
-DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding"))
+DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", ASKED))
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -42,9 +43,10 @@ class Kind:
 
     `refusal`: the header block that answers it at once. `coding`: how compressed messages of the request are packed.
     `compression`: of the answer's messages, None for none. `restriction`: the metadata that the method asks for, (name, value).
+    `report`: the form in which the call asks for a report of the load, "" for not at all.
     """
 
-    __slots__ = ("coding", "compression", "method", "refusal", "restriction")
+    __slots__ = ("coding", "compression", "method", "refusal", "report", "restriction")
 
     def __init__(self, method: Method | None = None) -> None:
         self.method = method
@@ -52,6 +54,7 @@ class Kind:
         self.compression: Compression | None = None
         self.refusal: bytes | None = None
         self.restriction: tuple[bytes, bytes] | None = None
+        self.report = ""
 
     @classmethod
     def refused(cls, code: int, status_code: int, text: str, *fields: Field) -> Kind:
@@ -63,12 +66,13 @@ class Kind:
 class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
-    `timeout`: in seconds. `plain`: a unary call without a deadline that is not refused. Most methods read no metadata, which may
+    `timeout`: in seconds. `plain`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
+    message is the same for all calls. Most methods read no metadata, which may
     be new for each call: they are not taken out of the fields before somebody asks.
     """
 
-    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "door", "method", "plain",
-                 "refusal", "timeout")  # fmt: skip
+    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "method",
+                 "plain", "refusal", "report", "timeout")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -78,8 +82,10 @@ class Meaning:
         self.coding = kind.coding
         self.compression = kind.compression
         self.refusal = kind.refusal
+        self.report = kind.report
+        self.constant = kind.compression is None and not kind.report
         self.timeout = timeout
-        self.plain = method is not None and not method.streaming and timeout is None
+        self.plain = method is not None and not method.streaming and timeout is None and not kind.report
         self._fields = fields
         self._forwarding = forwarding
         self._metadata: Metadata | None = None
@@ -193,6 +199,8 @@ class Meanings:
         if method.category == "inference":
             offer = fields.get(b"grpc-accept-encoding", b"").decode("latin-1")
             kind.compression = Compression.chosen(offer, self._compression)
+            asked = fields.get(ASKED, b"").strip().lower()
+            kind.report = asked.decode() if asked in FORMATS else ""
         restriction = self._restrictions.get(method.category)
         if restriction is not None:
             kind.restriction = f"triton-grpc-protocol-{restriction[0]}".lower().encode(), restriction[1].encode()
