@@ -242,7 +242,7 @@ class Backend(Protocol):
 
 
 class Batcher(Protocol):
-    """Decides which of a model's waiting requests are executed together, in place of the core's rule. One object per version."""
+    """Decides which of a model's waiting requests are executed together, instead of the core's rule. One object per version."""
 
     def choose(
         self, waiting: Collection[InferenceRequest], now: float

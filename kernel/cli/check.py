@@ -261,8 +261,8 @@ def _samples(config: ModelConfig, folder: ModelFolder) -> list[Sample]:
 def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
     """Check what the model is to be warmed up with as its own check does at a load. Raises ServingError with the place."""
     check = RequestCheck(None, config).check
-    places = [index for index, sample in enumerate(config.message.model_warmup) if sample.batch_size]
-    for index, sample in zip(places, samples, strict=True):
+    indices = [index for index, sample in enumerate(config.message.model_warmup) if sample.batch_size]
+    for index, sample in zip(indices, samples, strict=True):
         try:
             check(sample.request(config.name, nobody))
         except ServingError as error:

@@ -78,7 +78,7 @@ def _open_streams() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
             os.set_inheritable(opened, True)
-            # The descriptor outlives the object: others are put in its place (streams.py).
+            # The descriptor outlives the object: others replace it (streams.py).
             setattr(sys, name, open(opened, "w" if number else "r", closefd=False))
 
 

@@ -364,8 +364,8 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
             await frontend.start()
         except OSError as error:
             return await _not_started(frontend, error, frontends[:k])
-        protocol, place = _service(frontend)
-        log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), place)
+        protocol, endpoint = _service(frontend)
+        log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), endpoint)
     if not frontends:
         log.warning("no front end is switched on: nobody can reach the models")
     open_to_all = [_service(frontend)[1] for frontend in frontends if getattr(frontend, "open_to_all", False)]
@@ -379,7 +379,7 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
 
 
 def _service(frontend: Frontend) -> tuple[str, str]:
-    """Return a front end's protocol and place, such as ("HTTP", "0.0.0.0:8000") or ("GRPCS", "unix:/run/grpc.sock")."""
+    """Return a front end's protocol and endpoint, such as ("HTTP", "0.0.0.0:8000") or ("GRPCS", "unix:/run/grpc.sock")."""
     address = urlsplit(frontend.address)
     return address.scheme.upper(), f"{address.netloc}{address.path}"
 

@@ -32,13 +32,13 @@ class _Lasting(io.TextIOWrapper):
             self.flush()
 
     def detach(self) -> BinaryIO:
-        """Give a buffer to the same place away, and keep this one."""
+        """Give another buffer of the same file away, and keep this one."""
         self.flush()
         return open(self.fileno(), "wb", closefd=False)
 
 
 class Streams:
-    """`log`: writes where stderr wrote when this was made, None where there is no such place."""
+    """`log`: writes where stderr wrote when this was made, None where that was nowhere."""
 
     def __init__(self) -> None:
         self._kept = [_duplicate(descriptor, len(STANDARD)) for descriptor in STANDARD]

@@ -37,7 +37,7 @@ def check_instance_groups(report: Report) -> None:
                 "B", (*at, "kind"), f"{who} has kind KIND_GPU but no GPUs are available", "use KIND_CPU or KIND_AUTO"
             )
         else:
-            for place, gpu in enumerate(group.gpus):
+            for nth, gpu in enumerate(group.gpus):
                 if gpu not in report.gpus:
                     words = (
                         f"{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum"
@@ -45,7 +45,7 @@ def check_instance_groups(report: Report) -> None:
                         f" compute compatibility of {_COMPUTE} are: {', '.join(map(str, report.gpus))}"
                     )
                     detail = "" if report.gpus else "there are none; use KIND_CPU or KIND_AUTO"
-                    report.fail("B", (*at, "gpus", place), words, detail)
+                    report.fail("B", (*at, "gpus", nth), words, detail)
         if group.profile and message.backend != "tensorrt":
             platform = f"{message.platform} " if message.platform else ""
             words = f"{who} and platform {platform}specifies profile field which is only supported for TensorRT models"
@@ -72,11 +72,11 @@ def _usable(report: Report) -> str:
 def check_rate_limiter(report: Report) -> None:
     scopes: dict[str, bool] = {}
     for index, group in enumerate(report.message.instance_group):
-        for place, resource in enumerate(group.rate_limiter.resources):
+        for nth, resource in enumerate(group.rate_limiter.resources):
             is_global = getattr(resource, "global")
             if scopes.setdefault(resource.name, is_global) != is_global:
                 words = (
                     f'Resource "{resource.name}" is present as both global and device-specific resource'
                     " in the model configuration."
                 )
-                report.warn(("instance_group", index, "rate_limiter", "resources", place), f"{words} {_ONLY_LIMITED}")
+                report.warn(("instance_group", index, "rate_limiter", "resources", nth), f"{words} {_ONLY_LIMITED}")

@@ -52,8 +52,8 @@ def _check_controls(report: Report, at: Path) -> None:
         here = (*at, index)
         if not tensor.name:
             report.fail("A", here, f"sequence batching control tensor must have a name for {name}")
-        for place, control in enumerate(tensor.control):
-            where = (*here, "control", place)
+        for nth, control in enumerate(tensor.control):
+            where = (*here, "control", nth)
             kind = ModelSequenceBatching.Control.Kind.Name(control.kind)
             if tensor.name and tensor.name in tensors:
                 words = (
@@ -115,8 +115,8 @@ def check_initial_states(report: Report) -> None:
         if len(state.initial_state) > 1:
             words = f"initial_state field for state input '{who}' must contain exactly one or zero element."
             report.fail("B", (*at, 1), f"{words} Found '{len(state.initial_state)}' elements.")
-        for place, initial in enumerate(state.initial_state[:1]):
-            _check_initial_state(report, state, initial, (*at, place))
+        for nth, initial in enumerate(state.initial_state[:1]):
+            _check_initial_state(report, state, initial, (*at, nth))
 
 
 def _check_initial_state(report: Report, state: Any, initial: Any, at: Path) -> None:

@@ -132,26 +132,26 @@ def check_batch_tensors(report: Report) -> None:
             words = f"batch output kind '{kind}' expects 1 source input, got {len(split.source_input)}"
             report.fail("B", (*at, "source_input"), words)
         _check_sources(report, split.source_input, inputs, at)
-        for place, target in enumerate(split.target_name):
+        for nth, target in enumerate(split.target_name):
             if target not in outputs:
                 words = f"unknown target output name '{target}'"
                 report.fail(
                     "B",
-                    (*at, "target_name", place),
+                    (*at, "target_name", nth),
                     words,
                     f"outputs are {listed(outputs)}{did_you_mean(target, outputs)}",
                 )
             if target in targets:
                 report.fail(
-                    "B", (*at, "target_name", place), f"target output name '{target}' can only be specified once"
+                    "B", (*at, "target_name", nth), f"target output name '{target}' can only be specified once"
                 )
             targets.add(target)
 
 
 def _check_sources(report: Report, sources: Sequence[str], inputs: list[str], at: Path) -> None:
-    for place, source in enumerate(sources):
+    for nth, source in enumerate(sources):
         if source not in inputs:
             words = f"unknown source input name '{source}'"
             report.fail(
-                "B", (*at, "source_input", place), words, f"inputs are {listed(inputs)}{did_you_mean(source, inputs)}"
+                "B", (*at, "source_input", nth), words, f"inputs are {listed(inputs)}{did_you_mean(source, inputs)}"
             )

@@ -188,14 +188,14 @@ class _Check:
 
     def check_same(self, first: _Meaning, second: _Meaning, tensor: str, at: Path) -> None:
         words = f"in ensemble {self.name}, ensemble tensor {tensor}: inconsistent"
-        place = f"step {at[0]} maps it as '{second.spec.name}'"
+        mapped = f"step {at[0]} maps it as '{second.spec.name}'"
         if first.spec.datatype != second.spec.datatype:
             ours, theirs = first.type_name, second.type_name
             self.fail(
                 at,
                 f"{words} data type: {ours} is inferred from model {first.model} while {theirs} is inferred"
                 f" from model {second.model}",
-                place,
+                mapped,
             )
         # Either without the batch dimension or with it: a row of a batch may go to a model that batches not, and the other
         # way round, as in the reference.
@@ -206,7 +206,7 @@ class _Check:
                 at,
                 f"{words} shape: {ours} is inferred from model {first.model} while {theirs} is inferred from"
                 f" model {second.model}",
-                place,
+                mapped,
             )
 
     def check_decoupled(self) -> None:

@@ -81,8 +81,8 @@ class _Graph:
         self.check_dangling(told)
         self.check_cycles(told)
 
-    def at(self, field: str, place: tuple[int, str]) -> Path:
-        return (*_STEPS, place[0], field, Key(place[1]), "value")
+    def at(self, field: str, entry: tuple[int, str]) -> Path:
+        return (*_STEPS, entry[0], field, Key(entry[1]), "value")
 
     def step_text(self, index: int) -> str:
         return f"step {index} ('{self.steps[index].model_name}')"
@@ -165,9 +165,9 @@ class _Graph:
 
     def unwritten_words(self, tensor: str, words: str) -> tuple[Path, str, str]:
         """Return the place, `words` and the detail for a tensor that is read, but neither written nor an input."""
-        place = self.readers[tensor][0]
-        detail = f"{self.step_text(place[0])} reads it, but no step writes it and it is no input"
-        return self.at("input_map", place), words, detail + did_you_mean(tensor, [*self.inputs, *self.writers])
+        entry = self.readers[tensor][0]
+        detail = f"{self.step_text(entry[0])} reads it, but no step writes it and it is no input"
+        return self.at("input_map", entry), words, detail + did_you_mean(tensor, [*self.inputs, *self.writers])
 
     def check_dangling(self, told: set[str]) -> None:
         words = "ensemble tensor '{}' is unused in ensemble '{}'"
@@ -176,10 +176,10 @@ class _Graph:
                 self.report.fail("A", *self.unwritten_words(tensor, words.format(tensor, self.name)))
         if any(tensor not in self.writers for tensor in self.outputs):
             return  # what nobody reads is then most likely the missing output, said already
-        for tensor, place in self.writers.items():
+        for tensor, entry in self.writers.items():
             if tensor not in self.readers and tensor not in self.outputs:
-                detail = f"{self.step_text(place[0])} writes it, but no step reads it and it is no output"
-                self.report.fail("A", self.at("output_map", place), words.format(tensor, self.name), detail)
+                detail = f"{self.step_text(entry[0])} writes it, but no step reads it and it is no output"
+                self.report.fail("A", self.at("output_map", entry), words.format(tensor, self.name), detail)
 
     def check_cycles(self, told: set[str]) -> None:
         """Note a circle of steps that keeps no output from being written; the others are noted with their output."""

@@ -114,7 +114,7 @@ class _Scanner:
         self.tokens = tokens(text)
         self.token: Token = ("end", "", 1, 1)
         self.root = Node(1, 1)
-        # (message, what closes it, name of the list it stands in and that list's place, or None)
+        # (message, what closes it, name of the list it stands in and where that list begins, or None)
         self.stack: list[tuple[Node, str, tuple[str, int, int] | None]] = []
         self.open_list: tuple[str, int, int] | None = None
         self.message = self.root

@@ -7,7 +7,7 @@ from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
 from kernel.frontends.crowds import Crowd, Entry, idle_seconds
-from kernel.frontends.listening import Listener, Place
+from kernel.frontends.listening import Endpoint, Listener
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.frontends.restriction import (
     CATEGORIES,
@@ -27,12 +27,12 @@ __all__ = [
     "Connections",
     "Crowd",
     "CudaSharedMemory",
+    "Endpoint",
     "Entry",
     "Listener",
     "ListeningFrontend",
     "MemoryBudget",
     "ModelMetadata",
-    "Place",
     "Region",
     "SharedMemory",
     "Span",

@@ -65,7 +65,7 @@ class Labels:
 
 
 def classify(response: InferenceResponse, counts: Mapping[str, int], model: Model, limit: int = sys.maxsize) -> None:
-    """Put classes in the place of the outputs in `counts`: name -> how many, by an output's highest values.
+    """Put classes instead of the outputs in `counts`: name -> how many, by an output's highest values.
 
     Such an output becomes BYTES of shape (rows, count), each `value:index` or `value:index:label`. `limit`: of the strings that
     one output may become. Raises ServingError(INVALID_ARG) for datatypes that have no order, and above the limit. What takes long
@@ -101,18 +101,18 @@ def classes_of(tensor: Tensor, count: int, batches: bool, labels: list[bytes], l
     form = b"%f:%d" if tensor.datatype in FLOATS else b"%d:%d"
     result = np.empty(chosen.size, np.object_)
     items = []
-    for row, places in zip(values, chosen.tolist()):
-        for place, value in zip(places, row[places].tolist()):
-            text = form % (value, place)
-            if place < len(labels) and labels[place]:
-                text += b":" + labels[place]
+    for row, indices in zip(values, chosen.tolist()):
+        for index, value in zip(indices, row[indices].tolist()):
+            text = form % (value, index)
+            if index < len(labels) and labels[index]:
+                text += b":" + labels[index]
             items.append(text)
     result[:] = items
     return Tensor(tensor.name, "BYTES", result.reshape(*rows, count))
 
 
 def _highest(values: Any, count: int) -> Any:
-    """Return the places of the `count` highest values of each row, in order; what is no number comes last."""
+    """Return the indices of the `count` highest values of each row, in order; what is no number comes last."""
     if values.shape[1] > BLOCK:
         return np.stack([_highest_of_long(row, count) for row in values])
     if values.dtype.kind == "f":
@@ -127,13 +127,13 @@ def _highest_of_long(row: Any, count: int) -> Any:
     step = max(BLOCK, 2 * count)
     best = np.empty(0, np.intp)
     for at in range(0, len(row), step):
-        places = np.concatenate((best, _candidates(row[at : at + step], count) + at))  # in their order
-        best = np.sort(places[_sorted(row, places, count)])
+        indices = np.concatenate((best, _candidates(row[at : at + step], count) + at))  # in their order
+        best = np.sort(indices[_sorted(row, indices, count)])
     return best[_sorted(row, best, count)]
 
 
 def _candidates(block: Any, count: int) -> Any:
-    """Return the places, ascending, of the `count` highest values of a block; of equal ones the first."""
+    """Return the indices, ascending, of the `count` highest values of a block; of equal ones the first."""
     if count >= len(block):
         return np.arange(len(block))
     if block.dtype.kind == "f":
@@ -144,9 +144,9 @@ def _candidates(block: Any, count: int) -> Any:
     return np.sort(np.concatenate((above, equal)))
 
 
-def _sorted(row: Any, places: Any, count: int) -> Any:
-    """Return the order of the values at `places`, which are ascending: the `count` highest, the first of equal ones in front."""
-    values = row[places]
+def _sorted(row: Any, indices: Any, count: int) -> Any:
+    """Return the order of the values at `indices`, which are ascending: the `count` highest, the first of equal ones in front."""
+    values = row[indices]
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -np.inf, values)
     return (len(values) - 1 - np.argsort(values[::-1], kind="stable"))[::-1][:count]

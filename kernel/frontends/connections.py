@@ -149,11 +149,11 @@ class ListeningFrontend:
         self._scheme = scheme
 
     async def reserve(self) -> None:
-        """Take the place, at which nobody is listened to yet. Raises OSError as `start` does."""
+        """Take the endpoint, at which nobody is listened to yet. Raises OSError as `start` does."""
         await self._listener.reserve(self._kernel.loop)
 
     async def start(self) -> None:
-        """Listen. Raises OSError, in the reference's words when the place is taken."""
+        """Listen. Raises OSError, in the reference's words when the endpoint is taken."""
         await self._listener.start(self._kernel.loop, self._make)
 
     def retire(self) -> None:
@@ -184,7 +184,7 @@ class ListeningFrontend:
     @property
     def address(self) -> str:
         """Such as `http://0.0.0.0:8000`, or `grpc://unix:/run/kernel.sock`."""
-        return f"{self._scheme}://{self._listener.place}"
+        return f"{self._scheme}://{self._listener.endpoint}"
 
 
 def peer_name(peer: object) -> str:

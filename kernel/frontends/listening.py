@@ -1,6 +1,6 @@
 """Where a front end listens: a TCP port, or a Unix-domain socket (`unix:/path`), with TLS or without.
 
-A place may have several addresses (every interface: one of IPv4, one of IPv6); they share one port. One of a family that the
+An endpoint may have several addresses (every interface: one of IPv4, one of IPv6); they share one port. One of a family that the
 machine doesn't have is left out, as long as another is left. A socket's file that nobody listens on any more is replaced, one
 that is in use is refused, and our own is taken away at the end. Knows nothing of what is spoken there. Problems are OSErrors
 whose text is ready for the log.
@@ -23,7 +23,7 @@ from kernel.frontends.addresses import Address, read_address
 from kernel.frontends.restriction import is_local
 from kernel.frontends.tls import RenewedContext
 
-__all__ = ["Listener", "Place"]
+__all__ = ["Endpoint", "Listener"]
 
 #: Connections that may wait to be accepted.
 BACKLOG = 1024
@@ -51,7 +51,7 @@ FAMILIES = {0: socket.AF_UNSPEC, 4: socket.AF_INET, 6: socket.AF_INET6}
 Target = tuple[int, tuple[Any, ...]]
 
 
-class Place:
+class Endpoint:
     """An address and a port. `address`: of an interface, as `127.0.0.1`, `[::1]` or `0.0.0.0` (every one, of both families), or
     `unix:/path`, which needs no port. `port`: 0 for any that is free.
 
@@ -69,12 +69,12 @@ class Place:
         return not (self.path or self.address.host == "localhost" or is_local((self.address.host,)))
 
     def __str__(self) -> str:
-        """The place as a URL has it."""
+        """The endpoint as a URL has it."""
         return f"{UNIX}{self.path}" if self.path else self.address.with_port(self.port)
 
 
 class Listener:
-    """Accepts connections at a `place` from `start` to `close`. `place.port` is the real one once it has started.
+    """Accepts connections at an `endpoint` from `start` to `close`. `endpoint.port` is the real one once it has started.
 
     `service`: what the reference calls it in its words, such as "HTTP". `reuse_port`: other processes may listen at the port,
     too. `tls`: the context of TLS, None for none.
@@ -83,9 +83,9 @@ class Listener:
     """
 
     def __init__(
-        self, place: Place, service: str, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None
+        self, endpoint: Endpoint, service: str, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.place = place
+        self.endpoint = endpoint
         self._service = service
         self._reuse_port = reuse_port
         self._tls = tls
@@ -96,19 +96,19 @@ class Listener:
         self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
 
     async def reserve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind, and don't listen yet: who comes is refused, and nobody else gets the place. Raises OSError as `start` does."""
-        place = self.place
+        """Bind, and don't listen yet: who comes is refused, and nobody else gets the endpoint. Raises OSError as `start` does."""
+        endpoint = self.endpoint
         with self._in_words():
-            if place.path:
-                self._sockets = [self._bound(place.path)]
+            if endpoint.path:
+                self._sockets = [self._bound(endpoint.path)]
             else:
-                self._sockets = _bound_together(await _targets(place, loop), place.port, self._reuse_port)
-                place.port = self._sockets[0].getsockname()[1]
+                self._sockets = _bound_together(await _targets(endpoint, loop), endpoint.port, self._reuse_port)
+                endpoint.port = self._sockets[0].getsockname()[1]
             self._names = [sock.getsockname() for sock in self._sockets]
             guard(self)
 
     async def start(self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Listen. Raises OSError, in the reference's words when the place is taken."""
+        """Listen. Raises OSError, in the reference's words when the endpoint is taken."""
         if not self._sockets:
             await self.reserve(loop)
         sockets, self._sockets = self._sockets, []
@@ -125,19 +125,19 @@ class Listener:
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         """Put what goes wrong into the reference's words."""
-        place = self.place
+        endpoint = self.endpoint
         try:
             yield
         except UnicodeError as error:  # a host that no name server could be asked for
-            raise self._failure(f"can't listen on '{place}': {error}") from error
+            raise self._failure(f"can't listen on '{endpoint}': {error}") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                reason = f"Socket '{place}' already in use "
+                reason = f"Socket '{endpoint}' already in use "
             else:
                 cause = error.strerror or str(error)
                 if error.errno and not isinstance(error, socket.gaierror):  # the resolver's numbers are its own
                     cause = os.strerror(error.errno)  # shorter than asyncio's
-                reason = f"can't listen on '{place}': {cause}"
+                reason = f"can't listen on '{endpoint}': {cause}"
             failure = self._failure(reason)
             failure.errno = error.errno
             raise failure from error
@@ -147,10 +147,10 @@ class Listener:
     ) -> None:
         """Accept what comes at sockets that are bound; where one can't be listened at, all are closed."""
         handshake = HANDSHAKE_SECONDS if self._tls is not None else None
-        make: Any = loop.create_unix_server if self.place.path else loop.create_server
+        make: Any = loop.create_unix_server if self.endpoint.path else loop.create_server
         try:
             for sock in sockets:
-                # Another server may have bound the same place before either listened; uvloop raises nothing then.
+                # Another server may have bound the same endpoint before either listened; uvloop raises nothing then.
                 sock.listen(BACKLOG)
                 self._servers.append(
                     await make(factory, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake)
@@ -176,11 +176,11 @@ class Listener:
             sock.close()
         inode, self._inode = self._inode, None
         with suppress(OSError):
-            if inode is not None and inode == _inode(self.place.path):
-                os.unlink(self.place.path)
+            if inode is not None and inode == _inode(self.endpoint.path):
+                os.unlink(self.endpoint.path)
 
     def forked(self) -> None:
-        """In a child, which would keep the place from the next server, and connections from their end."""
+        """In a child, which would keep the endpoint from the next server, and connections from their end."""
         put_away_sockets(self._names)
 
     def _bound(self, path: str) -> socket.socket:
@@ -197,10 +197,10 @@ class Listener:
         return sock
 
 
-async def _targets(place: Place, loop: asyncio.AbstractEventLoop) -> Sequence[Target]:
-    """Return what a place's address stands for. Raises OSError where it is a name that nobody knows."""
-    host, version = place.address
-    if place.address.everywhere:
+async def _targets(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> Sequence[Target]:
+    """Return what an endpoint's address stands for. Raises OSError where it is a name that nobody knows."""
+    host, version = endpoint.address
+    if endpoint.address.everywhere:
         return [(socket.AF_INET, ("0.0.0.0", 0)), (socket.AF_INET6, ("::", 0))]
     family, kind = FAMILIES[version], socket.SOCK_STREAM
     try:

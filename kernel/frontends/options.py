@@ -18,7 +18,7 @@ from kernel.frontends.tls import server_context
 __all__ = [
     "SWITCH",
     "Restrict",
-    "add_place_options",
+    "add_endpoint_options",
     "add_tls_options",
     "address",
     "boolean",
@@ -82,7 +82,7 @@ class Restrict(argparse.Action):
         setattr(namespace, self.dest, restrictions)
 
 
-def add_place_options(group: Any, prefix: str, service: str, default_port: int) -> None:
+def add_endpoint_options(group: Any, prefix: str, service: str, default_port: int) -> None:
     """Add the flags that say whether and where `service` listens, such as `--http-port` for the prefix `http`."""
     group.add_argument(f"--allow-{prefix}", default=True, help=f"serve {service} (default true)", **SWITCH)
     group.add_argument(

@@ -48,7 +48,7 @@ class Model:
 
     `kernel`, `config`, `name`, `version`, `model_folder`: whose it is. `state`: a ModelState. `input_specs`, `output_specs`:
     name -> TensorSpec; `output_names`: a frozenset. `decoupled`: a request may have any number of responses. `attachments`: a
-    place where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
+    mapping where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
     `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this model;
     `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have come in.
     `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement_choice`: a

@@ -77,9 +77,9 @@ class PredictionStage:
         self._enqueue(request)
 
     def _released(self, request: InferenceRequest) -> None:
-        place = self._inside.pop(request, None)
-        if place is not None:
-            self._rows[place[0]] -= place[1]
+        counted = self._inside.pop(request, None)
+        if counted is not None:
+            self._rows[counted[0]] -= counted[1]
 
     def _ended(self, batch: Batch, result: Any) -> Any:
         """An execution has ended: it tells how long others will last. What ran to warm up does not."""
@@ -96,19 +96,19 @@ class PredictionStage:
         seconds = self.duration.seconds
         before = sum([count for other, count in self._rows.items() if other <= level])
         begun: list[float] = []
-        places = ready = 0
+        capacity = ready = 0
         for instance in self._scheduler.instances:
-            places += instance.capacity
+            capacity += instance.capacity
             for batch in instance.running:
                 before -= self._unanswered(batch, level)
                 if batch.started:
                     begun.append(batch.started)
                 else:
                     ready += 1  # it was handed over, and lies ready behind another
-        if not places:
+        if not capacity:
             return ""
         ahead = ready - (-(before + rows) // self._largest)  # executions up to its own
-        start = earliest_start(now, seconds, begun[:places], places, ahead)
+        start = earliest_start(now, seconds, begun[:capacity], capacity, ahead)
         if start <= now:
             return ""
         if wait and start > now + wait * self._left:
@@ -120,8 +120,8 @@ class PredictionStage:
     def _unanswered(self, batch: Batch, level: int) -> int:
         """Return the rows of an execution that are counted as being in front."""
         inside = self._inside
-        places = [inside[one] for one in batch.requests if one in inside]
-        return sum([rows for other, rows in places if other <= level])
+        counted = [inside[one] for one in batch.requests if one in inside]
+        return sum([rows for other, rows in counted if other <= level])
 
     def _words(self, before: int, ahead: int, wait: float, limit: str) -> str:
         rows = f"{before} {'row waits' if before == 1 else 'rows wait'} in front"

@@ -52,14 +52,14 @@ class RequestCheck:
         self._batches = config.max_batch_size > 0
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
-        # What is compared, in one tuple a name: datatype, dims, rank, and the dims of a fixed size with their places.
+        # What is compared, in one tuple a name: datatype, dims, rank, and the dims of a fixed size with their axes.
         first = 1 if self._batches else 0
         self._expected = {
             spec.name: (
                 spec.datatype,
                 tuple(spec.dims),
                 len(spec.dims) + first,
-                tuple((place, size) for place, size in enumerate(spec.dims, first) if size != -1),
+                tuple((axis, size) for axis, size in enumerate(spec.dims, first) if size != -1),
             )
             for spec in config.inputs
         }
@@ -126,7 +126,7 @@ class RequestCheck:
                 f"but model '{self._name}' expects '{datatype}'"
             )
         shape = tensor.array.shape
-        if len(shape) != rank or any(shape[place] != size for place, size in sizes):
+        if len(shape) != rank or any(shape[axis] != size for axis, size in sizes):
             raise self._wrong_shape(request, name, shape)
         if self._batches and not shape[0]:
             raise self._empty_batch(request, name)

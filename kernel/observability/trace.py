@@ -18,7 +18,7 @@ __all__ = ["HEADER", "Event", "Trace", "TraceSink", "moments_of"]
 #: A name and a moment in seconds on the kernel's clock, or an activity and the tensor that it concerns.
 Event: TypeAlias = "tuple[str, float | Tensor]"
 
-#: Stands for the place, among the events of a trace, where its request is named.
+#: Stands, among the events of a trace, where its request is named.
 HEADER: Event = ("", 0.0)
 
 #: Protocol -> what its front end's moments are called: a request begins and ends to come in, a response to go out.

@@ -1,6 +1,6 @@
 """Who serves which name, what is known of every model, and who is on the way out: the tables behind the registry.
 
-The law: a version that serves goes on until another stands in its place or it is retired, and whoever is replaced or retired
+The law: a version that serves goes on until another replaces it or it is retired, and whoever is replaced or retired
 finishes what it has accepted. Entries are written here and nowhere else. Everything on the loop, nothing waits; what is done with
 models, and when, is the registry's business.
 """
@@ -273,7 +273,7 @@ class Catalog:
         return versions[number]
 
     def serve(self, number: int, model: Model, origin: Origin, files: OverrideFolder | None) -> None:
-        """Put a started model in its place; what stood there finishes what it has and goes."""
+        """Have a started model serve; what served before it finishes what it has and goes."""
         version = self.entry(model.name).versions[number]
         old = version.model
         model.serve()

@@ -1,4 +1,4 @@
-"""In which order operations on related models take place: first come, first served.
+"""In which order operations on related models are carried out: first come, first served.
 
 The law: an operation claims every model that it may touch, all at once, and begins when those that came before it and claim one
 of them are over. Nobody ever holds one model and waits for another, so there is no way to block each other; operations on

@@ -1,6 +1,6 @@
-"""One load carried out: which versions stay, which are changed in place, which are made anew, and when they change places.
+"""One load carried out: which versions stay, which are changed in place, which are made anew, and when they replace what serves.
 
-The law: what has not changed goes on as it is, statistics included; a version that is made anew takes its place when all that the
+The law: what has not changed goes on as it is, statistics included; a version that is made anew serves when all that the
 load brings are READY and not before; a load that fails for one of them takes nothing away and brings nothing.
 (Contract: lifecycle, section 4, points 4 to 7 and 10.)
 """

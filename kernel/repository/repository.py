@@ -107,7 +107,7 @@ class FileRepository:
         return [folder.name for folder in folders if _is_stray(folder)]
 
     def mistaken(self) -> str:
-        """Return what to say where a model's folder, or the one above the repository, was named in its place; else nothing."""
+        """Return what to say where a model's folder, or the one above the repository, was named instead; else nothing."""
         if (self.path / "config.pbtxt").is_file():
             return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
         try:
@@ -230,9 +230,9 @@ def find_model(repositories: Iterable[FileRepository], name: str) -> ModelFolder
     return found[0] if found else None
 
 
-def not_unique(name: str, places: Sequence[Path]) -> ServingError:
+def not_unique(name: str, folders: Sequence[Path]) -> ServingError:
     words = f"failed to poll model '{name}': not unique across all model repositories"
-    return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(place) for place in places)}")
+    return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(folder) for folder in folders)}")
 
 
 # -- version policy ----------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class InferenceRequest:
         self.batch: Batch | None = None  # the execution that holds it
         self.enqueued = 0.0
         self.expires: float | None = None  # when the queue policy's time-out strikes
-        self.order = 0  # place in the order of acceptance
+        self.order = 0  # position in the order of acceptance
         self.error: ServingError | None = None  # why it was released, where not by an answer
         self.counted = False  # the statistics have it
         self.responded = False  # its first response has been told to the statistics' observers
@@ -253,7 +253,7 @@ def nobody(response: InferenceResponse | None, final: bool) -> None:
     """The continuation of a request that has had its final answer, or for which nobody ever waited."""
 
 
-#: What an executor gives in the place of a response to a request that is to be executed once more, as the request of an iterative
+#: What an executor gives instead of a response to a request that is to be executed once more, as the request of an iterative
 #: sequence may be.
 RESCHEDULED: Any = object()
 

@@ -1,6 +1,6 @@
 """Which instances of a model go on, which go and which are new when its instance groups change. Pure.
 
-An instance goes on where the new config asks for one of the same kind at the same place; names and counts don't matter to it.
+An instance goes on where the new config asks for one of the same kind on the same device; names and counts don't matter to it.
 (Contract: lifecycle, section 4.7.)
 """
 

@@ -29,11 +29,11 @@ class ExecutionTime:
         self.seconds = sum(self._newest) / len(self._newest)
 
 
-def earliest_start(now: float, seconds: float, begun: Sequence[float], places: int, nth: int) -> float:
+def earliest_start(now: float, seconds: float, begun: Sequence[float], capacity: int, nth: int) -> float:
     """Return when the `nth` execution, counted from 1, of those that have not begun may begin at the earliest.
 
-    `seconds`: how long one lasts; `begun`: when those began that last now; `places`: how many may last at a time.
+    `seconds`: how long one lasts; `begun`: when those began that last now; `capacity`: how many may last at a time.
     """
-    free = sorted([max(now, one + seconds) for one in begun] + [now] * (places - len(begun)))
-    rounds, place = divmod(nth - 1, places)
-    return min(free[place], now + seconds) + rounds * seconds
+    free = sorted([max(now, one + seconds) for one in begun] + [now] * (capacity - len(begun)))
+    rounds, nth = divmod(nth - 1, capacity)
+    return min(free[nth], now + seconds) + rounds * seconds

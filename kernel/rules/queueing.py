@@ -1,7 +1,7 @@
 """The waiting requests of one model, in the order in which they may be taken. Pure: `now` is an argument.
 
 The law: priority level first, within a level first come first served, within a level those that a DELAY policy has
-overtaken come last. Whoever is cancelled or expires gives its place back at once. Each operation costs the same whether
+overtaken come last. Whoever is cancelled or expires leaves the queue at once. Each operation costs the same whether
 ten or a hundred thousand wait.
 """
 
@@ -23,7 +23,7 @@ SLACK = 64  # time-outs of requests that have left, kept at most beyond twice as
 
 
 class _Level:
-    """One priority level. An OrderedDict keeps the order and gives a place back in constant time.
+    """One priority level. An OrderedDict keeps the order, and is left in constant time.
 
     All that wait have the same time-out, but for those that chose a shorter one: so they expire in the order of the line, and
     its head says when that is. What expires out of turn is in the queue's heap.

@@ -92,7 +92,7 @@ class Claimant:
         self.urgent = urgent
         self.look = look
         self.rank = self.step
-        self.since = 0  # place in the order of arrival among those who wait
+        self.since = 0  # position in the order of arrival among those who wait
 
     def would_starve(self, stuck: Callable[[Any], bool]) -> bool:
         """Whether it could not start even if all executions had ended but those that are `stuck`."""
@@ -131,7 +131,7 @@ class RateLimiter:
         shared = {name for device, name in largest if device == GLOBAL}
         for one in needs:
             for device, name in one:
-                if name in shared and any(other == name and place != GLOBAL for place, other in largest):
+                if name in shared and any(other == name and where != GLOBAL for where, other in largest):
                     raise ServingError(
                         Code.INVALID_ARG,
                         f'Resource "{name}" is present as both global and device-specific resource in the model configuration.',

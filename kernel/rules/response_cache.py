@@ -22,7 +22,7 @@ __all__ = ["LocalCache", "RequestKeys", "StoredResponse", "StoredTensor", "load_
 
 KEY_BYTES = 20
 
-#: What keeping an answer takes besides its data: a key and its place in the table, and for each output the bytes object's head,
+#: What keeping an answer takes besides its data: a key and its entry in the table, and for each output the bytes object's head,
 #: the record and the shape. Measured, rounded up: many small answers must not take more memory than they were given.
 ENTRY_BYTES = 320
 OUTPUT_BYTES = 320

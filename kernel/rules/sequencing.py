@@ -231,7 +231,7 @@ class Sequencer:
             self._forget(sequence)
 
     def _settle_in(self, sequence: Sequence) -> None:
-        """Give a new sequence a slot, or a place in the backlog."""
+        """Give a new sequence a slot, or have it wait in the backlog."""
         if self._free:
             self._place(sequence)
         else:

@@ -209,7 +209,7 @@ class Lifecycle(Release):
     def refuse(self, request: InferenceRequest, error: ServingError) -> None:
         """Answer a request that is not accepted. The reference counts it nowhere (observability, section 1.2)."""
         self.statistics.refused += 1
-        request.order = 0  # it has no place among those that were accepted
+        request.order = 0  # it is none of those that were accepted
         self.end(request, error)
 
     def answer_kept(self, request: InferenceRequest, response: InferenceResponse, started: float, now: float) -> None:

@@ -381,7 +381,7 @@ class Scheduler:
         self._after_release()
 
     def _after_release(self) -> None:
-        """Requests were released that no execution has answered: others may have their place."""
+        """Requests were released that no execution has answered: others may come instead."""
         if self.queue.bound:
             for instance in list(self.pool.leaving):
                 self._see_off(instance)

@@ -150,9 +150,9 @@ class SequenceQueue:
         """Whether as many requests as the reference's own tests want to see have not come yet (scheduling, section 13)."""
         if self._hold is None:
             return False
-        placed, backlogged = self._hold
+        in_slots, backlogged = self._hold
         there = self._sequencer
-        if there.size - there.backlogged < placed or there.backlogged < backlogged:
+        if there.size - there.backlogged < in_slots or there.backlogged < backlogged:
             return True
         self._hold = None
         return False
@@ -304,5 +304,5 @@ def _protect(request: InferenceRequest) -> None:
 
 def _hold_of_environment() -> tuple[int, int] | None:
     """Return how many requests have to wait in slots, and in the backlog, before anything is executed; None: no matter."""
-    placed = number_of_environment("TRITONSERVER_DELAY_SCHEDULER")
-    return (placed, number_of_environment("TRITONSERVER_BACKLOG_DELAY_SCHEDULER")) if placed else None
+    in_slots = number_of_environment("TRITONSERVER_DELAY_SCHEDULER")
+    return (in_slots, number_of_environment("TRITONSERVER_BACKLOG_DELAY_SCHEDULER")) if in_slots else None

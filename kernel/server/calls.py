@@ -161,7 +161,7 @@ async def responses(
 ) -> AsyncIterator[InferenceResponse]:
     """Submit the request that `make` makes, and yield its responses as they come; on the loop that runs here.
 
-    Raises ServingError at the place of an error response. Leaving the iteration cancels the request.
+    Raises ServingError instead of giving an error response. Leaving the iteration cancels the request.
     """
     queue: asyncio.Queue[tuple[InferenceResponse | None, bool]] = asyncio.Queue()
     loop = None if get_ident() == kernel.loop_thread else asyncio.get_running_loop()

@@ -49,16 +49,16 @@ def inflight(schedulers: Iterable[Scheduler], now: float) -> list[InflightReques
     records = []
     for scheduler in schedulers:
         alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
-        records += [_record(request, scheduler, place, now) for place, request in enumerate(alive)]
+        records += [_record(request, scheduler, position, now) for position, request in enumerate(alive)]
     return sorted(records, key=lambda record: -record.age)
 
 
-def _record(request: InferenceRequest, scheduler: Scheduler, place: int, now: float) -> InflightRequest:
-    """`place`: among those that are alive, of which those that wait come first, in their order."""
+def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> InflightRequest:
+    """`position`: among those that are alive, of which those that wait come first, in their order."""
     batch = request.batch
     limits = [moment for moment in (request.deadline, request.expires) if moment is not None]
     if batch is None:
-        owner, why = f"the queue of model '{scheduler.name}'", _why_queued(request, scheduler, place, now)
+        owner, why = f"the queue of model '{scheduler.name}'", _why_queued(request, scheduler, position, now)
     else:
         owner, why = f"instance '{batch.instance.name}'", _why_executing(request, batch, scheduler, now)
     return InflightRequest(
@@ -77,7 +77,7 @@ def _record(request: InferenceRequest, scheduler: Scheduler, place: int, now: fl
     )
 
 
-def _why_queued(request: InferenceRequest, scheduler: Scheduler, place: int, now: float) -> str:
+def _why_queued(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> str:
     special = scheduler.pool.why_waiting() or scheduler.queue.why_waiting(request)
     if special:
         return special
@@ -89,7 +89,7 @@ def _why_queued(request: InferenceRequest, scheduler: Scheduler, place: int, now
         busy = f"all instances are busy ({_count(len(running), 'execution')}"
         begun = [batch.started for batch in running if batch.started]
         busy += f", the oldest for {now - min(begun):.3f} s)" if begun else ")"
-        return f"{busy}; {_count(place, 'request')} in front of it" if place else busy
+        return f"{busy}; {_count(position, 'request')} in front of it" if position else busy
     if scheduler.rule is not None:
         there = _count(len(scheduler.queue), "request")
         return f"for a larger batch: {there} in the queue, wanted {scheduler.rule.largest} rows"

@@ -439,7 +439,7 @@ class Kernel:
     ) -> AsyncIterator[InferenceResponse]:  # fmt: skip
         """Run one inference and yield its responses as they come; arguments as for `infer`.
 
-        Raises ServingError at the place of an error response. Leaving the iteration cancels the request. May be iterated where
+        Raises ServingError instead of giving an error response. Leaving the iteration cancels the request. May be iterated where
         another loop runs than the kernel's.
         """
 
@@ -602,7 +602,7 @@ def _refuse(request: InferenceRequest, error: ServingError) -> None:
 
 
 def _refusing(error: ServingError) -> dict[str, Callable[..., Any]]:
-    """Return what stands in the places of a kernel's methods where nobody answers any more."""
+    """Return what stands for a kernel's methods where nobody answers any more."""
 
     def find(name: str, version: str = "") -> Model:
         raise error

@@ -1,6 +1,6 @@
 """May this code wait, and how? A thread may, on a lock; code on the loop may where its greenlet can be left; all else is refused.
 
-The one place where that is answered (`place`); backends only say which greenlets of theirs can be left (`Leavable`), and add what
+Answered here and nowhere else (`may_leave`); backends only say which greenlets of theirs can be left (`Leavable`), and add what
 they know of their own threads. What is waited for, and who may wait for whom (circles/), is decided by others.
 """
 
@@ -17,7 +17,7 @@ from kernel.instances import BlockedCall, Leavable, Mailbox, Turn
 from kernel.requests import Batch, InferenceRequest, InferenceResponse, Respond, nobody
 from kernel.server.supervision import Supervision
 
-__all__ = ["Waited", "place", "wait", "wait_for"]
+__all__ = ["Waited", "may_leave", "wait", "wait_for"]
 
 _blocked = WaitView.blocked
 _BLOCKS = "waiting here would block the event loop"
@@ -38,7 +38,7 @@ class Waited(Protocol):
     def submit_to(self, model: Any, request: InferenceRequest) -> None: ...
 
 
-def place(kernel: Waited) -> Leavable | None:
+def may_leave(kernel: Waited) -> Leavable | None:
     """Return where the calling code would wait: the greenlet that it leaves, or None on a thread that may block.
 
     Raises RuntimeError where it may not wait: on the loop, where it can't be left.
@@ -54,7 +54,7 @@ def place(kernel: Waited) -> Leavable | None:
 
 def wait_for(kernel: Waited, step: Callable[[Callable[[], None]], None]) -> None:
     """As `Kernel.wait_for`."""
-    leaving = place(kernel)
+    leaving = may_leave(kernel)
     if leaving is not None:
         leaving.leave(step)
         return
@@ -65,7 +65,7 @@ def wait_for(kernel: Waited, step: Callable[[Callable[[], None]], None]) -> None
 
 def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: Any) -> InferenceResponse | None:
     """As `Kernel.wait`."""
-    leaving = place(kernel)
+    leaving = may_leave(kernel)
     if leaving is None:
         ident = get_ident()
         call = request.respond = BlockedCall(request.respond)

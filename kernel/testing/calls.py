@@ -77,14 +77,14 @@ class Request:
             self._request.model.scheduler.cancel(self._request)
 
     async def each(self) -> AsyncIterator[InferenceResponse]:
-        """Yield the responses as they come. Raises ServingError in place of an error response."""
+        """Yield the responses as they come. Raises ServingError instead of an error response."""
         __tracebackhide__ = True
-        place = 0
+        index = 0
         try:
             while True:
-                while place < len(self.responses):
-                    response = self.responses[place]
-                    place += 1
+                while index < len(self.responses):
+                    response = self.responses[index]
+                    index += 1
                     if response.error is not None:
                         raise self._as_raised(response.error)
                     yield response

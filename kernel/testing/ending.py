@@ -62,9 +62,9 @@ class Snapshot:
             yield f"thread '{thread.name}' still runs, at {where(thread, folders)}"
         for name, module in sorted(sys.modules.copy().items()):
             if name not in self._modules:
-                place = next((path for path in _places(module) for folder in folders if path.is_relative_to(folder)), None)
-                if place is not None:
-                    yield f"module '{name}' ({place}) is still in sys.modules"
+                path = next((one for one in _paths(module) for folder in folders if one.is_relative_to(folder)), None)
+                if path is not None:
+                    yield f"module '{name}' ({path}) is still in sys.modules"
 
 
 def tasks_left(loop: asyncio.AbstractEventLoop, folders: Sequence[Path]) -> Iterator[str]:
@@ -75,10 +75,10 @@ def tasks_left(loop: asyncio.AbstractEventLoop, folders: Sequence[Path]) -> Iter
             yield f"task '{task.get_name()}' still waits, at {place_of(frames_of_task(task), folders)}"
 
 
-def _places(module: object) -> Iterator[Path]:
-    for place in (getattr(module, "__file__", None), *_path_of(module)):
-        if isinstance(place, str):
-            yield Path(place)
+def _paths(module: object) -> Iterator[Path]:
+    for path in (getattr(module, "__file__", None), *_path_of(module)):
+        if isinstance(path, str):
+            yield Path(path)
 
 
 def _path_of(module: object) -> list[Any]:

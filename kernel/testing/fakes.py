@@ -205,7 +205,7 @@ def _takes_call(function: Callable[..., Any]) -> bool:
 
 
 class _Anything:
-    """In place of Model.check: no config says what a request has to be."""
+    """Instead of Model.check: no config says what a request has to be."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

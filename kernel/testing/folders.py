@@ -53,12 +53,13 @@ class Folders(FileRepository):
 def find_folder(given: str | Path, roots: Sequence[Path]) -> Path:
     """Return the folder at a path that is absolute or relative to one of the roots. Raises FileNotFoundError that helps."""
     path = Path(given)
-    places = [path] if path.is_absolute() else [root / path for root in dict.fromkeys(roots)]
-    for place in places:
-        if place.is_dir():
-            return Path(os.path.abspath(place))
-    beside = sorted({one.name for place in places if place.parent.is_dir() for one in place.parent.iterdir() if one.is_dir()})
+    candidates = [path] if path.is_absolute() else [root / path for root in dict.fromkeys(roots)]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return Path(os.path.abspath(candidate))
+    parents = [candidate.parent for candidate in candidates]
+    beside = sorted({one.name for parent in parents if parent.is_dir() for one in parent.iterdir() if one.is_dir()})
     near = difflib.get_close_matches(path.name, beside, n=2)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    looked = ", ".join(str(place.parent) for place in places)
+    looked = ", ".join(str(parent) for parent in parents)
     raise FileNotFoundError(f"no folder '{path}' (looked in {looked}){hint}")

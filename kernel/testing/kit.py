@@ -69,11 +69,11 @@ class Kit(Session):
         can't be loaded, FileNotFoundError when there is no such folder.
         """
         __tracebackhide__ = True
-        place = find_folder(folder, self.roots)
+        path = find_folder(folder, self.roots)
 
         async def load() -> AsyncModel:
-            await self.load_folder(place, strict_outputs)
-            return AsyncModel(self, place.name, self.kernel.model(place.name, version).version)
+            await self.load_folder(path, strict_outputs)
+            return AsyncModel(self, path.name, self.kernel.model(path.name, version).version)
 
         if running_loop() is not None:
             return load()
@@ -88,10 +88,10 @@ class Kit(Session):
         In async tests an awaitable of the AsyncRepository. Raises ServingError with the reasons when some can't be loaded.
         """
         __tracebackhide__ = True
-        place = find_folder(folder, self.roots)
+        path = find_folder(folder, self.roots)
 
         async def load() -> AsyncRepository:
-            names = await self.load_all(place, models, strict_outputs)
+            names = await self.load_all(path, models, strict_outputs)
             return AsyncRepository(self, {name: AsyncModel(self, name, self.kernel.model(name).version) for name in names})
 
         if running_loop() is not None:

@@ -21,7 +21,7 @@ def assert_close(actual: Any, expected: Any, *, rtol: float = 1e-5, atol: float 
     """Assert that an output is what was expected, numbers within a tolerance, everything else exactly.
 
     `actual`: an array, or a whole response; then `expected` maps names of outputs to values. Strings and bytes (UTF-8) are the
-    same. The message names the first difference and its place.
+    same. The message names the first difference and its index.
     """
     __tracebackhide__ = True
     if isinstance(actual, InferenceResponse):
@@ -50,11 +50,10 @@ def _compare(what: str, actual: Any, expected: Any, rtol: float, atol: float) ->
         same = np.array(got == wanted)
     if same.all():
         return
-    places = np.argwhere(~np.atleast_1d(same))
-    place = tuple(int(k) for k in places[0])
-    first = place if got.shape else ()
+    differing = np.argwhere(~np.atleast_1d(same))
+    first = tuple(int(k) for k in differing[0]) if got.shape else ()
     index = f"[{', '.join(map(str, first))}]" if first else ""
-    others = f"; {len(places)} of {got.size} elements differ" if got.size > 1 else ""
+    others = f"; {len(differing)} of {got.size} elements differ" if got.size > 1 else ""
     raise AssertionError(f"{what}{index} is {_shown(got[first])}, expected {_shown(wanted[first])}{others}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel import Gate, Listener, ListeningFrontend, Place, frontend_options, is_restricted, local_categories
+from kernel import Endpoint, Gate, Listener, ListeningFrontend, frontend_options, is_restricted, local_categories
 from kernel_grpc.options import keepalive, limits
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.gated import GatedMeanings, open_gated_call
@@ -35,7 +35,7 @@ class GrpcFrontend(ListeningFrontend):
     """KServe v2 over gRPC on the kernel's loop. Raises ServingError where the options for TLS don't fit."""
 
     def __init__(self, kernel: Kernel, options: argparse.Namespace) -> None:
-        place = Place(options.grpc_address, options.grpc_port)
+        endpoint = Endpoint(options.grpc_address, options.grpc_port)
         tls = frontend_options.tls_context(options, "grpc", ("h2",))
         # Where there is a gate, changes are for those that it lets pass.
         local = local_categories(options, options.grpc_restricted_protocol) if kernel.gate is None else ()
@@ -50,7 +50,8 @@ class GrpcFrontend(ListeningFrontend):
             limits=limits(options),
             meanings=meanings(kernel.gate),
         )
-        listener = Listener(place, "GRPC", reuse_port=options.reuse_grpc_port, tls=tls)
+        listener = Listener(endpoint, "GRPC", reuse_port=options.reuse_grpc_port, tls=tls)
         scheme = "grpc" if tls is None else "grpcs"
-        exposed = place.is_public and kernel.gate is None and not is_restricted(options, "grpc", options.grpc_restricted_protocol)
+        restricted = is_restricted(options, "grpc", options.grpc_restricted_protocol)
+        exposed = endpoint.is_public and kernel.gate is None and not restricted
         super().__init__(kernel, listener, self.server, lambda: Peer(self.server), scheme, open_to_all=exposed)

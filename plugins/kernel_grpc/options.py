@@ -42,7 +42,7 @@ def milliseconds(text: str) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command line."""
     group = parser.add_argument_group("gRPC")
-    frontend_options.add_place_options(group, "grpc", "gRPC", 8001)
+    frontend_options.add_endpoint_options(group, "grpc", "gRPC", 8001)
     group.add_argument(
         "--grpc-header-forward-pattern",
         type=frontend_options.pattern,

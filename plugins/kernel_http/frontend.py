@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kernel import Listener, ListeningFrontend, Place, __version__, frontend_options, is_restricted, local_categories
+from kernel import Endpoint, Listener, ListeningFrontend, __version__, frontend_options, is_restricted, local_categories
 from kernel_http.connection import replies
 from kernel_http.connection.gated import GatedRouter
 from kernel_http.connection.protocol import Connection
@@ -66,7 +66,7 @@ class HttpFrontend(ListeningFrontend):
     """KServe v2 over HTTP/1.1 on the kernel's loop. Raises ServingError where the options for TLS don't fit."""
 
     def __init__(self, kernel: Kernel, options: argparse.Namespace) -> None:
-        place = Place(options.http_address, options.http_port)
+        endpoint = Endpoint(options.http_address, options.http_port)
         tls = frontend_options.tls_context(options, "http", ("http/1.1",))
         replies.overload.status = options.overload_status
         self.server = make_server(
@@ -79,7 +79,7 @@ class HttpFrontend(ListeningFrontend):
             restrictions=options.http_restricted_api,
             local=local_categories(options, options.http_restricted_api),
         )
-        listener = Listener(place, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
+        listener = Listener(endpoint, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         scheme = "http" if tls is None else "https"
-        exposed = place.is_public and kernel.gate is None and not is_restricted(options, "http", options.http_restricted_api)
+        exposed = endpoint.is_public and kernel.gate is None and not is_restricted(options, "http", options.http_restricted_api)
         super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme, open_to_all=exposed)

@@ -29,7 +29,7 @@ def seconds(text: str) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command line."""
     group = parser.add_argument_group("HTTP")
-    frontend_options.add_place_options(group, "http", "HTTP", 8000)
+    frontend_options.add_endpoint_options(group, "http", "HTTP", 8000)
     group.add_argument(
         "--http-thread-count", type=int, default=8, metavar="N", help="accepted and ignored: HTTP runs on the one loop"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kernel import Listener, ListeningFrontend, Place
+from kernel import Endpoint, Listener, ListeningFrontend
 from kernel_metrics import options as flags
 from kernel_metrics.connection import Connection, Server
 from kernel_metrics.lag import LoopLag
@@ -27,11 +27,11 @@ class MetricsFrontend(ListeningFrontend):
         self.lag = LoopLag(kernel.loop, kernel.clock)
         self.page = Page(kernel, flags.settings(options), self.lag)
         server = Server(kernel, self.page.make)
-        listener = Listener(Place(address, options.metrics_port), "Metrics")
+        listener = Listener(Endpoint(address, options.metrics_port), "Metrics")
         super().__init__(kernel, listener, server, lambda: Connection(server), "metrics")
 
     async def start(self) -> None:
-        """Listen. Raises OSError, in the reference's words when the place is taken."""
+        """Listen. Raises OSError, in the reference's words when the endpoint is taken."""
         await super().start()
         self.lag.start()
 

@@ -239,7 +239,7 @@ def impure(path: Path, modules: frozenset[str]) -> list[str]:
     return [f"line {line}: {module}" for line, module, _ in found if module.split(".")[0] in modules]
 
 
-#: Who asks in which greenlet he is: whoever switches between them, and `place`, which says whether that one may be left.
+#: Who asks in which greenlet he is: whoever switches between them, and `may_leave`, which says whether that one may be left.
 GREENLETS = {"kernel/instances/instance.py", "kernel/server/waiting.py", "plugins/kernel_python/waiting.py"}
 
 
@@ -252,7 +252,7 @@ def test_who_may_wait_is_answered_in_one_file() -> None:
     }
     assert found == GREENLETS
     asking = [shown(path) for path in MODULES if "turn.cant_wait:" in path.read_text()]
-    assert asking == ["server/waiting"], "whether an execution runs without a greenlet is for `place` to ask"
+    assert asking == ["server/waiting"], "whether an execution runs without a greenlet is for `may_leave` to ask"
 
 
 #: The files that open a room, of the core and of the plugins; what opens a whole package has names of its own, and hooks.

@@ -13,7 +13,7 @@ import pytest
 from certificates import Certificates, make_certificates
 
 from kernel import Code, ServingError
-from kernel.frontends.listening import Listener, Place
+from kernel.frontends.listening import Endpoint, Listener
 from kernel.frontends.tls import server_context
 
 
@@ -182,7 +182,7 @@ def test_a_listener_looks_at_it_from_time_to_time(
         context = server_context(files.server, files.server_key)
         monkeypatch.setattr("kernel.frontends.listening.RENEW_SECONDS", 0.0)
         monkeypatch.setattr(type(context), "renew", lambda self: looked.append(loop.time()))
-        listener = Listener(Place(f"unix:{tmp_path}/s", 0), "HTTP", tls=context)
+        listener = Listener(Endpoint(f"unix:{tmp_path}/s", 0), "HTTP", tls=context)
         await listener.start(loop, asyncio.Protocol)
         while len(looked) < 3:  # noqa: ASYNC110 - each turn of the loop is one
             await asyncio.sleep(0)

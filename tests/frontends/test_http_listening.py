@@ -23,7 +23,7 @@ from frontends.fakes import FakeKernel, binary, parse, request, tensor
 
 from kernel import ServingError
 from kernel.frontends import listening
-from kernel.frontends.listening import Listener, Place
+from kernel.frontends.listening import Endpoint, Listener
 from kernel_http import add_options, register_frontends
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -169,7 +169,7 @@ class Resolver:
 def test_a_host_that_is_not_found(error: Exception, reason: str) -> None:
     loop: Any = Resolver(error)
     with pytest.raises(OSError) as caught:
-        asyncio.run(Listener(Place("nowhere", 8000), "HTTP").start(loop, asyncio.Protocol))
+        asyncio.run(Listener(Endpoint("nowhere", 8000), "HTTP").start(loop, asyncio.Protocol))
     assert str(caught.value) == f"failed to start HTTP service: Unavailable - can't listen on 'nowhere:8000': {reason}"
 
 
@@ -351,7 +351,7 @@ def test_what_is_no_address(address: str, words: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=re.escape(words)):
         frontend(f"--http-address={address}")
     with pytest.raises(ValueError, match=re.escape(words)):
-        Place(address, 8000)
+        Endpoint(address, 8000)
 
 
 # --- TLS
