@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel.instances.handover import BlockedCall
+from kernel.instances.blocked_call import BlockedCall
 from kernel.instances.instance import (
     HELD_SECONDS,
     AsyncInstance,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kernel.forking import guard, put_away_loop
-from kernel.instances.handover import BlockedCall
+from kernel.instances.blocked_call import BlockedCall
 from kernel.instances.instance import AsyncInstance, ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.run_length import RUN_SECONDS, RunLength

@@ -87,25 +87,25 @@ class Tokens:
     def read(self) -> bool:
         """Read the keys, and return whether they have changed. Not on the loop. Raises what hinders that, with the place."""
         with self._busy:
-            place = self._settings.jwks
+            source = self._settings.jwks
             try:
-                found = self._jwt.PyJWKSet.from_json(self._text(place)).keys
+                found = self._jwt.PyJWKSet.from_json(self._text(source)).keys
             except Exception as error:
-                raise ValueError(f"{place}: {error}") from error
+                raise ValueError(f"{source}: {error}") from error
             keys = {key.key_id or "": key for key in found if key.public_key_use in (None, "sig")}
             keys = {id: key for id, key in keys.items() if key.algorithm_name in self._settings.algorithms}
             if not keys:
-                raise ValueError(f"{place}: none of {len(found)} keys is for {', '.join(self._settings.algorithms)}")
+                raise ValueError(f"{source}: none of {len(found)} keys is for {', '.join(self._settings.algorithms)}")
             changed = keys.keys() != self._keys.keys() or any(key.key != self._keys[id].key for id, key in keys.items())
             self._keys = keys
             if changed:
                 self._known = {}  # a key that has gone takes its tokens along
             return changed
 
-    def _text(self, place: str) -> str:
-        if not place.startswith("https://"):
-            return (self._folder / place).read_text("utf-8")
-        with urllib.request.urlopen(place, timeout=PATIENCE) as answer:
+    def _text(self, source: str) -> str:
+        if not source.startswith("https://"):
+            return (self._folder / source).read_text("utf-8")
+        with urllib.request.urlopen(source, timeout=PATIENCE) as answer:
             data: bytes = answer.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise ValueError(f"more than {LARGEST} bytes")

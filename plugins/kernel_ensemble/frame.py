@@ -23,7 +23,7 @@ __all__ = ["Frame", "Walk"]
 class Frame:
     """What is known in one iteration: the request itself, or one response of a decoupled step and what follows from it.
 
-    `waiting` and `inputs` by step index; `outputs` by place in the answer, `left` how many of them are not settled.
+    `waiting` and `inputs` by step index; `outputs` by index in the answer, `left` how many of them are not settled.
     `sequence`: step -> what its response said, where it differs from the request. `children`: the iterations that its
     decoupled step has begun and that are not wholly sent, in order; `closed`: it begins no more of them.
     """
@@ -77,7 +77,7 @@ class Walk(Frame):
                     self.give(frame, taker, target, tensor, batched)
 
     def give(self, frame: Frame, taker: int, target: str, tensor: Tensor | None, batched: bool) -> None:
-        """Put a tensor in its taker's place, under the taker's name and in its form. It is the taker's from now on.
+        """Give a tensor to its taker, under the taker's name and in its form. It is the taker's from now on.
 
         The object itself, not a second one with the same array: that would look like somebody else who sees the memory.
         """

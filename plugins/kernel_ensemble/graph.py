@@ -13,7 +13,7 @@ from kernel import Code, EnsembleStep, ModelConfig, ServingError
 
 __all__ = ["Feed", "Plan", "Step", "compile_plan", "fit"]
 
-#: Who takes a tensor, and under which name: a step by its index, or the answer's place p as ~p.
+#: Who takes a tensor, and under which name: a step by its index, or the answer by an index p, as ~p.
 Taker: TypeAlias = "tuple[int, str]"
 
 
@@ -36,7 +36,7 @@ class Feed:
 
 
 class Step:
-    """One step that a plan runs. `index` is its place in the config, `depth` the number of decoupled steps before it.
+    """One step that a plan runs. `index`: in the config, `depth` the number of decoupled steps before it.
 
     `version`: what to look the model up with. `inputs` and `outputs` map the model's names to tensors of the ensemble.
     `sources`: the steps its inputs come from. `spawns`: its model is decoupled, each response begins an iteration.
@@ -102,8 +102,8 @@ def compile_plan(config: ModelConfig, decoupled: Sequence[bool], wanted: Collect
         for name, tensor in step.inputs.items():
             takers.setdefault(tensor, []).append((step.index, name))
         step.sources = tuple({writers[tensor][0].index: None for tensor in step.inputs.values() if tensor in writers})
-    for place, tensor in enumerate(outputs):
-        takers.setdefault(tensor, []).append((~place, tensor))
+    for index, tensor in enumerate(outputs):
+        takers.setdefault(tensor, []).append((~index, tensor))
     for step in steps:
         step.feed = Feed([(name, tuple(takers[tensor])) for name, tensor in step.outputs.items() if tensor in takers])
     plan.feed = Feed([(spec.name, tuple(takers[spec.name])) for spec in config.inputs if spec.name in takers])
@@ -136,7 +136,7 @@ def _set_depths(ensemble: str, plan: Plan) -> int:
     """Set how many decoupled steps lie before each step; return how many before the outputs.
 
     Each tensor descends from at most one decoupled step, and what is put together descends from the same one; so the
-    decoupled steps that contribute form one chain, and a depth names a place in it. (Reference: ValidateEnsembleConfig.)
+    decoupled steps that contribute form one chain, and a depth names one of them. (Reference: ValidateEnsembleConfig.)
     """
     origin: dict[str, int] = {name: -1 for name, _ in plan.feed.routes}
     depth = {-1: 0}

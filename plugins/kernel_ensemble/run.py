@@ -23,7 +23,7 @@ __all__ = ["Run"]
 log = logging.getLogger("kernel")
 
 RELEASED = RequestState.RELEASED
-_GIVEN: dict[str, Tensor] = {}  # stands in place of a step's inputs once its request has them
+_GIVEN: dict[str, Tensor] = {}  # stands for a step's inputs once its request has them
 
 
 class Ensemble(Protocol):

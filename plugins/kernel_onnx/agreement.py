@@ -80,24 +80,24 @@ def made_inputs(message: Any) -> list[str]:
 def _sequence(config: ModelConfig, signature: Signature) -> Iterable[ConfigError]:
     """Yield what is wrong with the control tensors and the state that the core gives and takes."""
     batching = config.message.sequence_batching
-    places = [("control_input", index, "name") for index in range(len(batching.control_input))]
-    places += [("state", index, "input_name") for index in range(len(batching.state))]
-    named = dict(zip((*(one.name for one in batching.control_input), *(one.input_name for one in batching.state)), places))
+    fields = [("control_input", index, "name") for index in range(len(batching.control_input))]
+    fields += [("state", index, "input_name") for index in range(len(batching.state))]
+    named = dict(zip((*(one.name for one in batching.control_input), *(one.input_name for one in batching.state)), fields))
     groups = [(spec, named[spec.name], signature.inputs, "input") for spec in config.added_inputs]
     groups += [
         (spec, ("state", index, "output_name"), signature.outputs, "output") for index, spec in enumerate(config.kept_outputs)
     ]
-    for spec, place, tensors, kind in groups:
+    for spec, field, tensors, kind in groups:
         tensor = tensors.get(spec.name)
         problem: Problem | None
         if tensor is None:
-            what = "sequence control" if place[0] == "control_input" else f"state {kind}"
+            what = "sequence control" if field[0] == "control_input" else f"state {kind}"
             words = f"configuration specified {what} '{spec.name}', but model does not provide that {kind}"
             problem = words, f"{kind}s of model '{config.name}' are: {', '.join(tensors)}"
         else:
             problem = _datatype(config, spec, tensor, kind) or _dims(config, spec, tensor, exact=False)
         if problem is not None:
-            yield config.error(*problem, at=("sequence_batching", *place))
+            yield config.error(*problem, at=("sequence_batching", *field))
 
 
 def _count(config: ModelConfig, signature: Signature) -> Iterable[ConfigError]:
@@ -105,10 +105,10 @@ def _count(config: ModelConfig, signature: Signature) -> Iterable[ConfigError]:
     given = [spec.name for spec in config.inputs if not spec.optional and spec.name in signature.inputs]
     given += [name for name in made if name in signature.inputs]
     for index, one in enumerate(config.message.batch_input):
-        for place, name in enumerate(one.target_name):
+        for nth, name in enumerate(one.target_name):
             if name not in signature.inputs:
                 words = f"unexpected inference input '{name}', allowed inputs are: {', '.join(signature.inputs)}"
-                yield config.error(words, f"for model '{config.name}'", at=("batch_input", index, "target_name", place))
+                yield config.error(words, f"for model '{config.name}'", at=("batch_input", index, "target_name", nth))
     missing = [name for name in signature.inputs if name not in given and name not in _optional_names(config)]
     if missing:
         words = (

@@ -86,7 +86,7 @@ class Cut:
             shape = request.inputs[self.source].array.shape
             # What varies in the output is taken to be as in the input, dimension by dimension (reference behaviour).
             own = tuple(
-                shape[place] if size == -1 and place < len(shape) else size for place, size in enumerate(self.dims)
+                shape[axis] if size == -1 and axis < len(shape) else size for axis, size in enumerate(self.dims)
             )
             size = prod(own)
             parts.append(flat[at : at + size].reshape(own) if at + size <= flat.size else flat[:0])

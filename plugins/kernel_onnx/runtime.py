@@ -28,7 +28,7 @@ def installed(model: str) -> None:
     """Refuse a model where onnxruntime isn't installed, without importing it. Raises ServingError(UNAVAILABLE)."""
     try:
         found = importlib.util.find_spec("onnxruntime") is not None
-    except ValueError:  # a module without a spec stands in its place
+    except ValueError:  # a module without a spec stands for it
         found = False
     if not found:
         raise _missing(model)

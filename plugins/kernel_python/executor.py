@@ -151,8 +151,8 @@ class ModelExecutor:
         if result is not None:
             self._check_list(requests, result)
         out: list[CoreResponse | None] = []
-        for place, (request, core) in enumerate(zip(requests, batch.requests)):
-            response = result[place] if result is not None else None
+        for index, (request, core) in enumerate(zip(requests, batch.requests)):
+            response = result[index] if result is not None else None
             sender = request._sender
             if request._release == RESCHEDULE and response is not None and not core.is_cancelled:
                 message = (
@@ -173,7 +173,7 @@ class ModelExecutor:
                 out.append(None)  # nobody waits, or the sender answers; one that is dropped without an answer sends an error
                 continue
             elif response is None:
-                out.append(CoreResponse([], error=self._misused(self._unanswered(request, result, place), "nothing")))
+                out.append(CoreResponse([], error=self._misused(self._unanswered(request, result, index), "nothing")))
             else:
                 message = (
                     "Expected an 'InferenceResponse' object in the execute function return list, "
@@ -205,17 +205,17 @@ class ModelExecutor:
             log.error("model instance '%s': %s%s", name, message.rstrip(), _WANTED)
         return execution_error(name, message)
 
-    def _unanswered(self, request: Received, result: Any, place: int) -> str:
+    def _unanswered(self, request: Received, result: Any, index: int) -> str:
         if request._release == RESCHEDULE:
             return _NOT_CONFIGURED
         if result is None:
             return (
                 f"Expected a list in the execute return, found type '{type(None)}', and no response sender has sent a response "
-                f"for the request at index {place}."
+                f"for the request at index {index}."
             )
         return (
             "Expected an 'InferenceResponse' object in the execute function return list, "
-            f"found type '{type(None)}' at index {place}, and no response sender has sent a response for that request."
+            f"found type '{type(None)}' at index {index}, and no response sender has sent a response for that request."
         )
 
     def _raised(self, requests: list[Received], error: BaseException) -> ServingError:
@@ -277,7 +277,7 @@ class SyncExecutor(ModelExecutor):
             if self._end_driving is None:
                 self._end_driving = waiting.drive_tasks(instance)
             try:
-                result = waiting.await_in_place(instance, coroutine)
+                result = waiting.await_returned(instance, coroutine)
             except waiting.CantWait as error:
                 coroutine.close()
                 instance.waits()

@@ -133,8 +133,8 @@ def _column(trace: types.TracebackType) -> int | None:
     positions = getattr(trace.tb_frame.f_code, "co_positions", None)
     if positions is None or trace.tb_lasti < 0:
         return None
-    place: tuple[int | None, ...] | None = next(itertools.islice(positions(), trace.tb_lasti // 2, None), None)
-    return None if place is None else place[2]
+    position: tuple[int | None, ...] | None = next(itertools.islice(positions(), trace.tb_lasti // 2, None), None)
+    return None if position is None else position[2]
 
 
 def execution_error(instance_name: str, message: str, code: Code = Code.INTERNAL) -> ServingError:

@@ -27,7 +27,7 @@ __all__ = [
     "CantWait",
     "GreenletExit",
     "ask",
-    "await_in_place",
+    "await_returned",
     "drive",
     "drive_tasks",
     "future_for",
@@ -328,7 +328,7 @@ def drive_tasks(instance: Instance) -> Callable[[], None]:
     return leave
 
 
-def await_in_place(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> Any:
+def await_returned(instance: Instance, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return what comes of a coroutine that a plain `execute` on the loop has returned; other work goes on meanwhile.
 
     Raises CantWait where that execution may not wait; the coroutine is not begun then.

@@ -56,35 +56,35 @@ def test_an_array_comes_out_as_it_went_in(pool: Pool, loans: Loans) -> None:
     for datatype, dtype in DATATYPES.items():
         if datatype != "BYTES":
             array = (np.arange(24 * KB) % 2).astype(dtype).reshape(2, 3, -1)
-            place = pool.place(array)
+            place = pool.put(array)
             assert place is not None
             copy = loans.array(place, array.dtype, array.shape)
             assert (copy == array).all()
             assert copy.flags.writeable
-    place = pool.place(b"some bytes")
+    place = pool.put(b"some bytes")
     assert place is not None
     assert loans.data(place) == b"some bytes"
 
 
 def test_arrays_that_are_not_contiguous(pool: Pool, loans: Loans) -> None:
     array = np.arange(10_000, dtype=np.float32).reshape(100, 100).T[::2]
-    place = pool.place(array)
+    place = pool.put(array)
     assert place is not None
     assert (loans.array(place, FLOATS, array.shape) == array).all()
 
 
 def test_a_block_is_lent_until_the_last_view_goes(pool: Pool, loans: Loans) -> None:
-    place = pool.place(floats(10_000))
+    place = pool.put(floats(10_000))
     assert place is not None
     array = loans.array(place, FLOATS, (10_000,))
     view = array.reshape(100, 100)[1:, 3]
     del array
-    other = pool.place(floats(10_000, 2.0))
+    other = pool.put(floats(10_000, 2.0))
     assert other is not None
     assert other[1] != place[1]
     assert (view == 1).all()
     del view
-    again = pool.place(floats(10_000))
+    again = pool.put(floats(10_000))
     assert again is not None
     assert again[1] == place[1]
 
@@ -93,7 +93,7 @@ def test_what_is_returned_serves_again(pool: Pool, loans: Loans) -> None:
     """A thousand tensors one after the other take the place of one."""
     places = set()
     for number in range(1000):
-        place = pool.place(floats(10_000 + number % 100))
+        place = pool.put(floats(10_000 + number % 100))
         assert place is not None
         places.add(place[1])
         loans.drop(place)
@@ -101,11 +101,11 @@ def test_what_is_returned_serves_again(pool: Pool, loans: Loans) -> None:
 
 
 def test_withdrawn_blocks_serve_again(pool: Pool) -> None:
-    places = [pool.place(floats(10_000)) for _ in range(10)]
+    places = [pool.put(floats(10_000)) for _ in range(10)]
     for place in places:
         assert place is not None
         pool.withdraw(place[0])
-    assert {pool.place(floats(10_000)) for _ in range(10)} == set(places)
+    assert {pool.put(floats(10_000)) for _ in range(10)} == set(places)
 
 
 def test_no_block_overlaps_another(pool: Pool, loans: Loans) -> None:
@@ -114,7 +114,7 @@ def test_no_block_overlaps_another(pool: Pool, loans: Loans) -> None:
     lent: list[tuple[np.ndarray[Any, Any], float]] = []
     for number in range(3000):
         count = chance.choice([5_000, 6_000, 30_000, chance.randrange(4_096, 100_000)])
-        place = pool.place(floats(count, number))
+        place = pool.put(floats(count, number))
         assert place is not None
         lent.append((loans.array(place, FLOATS, (count,)), number))
         while len(lent) > chance.randrange(1, 60):
@@ -128,28 +128,28 @@ def test_no_block_overlaps_another(pool: Pool, loans: Loans) -> None:
 def test_where_there_is_no_room_it_says_so() -> None:
     memory = mmap.mmap(-1, FIRST + 100 * KB)
     pool, loans = Pool(memory), Loans(memory)
-    first, second = pool.place(floats(12_000)), pool.place(floats(12_000))
+    first, second = pool.put(floats(12_000)), pool.put(floats(12_000))
     assert first is not None
     assert second is not None
-    assert pool.place(floats(12_000)) is None
+    assert pool.put(floats(12_000)) is None
     loans.drop(first)
-    assert pool.place(floats(12_000)) is not None
+    assert pool.put(floats(12_000)) is not None
 
 
 def test_where_the_other_side_has_mapped_less(pool: Pool) -> None:
     """As where the address space of processes is limited."""
     pool.limit(FIRST + 100 * KB)
-    assert [pool.place(floats(12_000)) is not None for _ in range(3)] == [True, True, False]
+    assert [pool.put(floats(12_000)) is not None for _ in range(3)] == [True, True, False]
 
 
 def test_more_blocks_than_there_are_flags(monkeypatch: pytest.MonkeyPatch, memory: mmap.mmap) -> None:
     monkeypatch.setattr(pools, "BLOCKS", 100)
     pool, loans = Pool(memory), Loans(memory)
-    places = [pool.place(floats(5_000)) for _ in range(101)]
+    places = [pool.put(floats(5_000)) for _ in range(101)]
     assert places[100] is None
     assert places[0] is not None
     loans.drop(places[0])
-    assert pool.place(floats(5_000)) == places[0]
+    assert pool.put(floats(5_000)) == places[0]
 
 
 def test_memory_that_is_not_needed_any_more_goes_back(
@@ -160,7 +160,7 @@ def test_memory_that_is_not_needed_any_more_goes_back(
 
     monkeypatch.setattr(pools, "KEEP", 1 << 20)
     before = used()
-    places = [pool.place(floats(256 * KB)) for _ in range(16)]  # a megabyte each
+    places = [pool.put(floats(256 * KB)) for _ in range(16)]  # a megabyte each
     assert used() - before >= 16 << 20
     assert pool.swollen
     for place in places[1:]:
@@ -173,7 +173,7 @@ def test_memory_that_is_not_needed_any_more_goes_back(
     pool.rest()
     assert used() - before <= 1 << 20
     assert not pool.swollen
-    array = loans.array(pool.place(floats(256 * KB, 3.0)), FLOATS, (256 * KB,))  # type: ignore[arg-type]
+    array = loans.array(pool.put(floats(256 * KB, 3.0)), FLOATS, (256 * KB,))  # type: ignore[arg-type]
     assert (array == 3).all()
 
 
@@ -182,7 +182,7 @@ def test_cold_blocks_serve_again(pool: Pool, loans: Loans, monkeypatch: pytest.M
     for turn in range(3):
         arrays = []
         for number in range(8):
-            place = pool.place(floats(256 * KB, 10 * turn + number))
+            place = pool.put(floats(256 * KB, 10 * turn + number))
             assert place is not None
             arrays.append(loans.array(place, FLOATS, (256 * KB,)))
         for number, array in enumerate(arrays):
@@ -192,7 +192,7 @@ def test_cold_blocks_serve_again(pool: Pool, loans: Loans, monkeypatch: pytest.M
 
 
 def test_the_memory_outlives_the_pool(memory: mmap.mmap) -> None:
-    place = Pool(memory).place(floats(10_000))
+    place = Pool(memory).put(floats(10_000))
     assert place is not None
     array = Loans(memory).array(place, FLOATS, (10_000,))
     del memory

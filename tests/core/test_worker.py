@@ -31,7 +31,7 @@ from kernel import (
     hookimpl,
     nobody,
 )
-from kernel.instances.handover import BlockedCall
+from kernel.instances.blocked_call import BlockedCall
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.on_thread import ThreadInstance
 from kernel.instances.run_length import RUN_LIMIT, RunLength

@@ -1,6 +1,6 @@
 """What can be wrong with what a client sends (RFC 9113, sections 5.4 and 7): with the whole connection, or with one stream.
 
-Raised where a rule is checked, caught in one place, `Connection.receive`. A connection failure ends in GOAWAY, a stream
+Raised where a rule is checked, caught by `Connection.receive`. A connection failure ends in GOAWAY, a stream
 failure in RST_STREAM.
 """
 

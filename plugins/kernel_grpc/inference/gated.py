@@ -56,7 +56,7 @@ class GatedInference(Inference):
 class StreamReading(GatedInference):
     """What one stream reads its messages with: all of it is the shared one's, but for whose call it is.
 
-    `quiet`: the model is only asked for so that a refusal finds its place.
+    `quiet`: the model is only asked for so that a refusal comes in its order.
     """
 
     def __init__(self, shared: GatedInference, call: GatedCall) -> None:

@@ -98,7 +98,7 @@ class Prepared:
 
     `record`: parsed, without raw data and elements. `raws`: the raw data, an array of strings for BYTES. `contents`: index of an
     input -> its elements as `typed_contents` gives them; name of an input -> its data in shared memory. An error stands in the
-    place of what could not be read.
+    instead of what could not be read.
     """
 
     __slots__ = ("contents", "raws", "record")
@@ -374,10 +374,10 @@ def _portion(data: Any, ends: Any, dtype: np.dtype[Any]) -> Any:
     if longest > 10:
         raise invalid(f"{MALFORMED}an integer of more than ten bytes")
     values = np.zeros(len(ends), np.uint64)
-    for place in range(longest):
-        there = np.flatnonzero(lengths > place)
-        groups = (data[starts[there] + place] & 127).astype(np.uint64)
-        values[there] |= groups << np.uint64(7 * place)
+    for nth in range(longest):
+        there = np.flatnonzero(lengths > nth)
+        groups = (data[starts[there] + nth] & 127).astype(np.uint64)
+        values[there] |= groups << np.uint64(7 * nth)
     return values != 0 if dtype == np.bool_ else values.astype(dtype)
 
 

@@ -149,7 +149,7 @@ class Layout:
     __slots__ = ("has_id", "heads", "recipe", "unpack")
 
     def __init__(self, recipe: Recipe, message: bytes, names: int, middle: int, head: int, raws: Raws) -> None:
-        """Learn it of a message. The places are those of `split`; `recipe` has fixed steps, as many as there are raws."""
+        """Learn it of a message. The offsets are those of `split`; `recipe` has fixed steps, as many as there are raws."""
         self.recipe = ref(recipe)
         self.has_id = names != middle
         between = []

@@ -1,6 +1,6 @@
 """ModelStreamInfer: many requests on one stream, and as many responses as their models give (contract: grpc_protocol, section 4).
 
-A request of a model that answers once has its place in the order of such requests; decoupled ones answer as they please. Errors
+A request of a model that answers once is answered in the order of such requests; decoupled ones answer as they please. Errors
 are messages like others, unless the client has asked for them as the stream's status. Half-closed, the stream ends when all is
 answered; cancelled, everything that is in flight is. What is bounded is how many requests are in flight.
 """

@@ -279,13 +279,13 @@ class Growing:
         if shift > self.offset:
             shift -= ALIGNMENT  # up instead of down
         if shift:
-            place = memory.__array_interface__["data"][0]
-            ctypes.memmove(place - shift, place, size)  # does not hold the interpreter
+            address = memory.__array_interface__["data"][0]
+            ctypes.memmove(address - shift, address, size)  # does not hold the interpreter
         return MessageMemory((size,), np.uint8, self._map, self.offset - shift)
 
 
 def aligned(capacity: int, size: int) -> MessageMemory:
-    """Return `capacity` bytes, placed so that the byte behind the first `size` lies on a multiple of ALIGNMENT."""
+    """Return `capacity` bytes that lie so that the byte behind the first `size` lies on a multiple of ALIGNMENT."""
     memory = MessageMemory(capacity + ALIGNMENT, np.uint8)
     offset = -(memory.__array_interface__["data"][0] + size) % ALIGNMENT
     return memory[offset : offset + capacity].view(MessageMemory)

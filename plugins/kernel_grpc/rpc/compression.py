@@ -82,7 +82,7 @@ class Unpacker:
         self._unpacker = zlib.decompressobj(CODINGS[coding])
         self._parts: list[bytes] = []  # up to SEVERAL bytes; then all of it is in `_memory`
         self._total = 0
-        # A gzip ends in its size unpacked. If that is a lie, the memory is placed anew when all is there.
+        # A gzip ends in its size unpacked. If that is a lie, the memory is aligned anew when all is there.
         size = int.from_bytes(bytes(self._data[-4:]), "little") if coding == "gzip" else 0
         self._growing = Growing(ALIGNMENT - size % ALIGNMENT)
         self._memory: MessageMemory | None = None

@@ -21,7 +21,7 @@ FINENESS = 128
 
 
 class Deadlines:
-    """`arm(delay)` sets the one timer, in place of what it was set to; it then calls `expire(now)`."""
+    """`arm(delay)` sets the one timer, instead of what it was set to; it then calls `expire(now)`."""
 
     __slots__ = ("_arm", "_armed", "_calls", "_moments")
 

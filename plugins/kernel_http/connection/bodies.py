@@ -19,7 +19,7 @@ from kernel_http.connection.heads import Head
 __all__ = ["Body", "BodyMemory", "ChunkError", "ChunkedBody", "Oversize", "too_large"]
 
 #: The most memory that is reserved on the strength of a Content-Length alone. Once as much has come, all of it is. It is small:
-#: the loop waits while it is copied then, and the allocator keeps its place, which is of no use to a body that is larger.
+#: the loop waits while it is copied then, and the allocator keeps it, which is of no use to a body that is larger.
 RESERVE = 1024 * 1024
 
 #: A JSON part of more bytes is handed over in the memory that it has come into, others as bytes.

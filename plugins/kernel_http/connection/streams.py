@@ -1,4 +1,4 @@
-"""An answer in pieces: sent as they come, in its place among the connection's answers, bounded where the client is slow.
+"""An answer in pieces: sent as they come, in the order of the connection's requests, bounded where the client is slow.
 
 A piece is written while it is this exchange's turn and the client takes what it is sent; otherwise it waits here. Nothing
 else is held up by that. A client that lets too much wait is cut off, and its request cancelled.

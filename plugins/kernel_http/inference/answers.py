@@ -1,4 +1,4 @@
-"""The answer of an inference request: the kernel's response becomes the bytes of one, sent in its place on the connection.
+"""The answer of an inference request: the kernel's response becomes the bytes of one, sent in its order on the connection.
 
 Most responses are only encoded. Classes, outputs in shared memory and compression are more work, with an exchange of their own.
 """
@@ -15,7 +15,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.compression import compressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
-from kernel_http.inference.encode import VALUES_ON_LOOP, LargeAnswer, Replies, encode, encode_placed
+from kernel_http.inference.encode import VALUES_ON_LOOP, LargeAnswer, Replies, encode, encode_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -168,7 +168,7 @@ def encoded(
     where that would take long, but for `encode_aside`, which is for another thread.
     """
     try:
-        return encode_placed(response, binary, known, spans) if spans else encode(response, binary, known)
+        return encode_shared(response, binary, known, spans) if spans else encode(response, binary, known)
     except ServingError as error:
         return replies.error_of(error, json=False)
     except LargeAnswer:

@@ -102,7 +102,7 @@ def _may_be_doubled(value: Any, data: Any) -> bool:
 def source_of(record: Any, index: int) -> tuple[str, Any]:
     """Say where an input's data comes from: ("data", value), ("binary_data_size", …) or ("shared_memory_region", …).
 
-    `index`: its place in the request.
+    `index`: among those of the request.
     """
     if type(record) is not dict:
         text = json.dumps(record)

@@ -16,7 +16,7 @@ from kernel import InferenceResponse, Span, Tensor, pack_bytes
 from kernel_http.connection import replies
 from kernel_http.json.arrays import json_of, json_pieces
 
-__all__ = ["LargeAnswer", "Replies", "encode", "encode_placed"]
+__all__ = ["LargeAnswer", "Replies", "encode", "encode_shared"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,19 +52,19 @@ class Reply:
 
     `pieces`: the JSON around what differs: before the first output's part, between the parts, behind the last. The part of an
     output is its JSON data, or its number of bytes. `binary[i]`: whether output i is sent in binary; None where its data is
-    `placed` in shared memory. `fixed`: head and JSON, where all outputs are binary and have a fixed size; `size`: of the whole
+    `shared`: in shared memory. `fixed`: head and JSON, where all outputs are binary and have a fixed size; `size`: of the whole
     response then.
     """
 
     __slots__ = ("binary", "fixed", "pieces", "size")
 
     def __init__(
-        self, start: bytes, outputs: list[Tensor], binary: bool | frozenset[str], placed: Container[str] = ()
+        self, start: bytes, outputs: list[Tensor], binary: bool | frozenset[str], shared: Container[str] = ()
     ) -> None:
         self.fixed: bytes | None = None
         self.size = 0
         self.binary: list[bool | None] = [
-            None if tensor.name in placed else binary is True or (binary is not False and tensor.name in binary)
+            None if tensor.name in shared else binary is True or (binary is not False and tensor.name in binary)
             for tensor in outputs
         ]
         self.pieces = [start]
@@ -141,7 +141,7 @@ def encode(
     return [fixed, *views]
 
 
-def encode_placed(
+def encode_shared(
     response: InferenceResponse, binary: bool | frozenset[str], kept: Replies, spans: Mapping[str, Span]
 ) -> replies.Payload:
     """Write the outputs that `spans` names to shared memory, and return the response with the others.

@@ -198,7 +198,7 @@ def shape_of(name: str, dims: list[int], count: int) -> tuple[int, ...]:
     fixed = 1
     for dim in shape:
         fixed *= dim
-    variable = [place for place, dim in enumerate(dims) if dim == -1]
+    variable = [axis for axis, dim in enumerate(dims) if dim == -1]
     if variable and fixed and count % fixed == 0:
         shape[variable[-1]] = count // fixed
     elif count != fixed:

@@ -169,7 +169,7 @@ class Inference:
     def _read_aside(
         self, connection: ClientConnection, reader: Reader, remembered: Remembered, read: Callable[[], None]
     ) -> WorkedExchange:
-        """Have a request read on another thread, in its place among those of its connection."""
+        """Have a request read on another thread, in its order among those of its connection."""
         reader.on_loop = False
         exchange = WorkedExchange(connection, reader.head, reader, remembered.replies)
         connection.exchanges.append(exchange)

@@ -1,4 +1,4 @@
-"""The `outputs` of an inference request, each with how it is wanted; and the parameters that name a place in shared memory.
+"""The `outputs` of an inference request, each with how it is wanted; and the parameters that name a span of shared memory.
 
 Produces records. The model's check says whether there are such outputs, the kernel whether there are such regions.
 """

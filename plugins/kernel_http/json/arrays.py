@@ -81,7 +81,7 @@ def _long(name: str, datatype: str, shape: tuple[int, ...], count: int, data: Lo
 
 
 def _check_items(name: str, datatype: str, items: list[Any], first: int) -> None:
-    """Refuse what the datatype has no place for. `first`: the index of `items[0]`."""
+    """Refuse what the datatype can't hold. `first`: the index of `items[0]`."""
     kinds = set(map(type, items))
     if datatype == "BOOL":
         _only(name, items, kinds, {bool}, NON_BOOL, first)

@@ -62,23 +62,23 @@ def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class _Broken(Exception):
     """What is wrong with a text, and at which of its bytes."""
 
-    def __init__(self, reason: str, place: int) -> None:
+    def __init__(self, reason: str, offset: int) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.place = place
+        self.offset = offset
 
 
 def read_again(data: Any, moved: Callable[[int], int] | None = None) -> Any:
     """Read what the fast decoder refused. NaN and infinities, which the reference accepts, are fine; else ServingError.
 
     The offsets are counted in bytes, as the reference does; so the text is read as Latin-1 where it is only looked at. `moved`:
-    finds a place of `data` in the whole body, where it is a part of that.
+    finds an offset in `data` in the whole body, where it is a part of that.
     """
     try:
         return _read_again(data)
     except _Broken as error:
-        place = error.place if moved is None else moved(error.place)
-        text = f"failed to parse the request JSON buffer: {error.reason} at {place}"
+        offset = error.offset if moved is None else moved(error.offset)
+        text = f"failed to parse the request JSON buffer: {error.reason} at {offset}"
     raise ServingError(Code.INVALID_ARG, text)
 
 
@@ -90,25 +90,25 @@ def _read_again(data: Any) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=first_wins)
     except json.JSONDecodeError as error:
-        reason, place = error.msg, error.pos  # not the error itself: by its traceback it has this frame
+        reason, offset = error.msg, error.pos  # not the error itself: by its traceback it has this frame
     except RecursionError:
         raise ServingError(Code.INVALID_ARG, DEPTH) from None
     except ValueError as error:  # an integer of thousands of digits
         raise ServingError(Code.INVALID_ARG, f"failed to parse the request JSON buffer: {error}") from None
     else:
         text = _by_bytes(text, data)
-        if (place := _lone_surrogate(text)) >= 0:
-            _fail("The surrogate pair in string is invalid.", place)
-        if (place := _too_big(text)) >= 0:
-            _fail("Number too big to be stored in double.", place)
+        if (offset := _lone_surrogate(text)) >= 0:
+            _fail("The surrogate pair in string is invalid.", offset)
+        if (offset := _too_big(text)) >= 0:
+            _fail("Number too big to be stored in double.", offset)
         return value
     if not text.isascii():
         text = _by_bytes(text, data)
         try:
             json.loads(text)
         except json.JSONDecodeError as error:
-            reason, place = error.msg, error.pos
-    _explain(text, reason, place)
+            reason, offset = error.msg, error.pos
+    _explain(text, reason, offset)
 
 
 def _by_bytes(text: str, data: Any) -> str:
@@ -116,52 +116,52 @@ def _by_bytes(text: str, data: Any) -> str:
     return text if text.isascii() else str(data, "latin-1")
 
 
-def _explain(text: str, problem: str, place: int) -> NoReturn:
+def _explain(text: str, problem: str, offset: int) -> NoReturn:
     if problem == "Expecting value":
         if not text.strip(" \t\r\n\0"):
             _fail("The document is empty.", len(text.rstrip("\0")))
-        _fail("Invalid value.", place + _matched(text, place))
+        _fail("Invalid value.", offset + _matched(text, offset))
     if problem.startswith(("Expecting property name", "Illegal trailing comma")):
-        _fail("Missing a name for object member.", place)
+        _fail("Missing a name for object member.", offset)
     if problem.startswith("Expecting ':'"):
-        _fail("Missing a colon after a name of object member.", place)
+        _fail("Missing a colon after a name of object member.", offset)
     if problem.startswith("Expecting ','"):
-        if text[place : place + 1] == ".":
-            _fail("Miss fraction part in number.", place + 1)
-        if text[place : place + 1] in ("e", "E") and text[place - 1 : place].isdigit():
-            _fail("Miss exponent in number.", place + 1)
-        if _inside_array(text, place):
-            _fail("Missing a comma or ']' after an array element.", place)
-        _fail("Missing a comma or '}' after an object member.", place)
+        if text[offset : offset + 1] == ".":
+            _fail("Miss fraction part in number.", offset + 1)
+        if text[offset : offset + 1] in ("e", "E") and text[offset - 1 : offset].isdigit():
+            _fail("Miss exponent in number.", offset + 1)
+        if _inside_array(text, offset):
+            _fail("Missing a comma or ']' after an array element.", offset)
+        _fail("Missing a comma or '}' after an object member.", offset)
     if problem.startswith("Unterminated string"):
         _fail("Missing a closing quotation mark in string.", len(text))
     if "uXXXX" in problem:
-        _fail("Incorrect hex digit after \\u escape in string.", place - 1)
+        _fail("Incorrect hex digit after \\u escape in string.", offset - 1)
     if problem.startswith("Invalid"):
-        _fail("Invalid escape character in string.", place)
+        _fail("Invalid escape character in string.", offset)
     if problem == "Extra data":
-        _fail("The document root must not be followed by other values.", place)
-    _fail(f"{problem}.", place)
+        _fail("The document root must not be followed by other values.", offset)
+    _fail(f"{problem}.", offset)
 
 
-def _fail(reason: str, place: int) -> NoReturn:
-    raise _Broken(reason, place) from None
+def _fail(reason: str, offset: int) -> NoReturn:
+    raise _Broken(reason, offset) from None
 
 
-def _matched(text: str, place: int) -> int:
-    """Return how many characters of a literal stand at `place`: the reference points behind them."""
+def _matched(text: str, offset: int) -> int:
+    """Return how many characters of a literal stand at `offset`: the reference points behind them."""
     best = 0
     for literal in _LITERALS:
         count = 0
-        while count < len(literal) and text[place + count : place + count + 1] == literal[count]:
+        while count < len(literal) and text[offset + count : offset + count + 1] == literal[count]:
             count += 1
         best = max(best, count)
     return best
 
 
-def _inside_array(text: str, place: int) -> bool:
-    open = bytearray()  # what stands around the place, outermost first
-    for start, end in _outside_strings(text, place):
+def _inside_array(text: str, offset: int) -> bool:
+    open = bytearray()  # what stands around the offset, outermost first
+    for start, end in _outside_strings(text, offset):
         for found in _BRACKET.finditer(text, start, end):
             sign = found[0]
             if sign in "[{":

@@ -32,7 +32,7 @@ LARGE = 64 * 1024
 #: A list or an object takes as long as so many numbers, a string as two.
 CONTAINER = 4
 
-#: Stands in the place of an array that was cut out. Nobody outside knows it, so no request can name another's.
+#: Stands for an array that was cut out. Nobody outside knows it, so no request can name another's.
 _MARK = secrets.token_hex(8)
 
 _KEY = b'"data"'
@@ -64,15 +64,15 @@ class LongArray:
             try:
                 items = _decode(whole)
             except ValueError:
-                items = read_again(whole, self._place(at))
+                items = read_again(whole, self._offset(at))
             if not items:  # nothing stands between two commas
-                read_again(b"[,]", self._place(at))
+                read_again(b"[,]", self._offset(at))
             yield items
 
-    def _place(self, at: int) -> Callable[[int], int]:
-        """Return what finds a place of a piece, in front of which a bracket was put, in the text. `at`: where it begins there."""
+    def _offset(self, at: int) -> Callable[[int], int]:
+        """Return what finds an offset in a piece, in front of which a bracket was put, in the text. `at`: where it begins."""
 
-        def place(found: int) -> int:
+        def offset(found: int) -> int:
             found += at - 1
             if self._flat.lists:  # whose brackets are not in the piece
                 for bracket in _BRACKET.finditer(self._text.view, at):
@@ -81,7 +81,7 @@ class LongArray:
                     found += 1
             return found
 
-        return place
+        return offset
 
 
 def decode_large(
@@ -159,7 +159,7 @@ def _arrays(text: Text) -> Iterator[FlatArray]:
 
 
 def _shortened(text: Text, arrays: list[FlatArray]) -> tuple[Any, Callable[[int], int] | None]:
-    """Return the JSON without its long arrays, and what finds a place of the short one in the long one."""
+    """Return the JSON without its long arrays, and what finds an offset in the short one in the long one."""
     if not arrays:
         return text.view, None
     parts: list[bytes] = []
@@ -172,11 +172,11 @@ def _shortened(text: Text, arrays: list[FlatArray]) -> tuple[Any, Callable[[int]
         done = array.end + 1
         removed.append((size, done - size))
     parts.append(text.part(done, len(text)))
-    places = [place for place, _ in removed]
+    offsets = [offset for offset, _ in removed]
 
-    def moved(place: int) -> int:
-        index = bisect_right(places, place)
-        return place + removed[index - 1][1] if index else place
+    def moved(offset: int) -> int:
+        index = bisect_right(offsets, offset)
+        return offset + removed[index - 1][1] if index else offset
 
     return b"".join(parts), moved
 

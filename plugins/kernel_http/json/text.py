@@ -58,7 +58,7 @@ class Text:
         return bytes(self.view[start:end])
 
     def windows(self, start: int, end: int, size: int = WINDOW) -> Iterator[tuple[int, bytes]]:
-        """Yield the bytes from `start` to `end` in their order, each window with the place where it begins."""
+        """Yield the bytes from `start` to `end` in their order, each window with the offset where it begins."""
         end = min(end, len(self.view))
         for at in range(start, end, size):
             yield at, bytes(self.view[at : min(at + size, end)])
@@ -189,7 +189,7 @@ class _Regular:
     def __init__(self, text: Text, start: int) -> None:
         self._text = text
         self._start = start
-        self._depth = 1  # of the place that was looked at last
+        self._depth = 1  # where it was looked at last
         self._values = 0  # commas up to there
         self._levels: list[int] = []  # how many values a list of each level has, innermost first, as far as is known
         self._opened = 0  # lists that have begun and that have ended since the last comma
@@ -218,13 +218,13 @@ class _Regular:
     def _look(self, window: bytes) -> int | None:
         """Look at the next bytes. Return where the array ends, -1 where it goes on, None where it is none of these."""
         codes = np.frombuffer(window, np.uint8)
-        places = np.flatnonzero((codes == _OPEN) | (codes == _CLOSE) | (codes == _COMMA) | (codes == _QUOTE) | (codes == _BRACE))
-        signs = codes[places]
+        offsets = np.flatnonzero((codes == _OPEN) | (codes == _CLOSE) | (codes == _COMMA) | (codes == _QUOTE) | (codes == _BRACE))
+        signs = codes[offsets]
         depth = self._depth + np.cumsum((signs == _OPEN).astype(np.int32) - (signs == _CLOSE))
         over = np.flatnonzero(depth == 0)
         end = -1
         if len(over):
-            end = int(places[over[0]])
+            end = int(offsets[over[0]])
             signs, depth = signs[: over[0]], depth[: over[0]]
         if len(signs):
             if int(depth.max()) > DEPTH or bool(((signs == _QUOTE) | (signs == _BRACE)).any()):
@@ -274,7 +274,7 @@ class _Regular:
 
     def _neighbours(self, end: int) -> bool:
         """Whether lists begin and end between values, not beside them."""
-        over = 256  # a place where more blanks than this stand beside a bracket isn't looked at: it is read in the other way
+        over = 256  # where more blanks than this stand beside a bracket, nobody looks: it is read in the other way
         blank = b" " * over
         for at in range(self._start, end, PIECE):
             window = self._text.part(max(at - over, self._start), min(at + PIECE + over, end))

@@ -1,6 +1,6 @@
 """BLS: a model calls another model. Builds the core's request, waits or gives a future, turns the outcome into a response.
 
-Whatever goes wrong at the called model is a response with an error, in the reference's words; only a call from a wrong place
+Whatever goes wrong at the called model is a response with an error, in the reference's words; only a call where none may be made
 raises (contract: python_backend, 1.4).
 """
 

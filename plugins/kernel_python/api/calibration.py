@@ -1,7 +1,7 @@
-"""Measures, once at import, which reference counts mean "nobody else holds it" at each place where arrays change hands.
+"""Measures, once at import, which reference counts mean "nobody else holds it" at each handover of arrays.
 
 Runs the real code on fresh objects and notes the counts; then once more on objects that somebody does hold. Where the two
-can't be told apart (an interpreter that lends references), that place copies always.
+can't be told apart (an interpreter that lends references), that handover copies always.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _tensor() -> Tensor:
 
 def calibrate() -> None:
     memory.measure(_tensor())
-    places = (responses.OUTPUT, sender.SENT, bls.CALLED)
+    handovers = (responses.OUTPUT, sender.SENT, bls.CALLED)
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        for place in places:
-            place.holder = NEVER
+        for handover in handovers:
+            handover.holder = NEVER
         return
     taken: list[Any] = []
     kernel = SimpleNamespace(
@@ -49,9 +49,9 @@ def calibrate() -> None:
             _output(instance, request, taken if held else None)
             _sent(instance, request, held)
             _called(held)
-            for place in places:
-                if held and not getattr(COPIES, place.name):
-                    place.holder = NEVER
+            for handover in handovers:
+                if held and not getattr(COPIES, handover.name):
+                    handover.holder = NEVER
     finally:
         EXECUTION.reset(token)
         COPIES.reset()

@@ -8,7 +8,7 @@ __all__ = ["COPIES", "Copies"]
 class Copies:
     """How often arrays were copied.
 
-    `small`: those of up to SMALL bytes, anywhere. The rest: larger ones, by the place where they changed hands. `received`: a
+    `small`: those of up to SMALL bytes, anywhere. The rest: larger ones, by the handover. `received`: a
     received array whose memory others can see, at `as_numpy()`. `output`, `sent`: a response returned from `execute`, or sent
     by a sender. `called`: an input of a BLS call. `passed`: large arrays handed over without a copy.
     """

@@ -62,11 +62,11 @@ class ResponseIterator:
 
     def _take(self) -> InferenceResponse | None:
         """Return the next response, or None when it is not there (yet)."""
-        place = self._next
-        if place >= len(self._items):
+        index = self._next
+        if index >= len(self._items):
             return None
-        self._next = place + 1
-        return self._items[place]
+        self._next = index + 1
+        return self._items[index]
 
     def __iter__(self) -> ResponseIterator:
         if self._ended and self._next == len(self._items):

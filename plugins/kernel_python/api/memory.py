@@ -3,7 +3,7 @@
 An array that a model hands over is copied unless nobody but us can see its memory any more. Small ones are copied always,
 which is cheaper than to reason about. For large ones the reference counts tell: of the tensor, of what holds it, of the
 array, and of the arrays that it is a view of. What counts mean "nobody else" differs between Python versions, so they are
-measured when the package is imported. What is copied is counted, by the place (copies.py); tests hold it.
+measured when the package is imported. What is copied is counted, by the handover (copies.py); tests hold it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ndarray = np.ndarray
 
 
 class Handover:
-    """A place where arrays change hands: its name in COPIES, and the counts that mean "nobody but us" there.
+    """Code where arrays change hands: its name in COPIES, and the counts that mean "nobody but us" there.
 
     `holder`: of what holds the tensors. `tensor`: of a tensor. None until measured (see calibration.py), NEVER where the
     counts can't tell, as without the interpreter lock. `takes`: the tensor lives on, unseen by the model, and gives its array
@@ -49,11 +49,11 @@ NEVER = -1
 _TAKEN: Array = np.empty(0, np.uint8)
 
 
-def hand_over(tensor: Tensor, holders: int, place: Handover, own: dict[str, CoreTensor] | None, zero_copy: bool) -> Array:
+def hand_over(tensor: Tensor, holders: int, handover: Handover, own: dict[str, CoreTensor] | None, zero_copy: bool) -> Array:
     """Return the tensor's array for somebody else to own: itself where nobody else sees its memory, else a copy.
 
     For large arrays and strings; small ones are copied by the caller. `holders`: the reference count of what holds the
-    tensor, at most `place.holder` when it is only us. `own`: the inputs of the request that is being answered; one of them may
+    tensor, at most `handover.holder` when it is only us. `own`: the inputs of the request that is being answered; one of them may
     go out as it came in. Called with the tensor in one local variable of the caller.
     """
     array = tensor._array
@@ -68,15 +68,15 @@ def hand_over(tensor: Tensor, holders: int, place: Handover, own: dict[str, Core
         COPIES.passed += 1
         return array
     del array
-    if place.holder is None:
-        place.holder, place.tensor = holders, getrefcount(tensor)
-    if holders <= place.holder and getrefcount(tensor) <= place.tensor and _unseen(tensor, own):
+    if handover.holder is None:
+        handover.holder, handover.tensor = holders, getrefcount(tensor)
+    if holders <= handover.holder and getrefcount(tensor) <= handover.tensor and _unseen(tensor, own):
         COPIES.passed += 1
         array = tensor._array
-        if place.takes:
+        if handover.takes:
             tensor._array = _TAKEN
         return array
-    setattr(COPIES, place.name, getattr(COPIES, place.name) + 1)
+    setattr(COPIES, handover.name, getattr(COPIES, handover.name) + 1)
     return tensor._array.copy()
 
 

@@ -146,8 +146,8 @@ def answers(
     Called with `result` in one local variable of the caller: `execute` is over, so who else holds it may use it again.
     """
     out = []
-    for place, request in enumerate(requests):
-        response = result[place]
+    for index, request in enumerate(requests):
+        response = result[index]
         out.append(answer_of(instance, request, response, getrefcount(result) + getrefcount(response), OUTPUT))
     return out
 
@@ -184,9 +184,9 @@ def small_answer(request: Executed, result: Any) -> CoreResponse | None:
 
 
 def answer_of(
-    instance: Instance, request: InferenceRequest, response: InferenceResponse, holders: int, place: Handover
+    instance: Instance, request: InferenceRequest, response: InferenceResponse, holders: int, handover: Handover
 ) -> CoreResponse:
-    """Return the core's response for one; `holders`: the reference count of `response` at its place of hand-over."""
+    """Return the core's response for one; `holders`: the reference count of `response` at its handover."""
     error = response._error
     if error is not None:
         code = Code[error._code.name]
@@ -202,7 +202,7 @@ def answer_of(
                 array = array.copy()
             else:
                 del array
-                array = hand_over(tensor, holders, place, request.inputs, instance.lends)
+                array = hand_over(tensor, holders, handover, request.inputs, instance.lends)
             outputs.append(CoreTensor(name, tensor._datatype, array))
         elif name not in instance.outputs:
             _undeclared(instance, tensor, outputs)

@@ -23,18 +23,18 @@ def find(name: str, folders: Iterable[str], finder_of: Callable[[str], FileFinde
     Folders of that name without an `__init__` are one package together, which a module in a later folder goes before; its
     spec has no loader.
     """
-    places: list[str] = []
+    locations: list[str] = []
     for folder in folders:
         spec = finder_of(folder).find_spec(name)
         if spec is None:
             continue
         if spec.loader is not None:
             return spec
-        places.extend(spec.submodule_search_locations or ())
-    if not places:
+        locations.extend(spec.submodule_search_locations or ())
+    if not locations:
         return None
     spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = places
+    spec.submodule_search_locations = locations
     return spec
 
 

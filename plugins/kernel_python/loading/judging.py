@@ -84,7 +84,7 @@ class Judge:
             changed = _dotted(chain[:-1])
             if not changed.endswith(("(…)", "()", "[]")):
                 return f"changes {changed if chain[-1] == '[]' else name}", f", {_SHARED_BY_ALL}"
-        if _changes_in_place(chain):
+        if _changes_contents(chain):
             return f"changes {_dotted(chain[:-2])}", f", {_SHARED_BY_ALL}"
         if mention.use is VALUE and name in _MODULES:
             return f"hands on {name}", ", so that it can't be seen what is done with it"
@@ -95,8 +95,8 @@ class Judge:
 
         A meaning begins in another way than what is written, and ends in the same: so a call in it is found from the end.
         """
-        for place, call in mention.calls:
-            at = len(chain) - (len(mention.chain) - place)
+        for length, call in mention.calls:
+            at = len(chain) - (len(mention.chain) - length)
             rule = _RULES.get(_dotted(chain[:at])) if at > 0 else None
             problem = rule(call, mention.scope) if rule else None
             if problem is not None:
@@ -125,9 +125,9 @@ def _prefixes(chain: Chain | list[str]) -> Iterator[str]:
 def _innermost(chain: Chain) -> Chain:
     """Return a chain from the last module on that is reached through another."""
     start = 0
-    for place, part in enumerate(chain):
+    for index, part in enumerate(chain):
         if part in _INNER:
-            start = place
+            start = index
         if part.endswith((")", "]")):
             break
     return chain[start:]
@@ -150,7 +150,7 @@ def _forbidden(chain: Chain) -> tuple[str, str] | None:
 _CHANGING = frozenset("append insert clear discard extend popitem setdefault update".split())
 
 
-def _changes_in_place(chain: Chain) -> bool:
+def _changes_contents(chain: Chain) -> bool:
     """Return whether it calls a method that changes a collection which belongs to a module: `urllib.parse.uses_netloc.append(…)`.
 
     Neither the result of a call does, nor an object of the caller's, for which a method of a class is called.

@@ -405,7 +405,7 @@ class _Visitor:
                 node = node.func
         end = len(root) + len(parts)
         chain = (*root, *reversed(parts))[:_LONGEST]
-        return chain, tuple((end - place, call) for place, call in calls if end - place < len(chain)), rest
+        return chain, tuple((end - length, call) for length, call in calls if end - length < len(chain)), rest
 
 
 def _call(node: ast.Call) -> Call:

@@ -218,7 +218,7 @@ class PrivateModules:
         """Whether the process has another module of that name than was found when it was looked for; then look anew."""
         expected = self._expected.pop(top, None)
         loaded = sys.modules.get(top)
-        if expected is None or loaded is None or _same(_place(loaded, getattr(loaded, "__spec__", None)), expected):
+        if expected is None or loaded is None or _same(_file_of(loaded, getattr(loaded, "__spec__", None)), expected):
             return False
         self._foreign.discard(top)
         return self._owns(top)
@@ -254,20 +254,20 @@ class PrivateModules:
         other = spec_of(top) if loaded is None else getattr(loaded, "__spec__", None)
         if loaded is None and other is None:
             return False
-        place = _place(loaded, other)
-        if place is None or _same(place, spec.origin):
+        file = _file_of(loaded, other)
+        if file is None or _same(file, spec.origin):
             if loaded is None and spec.origin is not None:
                 self._expected[top] = spec.origin
             return False
         if entry in back:
             installed = importlib.machinery.PathFinder.find_spec(top, list(self._path.base))
-            if installed is not None and _same(installed.origin, place):
+            if installed is not None and _same(installed.origin, file):
                 return False
         sys.modules[self.package].__path__.append(os.path.abspath(entry))
         log.warning(
             "model '%s': its module '%s' (%s) has the name of another in this process (%s). It gets its own, but libraries that "
             "find modules by name, as pickle does, get the other: placement 'process' keeps them apart",
-            getattr(self.instance, "model_name", ""), top, spec.origin, place,
+            getattr(self.instance, "model_name", ""), top, spec.origin, file,
         )  # fmt: skip
         return True
 
@@ -311,10 +311,10 @@ class PrivateModules:
             error.msg = public_names(error.msg)
 
 
-def _place(module: types.ModuleType | None, spec: importlib.machinery.ModuleSpec | None) -> str | None:
+def _file_of(module: types.ModuleType | None, spec: importlib.machinery.ModuleSpec | None) -> str | None:
     """Return the file of a module, None where it has none."""
-    place: str | None = getattr(spec, "origin", None) or getattr(module, "__file__", None)
-    return place
+    file: str | None = getattr(spec, "origin", None) or getattr(module, "__file__", None)
+    return file
 
 
 def _same(one: str | None, other: str | None) -> bool:

@@ -196,7 +196,7 @@ def _method_faults(node: ast.ClassDef, path: Path) -> Iterator[ConfigError]:
 def _call_faults(node: ast.ClassDef, name: str, arguments: int, path: Path) -> Iterator[ConfigError]:
     """Tell where a method can't be called with so many arguments, in the words of who would call it.
 
-    A method with the same parameters is called in its place, with no annotations, None for each default and nothing in it.
+    A method with the same parameters is called instead, with no annotations, None for each default and nothing in it.
     """
     bound = [inner for inner in ast.walk(node) if _binds(inner, name)]
     method = bound[0] if len(bound) == 1 else None
@@ -251,7 +251,7 @@ def _names(scope: ast.Module | ast.ClassDef) -> set[str] | None:
             elif node.id in ("globals", "vars", "locals", "exec", "eval", "setattr"):
                 return None
         elif _is_of_sys(node):
-            return None  # a module may put another one in its place
+            return None  # a module may put another one there
         pending += ast.iter_child_nodes(node)
     return None if "__getattr__" in names and isinstance(scope, ast.Module) else names
 

@@ -122,12 +122,12 @@ def _remove_unused(folder: Path) -> None:
 def _unpacked(config: ModelConfig, archive: Path) -> tuple[Path, _Use]:
     """Return the folder of the archive's content, the one that is there, or a new one; and what says that it is used."""
     status = archive.stat()
-    place = hashlib.sha256(str(archive).encode()).hexdigest()[:16]
-    name = f"{place}-{status.st_size}-{status.st_mtime_ns}"
+    digest = hashlib.sha256(str(archive).encode()).hexdigest()[:16]
+    name = f"{digest}-{status.st_size}-{status.st_mtime_ns}"
     root = _root(config, archive)
     folder = root / name
-    with _locked(root / f"{place}.lock"):
-        for other in root.glob(f"{place}-*"):
+    with _locked(root / f"{digest}.lock"):
+        for other in root.glob(f"{digest}-*"):
             if other != folder and other.is_dir():
                 _remove_unused(other)
         if not folder.exists():

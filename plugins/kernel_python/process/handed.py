@@ -127,7 +127,7 @@ class Handed:
         """Return the number of an execution that has not ended."""
         return next((number for number, one in self._running.items() if one.batch is batch), None)
 
-    def placed(self, number: int, place: str) -> None:
+    def note_place(self, number: int, place: str) -> None:
         """The child has said where an execution is."""
         if number in self._running:
             self._running[number].place = place

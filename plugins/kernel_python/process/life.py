@@ -208,7 +208,7 @@ class Life:
         elif kind == wire.AWAITS:
             self._calls.awaits(*message[1:])
         elif kind == wire.PLACE:
-            self._handed.placed(*message[1:])
+            self._handed.note_place(*message[1:])
         elif kind == wire.PROBED:
             self._told(*message[1:])
         elif kind == wire.COMPLETED:

@@ -1,4 +1,4 @@
-"""Shared memory between a server and one child, in one direction: one side places tensors in it, the other borrows them.
+"""Shared memory between a server and one child, in one direction: one side puts tensors into it, the other borrows them.
 
 The memory is a file without a name, mapped whole by both; it is as large as it may ever become and takes only the pages that
 were written to. The first bytes are flags, one a block: the placing side sets one when it lends the block, the borrowing
@@ -68,7 +68,7 @@ def mapped(descriptor: int) -> mmap.mmap:
     finally:
         os.close(descriptor)
     if hasattr(mmap, "MADV_DONTDUMP"):
-        memory.madvise(mmap.MADV_DONTDUMP)  # other people's data, and much of it, has no place in a core file
+        memory.madvise(mmap.MADV_DONTDUMP)  # other people's data, and much of it, does not belong into a core file
     return memory
 
 
@@ -78,10 +78,10 @@ def _give_pages_back(memory: mmap.mmap, offset: int, length: int) -> None:
 
 
 class Pool:
-    """The placing side. Any thread.
+    """The side that puts. Any thread.
 
     Blocks have sizes in steps of a quarter of a power of two, and are never split: a block that comes back serves the next
-    tensor of about its size, with pages that it has already. Where `place` finds no room, the tensor travels in the message.
+    tensor of about its size, with pages that it has already. Where `put` finds no room, the tensor travels in the message.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -101,7 +101,7 @@ class Pool:
         self._look = OFTEN
         self._lent_bytes = self._warm_bytes = 0
 
-    def place(self, array: Any) -> tuple[int, int, int] | None:
+    def put(self, array: Any) -> tuple[int, int, int] | None:
         """Copy an array or bytes into a block; return its (number, offset, length), None where there is no room."""
         data = type(array) is bytes
         length = len(array) if data else array.nbytes
@@ -179,7 +179,7 @@ class Pool:
         return number
 
     def _sweep(self) -> None:
-        """Find the blocks that have come back. What is beyond the need keeps its place, but not its pages."""
+        """Find the blocks that have come back. What is beyond the need keeps its address, but not its pages."""
         flags, sizes = self._flags, self._sizes
         lent = [number for number in self._lent if flags[number]]
         if len(lent) < len(self._lent):
@@ -227,21 +227,21 @@ class Loans:
         self._memory = memory
         self._flags = memoryview(memory)[:BLOCKS]
 
-    def array(self, place: tuple[int, int, int], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def array(self, block: tuple[int, int, int], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """Return a writable array in a block. The block is lent until nobody refers to the array or a view of it."""
-        number, offset, length = place
+        number, offset, length = block
         loan = Loan(length, _uint8, self._memory, offset)
         loan._number = number
         loan._flags = self._flags
         return _ndarray(shape, dtype, loan)
 
-    def data(self, place: tuple[int, int, int]) -> bytes:
+    def data(self, block: tuple[int, int, int]) -> bytes:
         """Return a copy of what is in a block, and give the block back."""
-        number, offset, length = place
+        number, offset, length = block
         data = self._memory[offset : offset + length]
         self._flags[number] = 0
         return data
 
-    def drop(self, place: tuple[int, int, int]) -> None:
+    def drop(self, block: tuple[int, int, int]) -> None:
         """Give a block back without reading it."""
-        self._flags[place[0]] = 0
+        self._flags[block[0]] = 0

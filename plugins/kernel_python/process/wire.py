@@ -187,11 +187,11 @@ def write_tensors(tensors: Iterable[Tensor], pool: Pool, blocks: list[int] | Non
             data = array
             size = array.nbytes
         if size > INLINE:
-            place = pool.place(data)
-            if place is not None:
+            block = pool.put(data)
+            if block is not None:
                 if blocks is not None:
-                    blocks.append(place[0])
-                written.append((tensor.name, datatype, array.shape, place))
+                    blocks.append(block[0])
+                written.append((tensor.name, datatype, array.shape, block))
                 continue
             if size > MOST:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""In the place of kernel_python.api.bls: a model in a child calls another model.
+"""Instead of kernel_python.api.bls: a model in a child calls another model.
 
 The call goes out as it is; whether it may be made, and how its errors read, is decided where the models are (calls.py).
 """

@@ -56,7 +56,7 @@ class Channel:
     def sever(self, null: int, refuse: Callable[..., Any]) -> None:
         """This process is a fork, which the server does not know: to send, or to wait for a message, raises what `refuse` raises.
 
-        `null`: a descriptor that takes the place of the socket's, which stays the one of the process that was forked.
+        `null`: a descriptor that replaces the socket's, which stays the one of the process that was forked.
         """
         os.dup2(null, self._socket.fileno(), inheritable=False)
         self._out.clear()

@@ -1,7 +1,7 @@
-"""The first file of ours that runs in a child: puts the modules in place that model code and we import, then serves.
+"""The first file of ours that runs in a child: installs the modules that model code and we import, then serves.
 
 A child has the model's files and those of kernel_python that models can see, unchanged. What these take from the core comes
-from here (core.py stands in for `kernel`), and three modules that are about the server's loop have others in their place.
+from here (core.py stands in for `kernel`), and three modules that are about the server's loop are replaced by others.
 Executed by path, either for one child, with the descriptors of its socket, its shared memory and its tickets as arguments; or as
 a fork server for many (forking.py), with the socket that asks for them.
 """
@@ -18,7 +18,7 @@ import types
 
 OLDEST_NUMPY = (1, 22)
 
-#: Modules that have another in their place.
+#: Modules that are replaced by another.
 INSTEAD = {
     "kernel_python.waiting": "kernel_python.process.child.waiting",
     "kernel_python.api.bls": "kernel_python.process.child.bls",
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     given = tuple(map(int, descriptors))
     end = socket.socket(fileno=given[0])
     try:
-        put_in_place(os.path.dirname(os.path.dirname(os.path.dirname(own_path))), kernel_folder)
+        install(os.path.dirname(os.path.dirname(os.path.dirname(own_path))), kernel_folder)
         serve = importlib.import_module("kernel_python.process.child.serve")
         parent = importlib.import_module("kernel_python.process.child.parent")
     except ImportError as error:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
     serve.run(end, *given[1:])
 
 
-def put_in_place(kernel_python: str, kernel: str) -> None:
+def install(kernel_python: str, kernel: str) -> None:
     """Have `kernel`, `kernel_python` and `triton_python_backend_utils` imported from where the server has them."""
     check_numpy()
     packages = types.ModuleType("kernel_python")

@@ -1,4 +1,4 @@
-"""In the place of kernel_python.waiting: how model code waits in a child, whose loop, if it has one, is the model's own.
+"""Instead of kernel_python.waiting: how model code waits in a child, whose loop, if it has one, is the model's own.
 
 A thread that waits reads the channel meanwhile, or lets another thread read. Nothing here needs greenlets.
 """
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["CantWait", "GreenletExit", "ask", "await_in_place", "drive", "drive_tasks", "future_for", "on_loop", "wait_for"]
+__all__ = ["CantWait", "GreenletExit", "ask", "await_returned", "drive", "drive_tasks", "future_for", "on_loop", "wait_for"]
 
 Step = Callable[[Callable[[], None]], None]
 
@@ -79,6 +79,6 @@ def drive_tasks(instance: Any) -> Callable[[], None]:
     return lambda: None
 
 
-def await_in_place(instance: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
+def await_returned(instance: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Not called here."""
     raise CantWait
