@@ -67,6 +67,7 @@ from kernel.interfaces import (
     Frontend,
     Gate,
     Host,
+    HostedModel,
     InstanceContext,
     Observer,
     Placement,
@@ -117,29 +118,32 @@ __version__ = "0.1.0"
 
 __all__: list[str] = []
 
-# Apps: to serve models in a process of one's own, to ask them, and what these calls return and raise.
+# Embed: to have models in an app of one's own, to ask them, and what these calls return and raise.
 __all__ += [
     "Code",
     "ConfigError",
     "ConfigErrors",
-    "Duration",
-    "Failure",
     "InferenceResponse",
-    "InflightRequest",
     "Kernel",
     "Local",
-    "LogSettings",
-    "Model",
     "ModelError",
+    "Overloaded",
+    "Reason",
+    "ServingError",
+    "Tensor",
+]
+
+# Serve: to see and steer what a kernel serves, as `kernel serve` does: states, figures, settings, who holds the loop.
+__all__ += [
+    "Duration",
+    "Failure",
+    "InflightRequest",
+    "LogSettings",
     "ModelIndex",
     "ModelState",
     "ModelStatistics",
-    "Overloaded",
     "PlacementChoice",
-    "Reason",
     "Reload",
-    "ServingError",
-    "Tensor",
     "TraceSettings",
     "Watchdog",
 ]
@@ -148,8 +152,10 @@ __all__ += [
 __all__ += [
     "EnsembleStep",
     "Host",
+    "HostedModel",
     "InferenceRequest",
     "Key",
+    "Model",
     "ModelConfig",
     "RequestState",
     "Respond",

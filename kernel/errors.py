@@ -36,16 +36,19 @@ def shortened(text: str, limit: int = LONGEST) -> str:
 
 
 class Code(enum.Enum):
-    """The error codes of Triton's core, in its order (`pb_utils.TritonError` numbers them 0 to 7)."""
+    """The error codes of Triton's core, in its order (`pb_utils.TritonError` numbers them 0 to 7). In brackets, what clients get
+    for one: the HTTP status, and gRPC's.
+    """
 
-    UNKNOWN = "Unknown"
-    INTERNAL = "Internal"
-    NOT_FOUND = "Not found"
-    INVALID_ARG = "Invalid argument"
+    UNKNOWN = "Unknown"  # a model, or a server that it asks, says no more of its error (400, UNKNOWN)
+    INTERNAL = "Internal"  # a mistake of the server or of a model: also what model code raises (500, INTERNAL)
+    NOT_FOUND = "Not found"  # there is no model, version, region or file of that name (404, NOT_FOUND)
+    INVALID_ARG = "Invalid argument"  # the client's mistake: the request doesn't fit this model, or any (400, INVALID_ARGUMENT)
+    #: Not now: the model is not ready, its queue is full, a time-out or deadline has passed, the server stops (503, UNAVAILABLE).
     UNAVAILABLE = "Unavailable"
-    UNSUPPORTED = "Unsupported"
-    ALREADY_EXISTS = "Already exists"
-    CANCELLED = "Cancelled"
+    UNSUPPORTED = "Unsupported"  # this server, or this model, can't do that at all (501, UNIMPLEMENTED)
+    ALREADY_EXISTS = "Already exists"  # something of that name is there, such as a region (400, ALREADY_EXISTS)
+    CANCELLED = "Cancelled"  # nobody waits for the answer any more (400, CANCELLED)
 
 
 class Reason(enum.Enum):
@@ -54,7 +57,7 @@ class Reason(enum.Enum):
     REJECTED = "REJECTED"  # it never began: its queue was full, or its time-out or deadline passed there
     CANCELED = "CANCELED"  # nobody waited for the answer any more, or its deadline passed while it was executed
     BACKEND = "BACKEND"  # its execution has answered with an error
-    OTHER = "OTHER"
+    OTHER = "OTHER"  # anything else, such as a stop of the server while it waited
 
 
 class ServingError(Exception):
@@ -103,7 +106,7 @@ class Denied(ServingError):
 
 class Overloaded(ServingError):
     """A request that is not accepted since there is too much to do: the same one may be sent again a little later. `message` says
-    what there is too much of.
+    what there is too much of. Code UNAVAILABLE: HTTP's 503 with Retry-After (or 429: `--overload-status`), gRPC's UNAVAILABLE.
     """
 
     def __init__(self, message: str) -> None:

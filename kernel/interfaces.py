@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from kernel.errors import ServingError
 from kernel.rules import CacheUsage, StoredResponse
 
 if TYPE_CHECKING:
-    from kernel.config import ModelConfig
+    from kernel.config import ModelConfig, TensorSpec
     from kernel.requests import Batch, InferenceRequest, InferenceResponse
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Frontend",
     "Gate",
     "Host",
+    "HostedModel",
     "InstanceContext",
     "Observer",
     "Placement",
@@ -40,13 +41,15 @@ __all__ = [
     "Stay",
 ]
 
-#: What `Executor.execute` gives back for its batch: one response per request in order, None where the request is or will be
-#: answered through `Kernel.send`; or None altogether when all of them are.
+#: What `Executor.execute` gives back for its batch: a sequence with one InferenceResponse for each request, in the batch's order,
+#: None for one that is, or will be, answered through `Kernel.send`; or None altogether when all of them are. RESCHEDULED
+#: may stand for a response, too. A sequence of another length fails the whole batch (INTERNAL).
 Result = Sequence["InferenceResponse | None"] | None
 
-#: What an Observer is told of one request that was answered: its rows (0: the response cache had the answer), and, in seconds
-#: on the kernel's clock, when it was enqueued, when its execution started, had its input, began its output and ended, and when
-#: the request was answered. Of an ensemble, the differences between the four in the middle are sums over its steps.
+#: What an Observer is told of one request that was answered with success, a tuple of seven: its rows, an int (0: the response
+#: cache had the answer), and six moments in seconds on the kernel's clock: it was enqueued, its execution started, had its input,
+#: began its output, ended, and the request was answered. Only differences mean something. Of an ensemble, those between the four
+#: in the middle are sums over its steps.
 Record = tuple[int, float, float, float, float, float, float]
 
 
@@ -61,6 +64,42 @@ class Placement(enum.Enum):
     CALLBACK = "callback"  # called on the kernel's loop; returns at once and later calls `batch.instance.finished(batch, result)`
 
 
+class HostedModel(Protocol):
+    """A version of a model that is READY, as a Host tells of it. It is a Model, which has more."""
+
+    @property
+    def name(self) -> str:
+        """Whose version it is."""
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """With all defaults filled in."""
+
+    @property
+    def input_specs(self) -> Mapping[str, TensorSpec]:
+        """What requests may have, by name."""
+
+    @property
+    def output_specs(self) -> Mapping[str, TensorSpec]:
+        """What requests may ask for, by name."""
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether a request may have any number of responses."""
+
+    @property
+    def check(self) -> Callable[[InferenceRequest], None]:
+        """Called with a request, it accepts its form, or raises ServingError (INVALID_ARG)."""
+
+    @property
+    def enqueue(self) -> Callable[[InferenceRequest], None]:
+        """Called with a request that has passed `check`, it takes that over, as `Host.submit` does."""
+
+
 class Host(Protocol):
     """The kernel, as plugins may use it; `kernel.Kernel` says more of each. On the loop, where nothing else is said."""
 
@@ -69,11 +108,14 @@ class Host(Protocol):
     epoch_offset: float  # seconds that make wall-clock time of such a moment
     strict_outputs: bool  # whether outputs that differ from the config are errors
 
-    def model(self, name: str, version: int | str = "") -> Any:
-        """Return the Model that is READY, the newest version by default. Raises ServingError."""
+    def model(self, name: str, version: int | str = "") -> HostedModel:
+        """Return the model version that is READY, the newest one by default.
 
-    def models(self) -> Sequence[Any]:
-        """Return the Models that are READY, by name and version."""
+        Raises ServingError: NOT_FOUND for an unknown one, UNAVAILABLE for one that is not ready.
+        """
+
+    def models(self) -> Sequence[HostedModel]:
+        """Return the model versions that are READY, by name and version."""
 
     def submit(self, request: InferenceRequest) -> None:
         """Take over `request` and answer it through its `respond`, perhaps before this returns; never raises."""

@@ -111,7 +111,8 @@ def pack_bytes(array: Array) -> bytes:
 
 
 def unpack_bytes(buffer: bytes | bytearray | memoryview, most: int | None = None) -> list[bytes]:
-    """Return the elements of a BYTES tensor's wire form. `most`: how many are wanted; of more only one more is returned.
+    """Return the elements of a BYTES tensor's wire form, a list of `bytes`. `most`: how many elements are wanted; of
+    more only one more is returned.
 
     Raises ValueError with the missing counts when the buffer ends inside a length word (`args == ("length", available)`)
     or inside an element (`args == ("data", wanted, available)`).

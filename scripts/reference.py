@@ -34,6 +34,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: Bases that say nothing to a reader, or are said otherwise.
 BASES = ("Protocol", "enum.Enum", "enum.IntEnum", "Generic[C]", "Session")
 
+#: Numbers that want a unit: all that may be no whole numbers, and whole ones that are called so, most of which are bytes.
+AMOUNT = re.compile(r"(^|_)(size|bytes|limit|offset|used|largest|length|most)$")
+#: Names that say their unit themselves, and numbers that have none.
+SELF_SAID = re.compile(r"(^|_)(seconds|us|ms|ns|bytes|byte_size)$|^(value|bounds|rtol|atol)$")
+#: What a unit is told by. A moment is one in seconds, by the head of the page.
+UNIT = re.compile(
+    r"(?i)\b((micro|milli|nano)?seconds?|moments?|clock|ms|bytes?|share"
+    r"|rows?|strings|values|elements|characters|requests|connections|spans)\b"
+)
+#: Where the docstring of another function says it.
+ELSEWHERE = re.compile(r"(?i)\bas (for )?`\w+`")
+
 #: The sentence of a docstring that names what is for nobody else.
 OWN = re.compile(r"\n*The core's own: ([^.]*)\.")
 
@@ -292,6 +304,7 @@ def missing(name: str, module: str) -> Iterator[str]:
     elif made.node is not None:
         if not doc(made.node):
             yield f"{module}.{name} has no docstring"
+        yield from without_unit(made.source, made.node, f"{module}.{name}")
         if isinstance(made.node, ast.ClassDef):
             yield from missing_of_class(made.source, made.node, f"{module}.{name}")
     else:
@@ -313,6 +326,42 @@ def missing_of_class(source: Source, node: ast.ClassDef, name: str) -> Iterator[
     there = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
     for one in set(re.findall(r"\w+", own.group(1))) - there if own else ():
         yield f"{name} has no method {one}, which its docstring calls the core's own"
+
+
+def without_unit(source: Source, node: ast.ClassDef | Function, name: str) -> Iterator[str]:
+    """Yield the numbers of a class or function, and of its methods, of which nothing says in what they are counted."""
+    if isinstance(node, ast.ClassDef):
+        made = constructor(node)
+        numbers = [] if made is None else [(one, doc(node)) for one in arguments_of(made)]
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id[0] != "_":
+                about = source.comment(field)
+                numbers.append((ast.arg(field.target.id, field.annotation), about or doc(node)))
+        for method in methods(source, node):
+            yield from without_unit(source, method, f"{name}.{method.name}")
+    else:
+        numbers = [(one, doc(node)) for one in arguments_of(node)]
+        if node.returns is not None and is_amount("", ast.unparse(node.returns)):
+            numbers.append((ast.arg(node.name, node.returns), doc(node)))
+    for one, said in numbers:
+        kind = "" if one.annotation is None else ast.unparse(one.annotation)
+        told = SELF_SAID.search(one.arg) or UNIT.search(passage(one.arg, said)) or ELSEWHERE.search(said)
+        if is_amount(one.arg, kind) and not told:
+            yield f"{name}: nothing says in what `{one.arg}` is counted"
+
+
+def arguments_of(node: Function) -> list[ast.arg]:
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+
+
+def is_amount(name: str, annotation: str) -> bool:
+    return "float" in annotation or ("int" in annotation and AMOUNT.search(name) is not None)
+
+
+def passage(name: str, said: str) -> str:
+    """Return what is said of a name: its sentence, up to the next name that is spoken of; all, where it isn't mentioned."""
+    before, there, rest = said.partition(f"`{name}`")
+    return before.rpartition(". ")[2] + re.split(r"(?<=[.;:]) `\w+`(?:, `\w+`)*:", rest)[0] if there else said
 
 
 def main() -> int:

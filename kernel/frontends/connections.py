@@ -91,12 +91,12 @@ class Connections(Generic[C]):
         self.sweep(self.now())
 
     def sweep(self, now: float) -> None:
-        """Look at all connections."""
+        """Look at all connections. `now`: a moment of the clock that was given."""
         for connection in list(self.connections):
             self.look_at(connection, now)
 
     def look_at(self, connection: C, now: float) -> None:
-        """Do to a connection what time asks for."""
+        """Do to a connection what time asks for. `now`: a moment, in seconds, of the clock that was given."""
         raise NotImplementedError
 
     def retire(self) -> None:

@@ -36,7 +36,7 @@ def check_rank(name: str, model: str, id: str, rank: int) -> None:
 
 
 def check_strings(name: str, shape: tuple[int, ...], limit: int) -> int:
-    """Return how many strings an input of that shape has. Raises ServingError(INVALID_ARG) where that is above `limit`."""
+    """Return how many strings an input of that shape has. Raises ServingError(INVALID_ARG) for more than `limit` strings."""
     count = prod(shape)
     if count > limit:
         raise ServingError(
@@ -48,8 +48,8 @@ def check_strings(name: str, shape: tuple[int, ...], limit: int) -> int:
 def unpacked(name: str, model: str, id: str, tail: Any, offset: int, size: int, most: int | None = None) -> list[bytes]:
     """Return the elements of the BYTES input `name` of `model`, which lies in `tail[offset:offset + size]`, all in bytes.
 
-    `id`: the request's. `most`: how many are wanted; of more only one more is returned. Raises ServingError(INVALID_ARG) where it
-    ends in the middle of an element.
+    `id`: the request's. `most`: how many elements are wanted; of more only one more is returned. Raises ServingError(INVALID_ARG)
+    where it ends in the middle of an element.
     """
     try:
         return unpack_bytes(memoryview(tail)[offset : offset + size], most)

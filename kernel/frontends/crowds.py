@@ -43,8 +43,9 @@ class Entry(enum.Enum):
 
 
 class Crowd:
-    """The connections of all front ends of a kernel (`Kernel.memory.crowd`). `most`: of all, `most_of_one`: of one address; 0: as
-    many as there are descriptors. `files`: how many descriptors there may be. `now`: the clock by which the log is not flooded.
+    """The connections of all front ends of a kernel (`Kernel.memory.crowd`). `most`: how many connections there may be,
+    `most_of_one`: how many of one address; 0: as many as there are descriptors. `files`: how many descriptors there may be,
+    None: as the system says. `now`: the clock, in seconds, by which the log is not flooded.
     """
 
     def __init__(

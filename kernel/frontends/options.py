@@ -1,6 +1,7 @@
 """What the command lines of front ends have in common: how values are read, where they listen, TLS, who is restricted.
 
-Each front end gives its flags its own names and prefix; what a mistake is called is the same for all.
+Public as the module `kernel.frontend_options`, since names such as `port` and `address` say what they are for only there. Each
+front end gives its flags its own names and prefix; what a mistake is called is the same for all.
 """
 
 from __future__ import annotations

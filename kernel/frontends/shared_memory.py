@@ -43,7 +43,7 @@ Buffer = Any
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region registered as `name`: `byte_size` bytes from `offset` on of the object that is called `key`."""
+    """A region registered as `name`: `byte_size` bytes of the object that is called `key`, from its byte `offset` on."""
 
     name: str
     key: str
@@ -266,7 +266,7 @@ class SharedMemory:
         return [self._regions[name][0]]
 
     def span(self, region: str, offset: int, byte_size: int) -> Span:
-        """Return `byte_size` bytes from `offset` on of a region, for a request's input or output.
+        """Return `byte_size` bytes of a region, from its byte `offset` on, for a request's input or output.
 
         Raises ServingError: NOT_FOUND for a region that is not known, INVALID_ARG for what lies outside of it.
         """

@@ -27,20 +27,17 @@ RELEASED = RequestState.RELEASED
 
 @dataclass(frozen=True, slots=True)
 class CacheFigures:
-    """What the cache has done since the kernel was made (`Kernel.cache.figures()`).
+    """What the cache has done for all models since the kernel was made (`Kernel.cache.figures()`)."""
 
-    `usage`: how full it is. `hits`, `misses`: look-ups. `lookup_seconds`, `insertion_seconds`: sums.
-    """
-
-    usage: CacheUsage
-    hits: int
-    misses: int
-    lookup_seconds: float
-    insertion_seconds: float
+    usage: CacheUsage  # how full it is
+    hits: int  # look-ups that found an answer
+    misses: int  # look-ups that did not
+    lookup_seconds: float  # that all look-ups took, found or not
+    insertion_seconds: float  # that keeping answers took, copies of them included
 
     @property
     def lookups(self) -> int:
-        """How often it was asked."""
+        """How often it was asked: hits and misses."""
         return self.hits + self.misses
 
 

@@ -43,7 +43,7 @@ class TraceOptions:
     (hook `make_trace_sink`). `file`: where mode `triton` writes; without one nothing can be traced in it. The rest is for
     mode `opentelemetry`: `url` of the collector, attributes of the `resource`, and how spans are gathered:
     `bsp_max_queue_size` spans may wait, `bsp_schedule_delay` milliseconds lie between messages, and
-    `bsp_max_export_batch_size` spans go in one. `settings`: pairs of name and value, for the sink of a plugin's mode.
+    `bsp_max_export_batch_size` spans go in one message. `settings`: pairs of name and value, for the sink of a plugin's mode.
     """
 
     level: tuple[str, ...] = (OFF,)

@@ -253,11 +253,14 @@ def nobody(response: InferenceResponse | None, final: bool) -> None:
     """The continuation of a request that has had its final answer, or for which nobody ever waited."""
 
 
-#: What an executor gives instead of a response to a request that is to be executed once more, as the request of an iterative
-#: sequence may be.
+#: What an executor gives instead of a response (see Result) to a request that is to be executed once more, as one of an
+#: iterative sequence may be (`sequence_batching { iterative_sequence: true }`). Of any other model's request it is a mistake,
+#: and the batch fails with INTERNAL.
 RESCHEDULED: Any = object()
 
-#: The result of a batch that nobody waited for any more when its turn came.
+#: The result of a batch, instead of a Result, that was not executed as nobody waited for any of its requests any more when
+#: its turn came. They have had their answers, and nothing is counted. For executors that keep batches waiting (REMOTE, CALLBACK),
+#: which tell it by `finished(batch, SKIPPED)`.
 SKIPPED: Any = object()
 
 #: What an instance's `start` returns where the execution is not over by then, or has told its end already.

@@ -30,14 +30,12 @@ OUTPUT_BYTES = 320
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """How full a response cache is: `size` bytes there are, `used` bytes of them, `entries` answers kept; `evictions`: answers
-    that had to go.
-    """
+    """How full a response cache is, at one moment."""
 
-    size: int
-    used: int
-    entries: int
-    evictions: int
+    size: int  # bytes that there are
+    used: int  # bytes of them that answers take, each as `StoredResponse.size` says
+    entries: int  # answers that are kept
+    evictions: int  # answers that had to go for others, since the cache was made
 
 
 @dataclass(frozen=True, slots=True)

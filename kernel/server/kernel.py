@@ -69,29 +69,29 @@ _ELSEWHERE = {
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
 
-    `repositories`: paths of model repositories. `control_mode`: "none" loads all models at start, "poll" too, and then
-    follows the repositories every `poll_seconds` (0: never), "explicit" loads only `load_models` (`["*"]` for all) and allows
-    `load` and `unload`. `exit_on_error`: whether `start` raises when a model fails to load. `strict_readiness`: whether one
-    failed model makes the server not ready. `auto_complete`: whether configs may be completed from the model.
-    `strict_outputs`: whether outputs that differ from the config are errors; else they are passed on, with one warning a
-    model. `config_name`: use `configs/<name>.pbtxt`. `plugins`: what to serve with besides the installed plugins, e.g. an
-    object with hook implementations. `drain_seconds`: how long `stop` waits for requests in flight, by default.
-    `load_threads`: models that load at a time. `load_retries`: how often a model that fails to load is tried again.
-    `namespacing`: several repositories may have models of one name, and an ensemble uses those beside it. `allow_client_shm`:
-    whether clients may register shared memory. `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of
-    answers front ends may hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and
-    strings one request may have (0: 2**20). `max_connections`, `max_connections_per_address`: how many connections clients
-    may have (0: as many as there are descriptors). `max_inflight`: how many requests may be in flight, besides the calls of
-    models, before further ones are refused (0: any). `execution_timeout`: for how many seconds an execution may last, where
-    its model's parameter of that name does not say otherwise (0: any). `refuse_late`: requests whose deadline can't be met, as
-    the queue predicts, are refused at once; the share of its time that a request has to have left then (None: nobody predicts).
-    `log_settings`: what clients see and change of the log, where it is not an app's own. `trace`: the trace settings at start.
-    `gpus`: ids of the GPUs that instances may use, by default all that this machine has. `rate_limit`: "execution_count" has
-    instances start only when the resources of their `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how
-    much there is of some, as `<name>:<count>` or `<name>:<count>:<device>`. `cache`: keeps the answers of models with
-    `response_cache`, e.g. `LocalCache(2**28)`; or a name and settings of which a plugin makes one, as `("local", {"size":
-    "268435456"})`. `backend_config`: settings by the name of their backend, "" for all, as `{"python": {"stub-timeout-seconds":
-    "60"}}`.
+    - Which models: `repositories`: paths of model repositories. `namespacing`: several repositories may have models of one name,
+      and an ensemble uses those beside it. `control_mode`: "none" loads all models at start, "poll" too, and then follows the
+      repositories every `poll_seconds` (0.0: never), "explicit" loads only `load_models` (`["*"]` for all) and allows `load` and
+      `unload`. `config_name`: use `configs/<name>.pbtxt`. `auto_complete`: whether configs may be completed from the model.
+    - How they are loaded: `load_threads`: models that load at a time. `load_retries`: how often one that fails is tried again.
+      `exit_on_error`: whether `start` raises where one fails. `strict_readiness`: whether the server is not ready then.
+    - With what: `plugins`: besides the installed ones, e.g. an object with hook implementations. `backend_config`: settings by
+      the name of their backend, "" for all, as `{"python": {"stub-timeout-seconds": "60"}}`. `gpus`: ids of the GPUs that
+      instances may use, by default all that this machine has. `cache`: keeps the answers of models with `response_cache`, e.g.
+      `LocalCache(2**28)`; or a name and settings of which a plugin makes one, as `("local", {"size": "268435456"})`.
+    - How requests are executed: `strict_outputs`: whether outputs that differ from the config are errors; else they are passed
+      on, with one warning a model. `execution_timeout`: for how many seconds an execution may last, where its model's parameter
+      of that name does not say otherwise (0.0: any). `rate_limit`: "execution_count" has instances start only when the resources
+      of their `rate_limiter` are free, "off" ignores those. `rate_limit_resources`: how much there is of some, as
+      `<name>:<count>` or `<name>:<count>:<device>`. `drain_seconds`: how long `stop` waits for requests in flight, by default.
+    - Which requests are refused: `max_inflight`: how many may be in flight, besides the calls of models, before further ones are
+      refused (0: any). `refuse_late`: those whose deadline can't be met, as the queue predicts, are refused at once; the share of
+      its time that a request has to have left then, 0.0 to below 1.0 (None: nobody predicts).
+    - What clients may take: `memory_limit_receive`, `memory_limit_send`: how many bytes of requests and of answers front ends may
+      hold (0: each a quarter of the machine's memory). `max_request_values`: how many JSON values and strings one request may
+      have (0: 2**20). `max_connections`, `max_connections_per_address`: how many connections (0: as many as there are
+      descriptors). `allow_client_shm`: whether clients may register shared memory.
+    - What is told: `log_settings`: what clients see and change of the log, where it is no app's own. `trace`: settings at start.
 
     Use it as `async with Kernel("repository/") as kernel`, or call `start` and `stop`. It takes the loop it is started on
     (asyncio or uvloop); several kernels may live in one process. Arguments that can't be are refused with ServingError.
@@ -110,35 +110,35 @@ class Kernel:
     def __init__(
         self,
         *repositories: str | os.PathLike[str] | FileRepository,
+        namespacing: bool = False,
         control_mode: str = "none",
-        load_models: Sequence[str] = (),
         poll_seconds: float = 15.0,
-        exit_on_error: bool = True,
-        strict_readiness: bool = True,
-        auto_complete: bool = True,
-        strict_outputs: bool = False,
+        load_models: Sequence[str] = (),
         config_name: str = "",
-        plugins: Sequence[object] = (),
+        auto_complete: bool = True,
         load_threads: int = 4,
         load_retries: int = 0,
-        namespacing: bool = False,
+        exit_on_error: bool = True,
+        strict_readiness: bool = True,
+        plugins: Sequence[object] = (),
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        gpus: Sequence[int] | None = None,
+        cache: Cache | tuple[str, Mapping[str, str]] | None = None,
+        strict_outputs: bool = False,
+        execution_timeout: float = 0.0,
+        rate_limit: str = "off",
+        rate_limit_resources: Sequence[str] = (),
         drain_seconds: float = 30.0,
-        allow_client_shm: bool = True,
+        max_inflight: int = 0,
+        refuse_late: float | None = None,
         memory_limit_receive: int = 0,
         memory_limit_send: int = 0,
         max_request_values: int = 0,
         max_connections: int = 0,
         max_connections_per_address: int = 0,
-        max_inflight: int = 0,
-        execution_timeout: float = 0.0,
-        refuse_late: float | None = None,
+        allow_client_shm: bool = True,
         log_settings: LogSettings | None = None,
         trace: TraceOptions | None = None,
-        gpus: Sequence[int] | None = None,
-        rate_limit: str = "off",
-        rate_limit_resources: Sequence[str] = (),
-        cache: Cache | tuple[str, Mapping[str, str]] | None = None,
-        backend_config: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.options = Options(
             control_mode=control_mode, load_models=tuple(load_models), poll_seconds=poll_seconds, exit_on_error=exit_on_error,
@@ -339,8 +339,8 @@ class Kernel:
     ) -> None:
         """Have the statistics count one response that a backend has sent; for those that want to. Any thread.
 
-        `index`: 0 for the request's first response. Times are seconds on the kernel's clock: when work on the response
-        `started`, when its outputs were there and were written (0.0: it had none), when that `ended`.
+        `index`: 0 for the request's first response. `started`, `output_started`, `ended`: moments in seconds on the kernel's
+        clock: work on the response began; its outputs were there, and were written from then on (0.0: it had none); that ended.
         """
         responded = request.model.scheduler.statistics.responded
         self.call_in_order(responded, index, _kind(output_started, error), started, output_started or ended, ended)

@@ -15,6 +15,8 @@ import pytest
 
 import kernel
 import kernel.testing
+from kernel_grpc.rpc.status import STATUS_OF, Status
+from kernel_http.connection.replies import status_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,8 +43,38 @@ def test_each_name_is_there_and_in_one_group(reference: ModuleType) -> None:
 
 
 def test_all_is_told(reference: ModuleType) -> None:
-    """Groups, names, methods, parameters and fields."""
+    """Groups, names, methods, parameters and fields; of numbers, in what they are counted."""
     assert not reference.problems()
+
+
+def test_each_code_says_what_clients_get_for_it(reference: ModuleType) -> None:
+    found = reference.find("Code", "kernel")
+    for field, said in reference.fields(found.source, found.node):
+        code = kernel.Code[field.partition(" ")[0]]
+        names = {number: name for name, number in vars(Status).items() if name.isupper()}
+        assert said.rstrip(".").endswith(f"({status_of(code)}, {names[STATUS_OF[code]]})"), field
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks"),
+    [
+        ('def f(timeout: float): """Wait for `timeout`."""', "timeout"),
+        ('def f(timeout: float): """Wait for `timeout` seconds."""', ""),
+        ('def f(seconds: float): """Wait."""', ""),
+        ('def f() -> float: """Return the age."""', "f"),
+        ('def f(a: int, size: int): """`a`: bytes. `size`: how much."""', "size"),
+        ('def f(a: int, size: int): """`size`: how much. `a`: bytes."""', "size"),
+        ('def f(size: int, count: int): """`size`: in bytes. `count`: how many."""', ""),
+        ('def f(timeout: float): """As `g`."""', ""),
+        ('class A:\n    """A."""\n    age: float  # of it\n', "age"),
+        ('class A:\n    """A."""\n    age: float  # in seconds\n    _own: float\n', ""),
+        ('class A:\n    """A."""\n    def m(self, limit: int | None): """Up to `limit`."""\n', "limit"),
+    ],
+)
+def test_a_number_without_a_unit_is_found(reference: ModuleType, code: str, lacks: str) -> None:
+    source = reference.Source(ast.parse(code), code.splitlines())
+    told = list(reference.without_unit(source, source.tree.body[0], "x"))
+    assert [one.partition("`")[2].partition("`")[0] for one in told] == ([lacks] if lacks else [])
 
 
 def words_of(path: Path) -> set[str]:
@@ -81,7 +113,7 @@ def test_the_check_names_what_is_stale_and_writes_nothing(tmp_path: Path) -> Non
     (tmp_path / "kernel" / "testing" / "__init__.py").write_text('"""A kit."""\n\n__all__ = []\n')
     (tmp_path / "scripts" / "reference.py").write_bytes((ROOT / "scripts" / "reference.py").read_bytes())
     (tmp_path / "kernel" / "__init__.py").write_text(
-        '__all__ = []\n\n# Apps: what they need.\n__all__ += ["Bare", "Told"]\n\n'
+        '__all__ = []\n\n# Embed: what they need.\n__all__ += ["Bare", "Told"]\n\n'
         'class Bare:\n    def __init__(self, size): ...\n\n    def method(self): ...\n\n'
         'class Told:\n    """Has a `size`. The core\'s own: `hidden`."""\n\n    size: int = 0\n\n    def hidden(self): ...\n'
     )
@@ -92,6 +124,7 @@ def test_the_check_names_what_is_stale_and_writes_nothing(tmp_path: Path) -> Non
         "kernel.Bare has no docstring",
         "kernel.Bare.method has no docstring",
         "nothing is said of `size` in the docstring of kernel.Bare",
+        "kernel.Told: nothing says in what `size` is counted",
         f"{tmp_path}/docs/reference.md is not what the code gives: run `python3 dev.py reference`",
     ]
     assert not (tmp_path / "docs" / "reference.md").exists()
