@@ -83,7 +83,7 @@ class Inference:
         request.deadline = call.deadline
         model, turns = recipe.model, self._turns
         if call.meaning.report:
-            call.load = partial(load_of, model, call.meaning.report)
+            call.meaning = call.meaning.reporting(partial(load_of, model, call.meaning.report))
         if model.tracing is not None:
             model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         if turns.lines and turns.wait(call, model, request):

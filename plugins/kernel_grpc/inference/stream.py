@@ -99,7 +99,7 @@ class InferStream:
             self.size += size
             inference.kernel.memory.receive.add(size)
         if call.meaning.report:
-            call.load = partial(load_of, recipe.model, call.meaning.report)
+            call.meaning = call.meaning.reporting(partial(load_of, recipe.model, call.meaning.report))
         self.answers[answer] = None
         if not recipe.decoupled:
             self.order.append(answer)

@@ -56,7 +56,7 @@ class Call(Stream):
 
     A method reads `metadata`, `forwarded` (metadata that become request parameters) and `deadline`, sets `request` (it is then
     cancelled when nobody waits for the answer any more) or `on_cancel`, and calls `reply`, or `send`, `finish` and `fail`.
-    Where `meaning.report` says so it sets `load`, which returns the field of the trailers with the report of the load.
+    Where `meaning.report` says so it has `meaning` say how that is made (`reporting`).
     `writable` is false while the client does not take what it is sent; `on_writable` is called when that may have changed.
     """
 
@@ -66,7 +66,6 @@ class Call(Stream):
         "_patience",
         "begun",
         "deadline",
-        "load",
         "meaning",
         "moment",
         "on_cancel",
@@ -76,7 +75,6 @@ class Call(Stream):
     )
 
     connection: Connection
-    load: Callable[[], bytes]  # set by few methods, for few calls
 
     def __init__(
         self, server: Server, connection: Connection, id: int, ended: bool, length: int | None, meaning: Meaning
@@ -331,8 +329,8 @@ class Call(Stream):
         if text:
             text = status.shortened(text, self.connection.control.header_list_limit)
         block = status.trailers(code, text) if self.begun else status.trailers_only(code, text)
-        if self.meaning.report and (load := getattr(self, "load", None)) is not None:
-            block += load()
+        if self.meaning.load is not None:
+            block += self.meaning.load()
         self.end(block)
 
     def fail(self, error: ServingError) -> None:

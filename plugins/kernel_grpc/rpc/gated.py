@@ -54,26 +54,6 @@ class GatedCall(Call):
     def door(self) -> Door:
         return self.meaning.door
 
-    def pass_door(self) -> bool:
-        """Ask the door; where it says no, so does the call, and False is returned.
-
-        A stream may have any number of requests, each of which is asked for: the stream itself counts as none.
-        """
-        meaning = self.meaning
-        method = meaning.method
-        assert method is not None
-        try:
-            if method.streaming:
-                meaning.door.check(self)
-            else:
-                stay = meaning.door.enter(self)
-                if stay is not None:  # the message, and with it the answer, is yet to come
-                    self.over = stay()
-        except Denied as denied:
-            self.fail(denied)
-            return False
-        return True
-
     def reply(self, message: Payload) -> None:
         super().reply(message)
         if self.done and (over := self.over) is not None:
@@ -101,6 +81,27 @@ class GatedCall(Call):
             over()
 
 
+def _pass_door(call: GatedCall) -> bool:
+    """Ask the door; where it says no, so does the call, and False is returned.
+
+    A stream may have any number of requests, each of which is asked for: the stream itself counts as none.
+    """
+    meaning = call.meaning
+    method = meaning.method
+    assert method is not None
+    try:
+        if method.streaming:
+            meaning.door.check(call)
+        else:
+            stay = meaning.door.enter(call)
+            if stay is not None:  # the message, and with it the answer, is yet to come
+                call.over = stay()
+    except Denied as denied:
+        call.fail(denied)
+        return False
+    return True
+
+
 def open_gated_call(server: Server, connection: Connection, id: int, head: Head, ended: bool) -> Call:
     """Begin the call that a request asks for, if its door lets it pass; http2 calls this."""
     meaning = head.meaning
@@ -115,6 +116,6 @@ def open_gated_call(server: Server, connection: Connection, id: int, head: Head,
         return refused
     call = GatedCall(server, connection, id, ended, head.content_length, meaning)
     call.over = None
-    if call.pass_door() and not meaning.plain:
+    if _pass_door(call) and not meaning.plain:
         call.begin()
     return call

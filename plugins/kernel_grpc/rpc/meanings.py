@@ -7,9 +7,10 @@ nothing that belongs to one call may be stored in either.
 
 from __future__ import annotations
 
+import copy
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kernel import Door
@@ -66,13 +67,14 @@ class Kind:
 class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
-    `timeout`: in seconds. `plain`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
+    `timeout`: in seconds. `load`: returns the field of the trailers with the report of the load, where one is asked for and a
+    model is known. `plain`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
     message is the same for all calls. Most methods read no metadata, which may
     be new for each call: they are not taken out of the fields before somebody asks.
     """
 
-    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "method",
-                 "plain", "refusal", "report", "timeout")  # fmt: skip
+    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "load",
+                 "method", "plain", "refusal", "report", "timeout")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -83,6 +85,7 @@ class Meaning:
         self.compression = kind.compression
         self.refusal = kind.refusal
         self.report = kind.report
+        self.load: Callable[[], bytes] | None = None
         self.constant = kind.compression is None and not kind.report
         self.timeout = timeout
         self.plain = method is not None and not method.streaming and timeout is None and not kind.report
@@ -90,6 +93,12 @@ class Meaning:
         self._forwarding = forwarding
         self._metadata: Metadata | None = None
         self._forwarded: tuple[tuple[str, str], ...] | None = () if forwarding is None else None
+
+    def reporting(self, load: Callable[[], bytes]) -> Meaning:
+        """Return the same for one call, which is to report the load of its model."""
+        meaning = copy.copy(self)
+        meaning.load = load
+        return meaning
 
     @property
     def path(self) -> str:
