@@ -61,11 +61,14 @@ class RemoteBackend:
         def change(message: Any) -> None:
             if not message.input:
                 for one in far.input:
-                    message.input.add().ParseFromString(one.SerializeToString())
+                    added = message.input.add()
+                    added.ParseFromString(one.SerializeToString())
+                    added.ClearField("reshape")  # is done there
             if not message.output:
                 for one in far.output:
                     added = message.output.add()
                     added.ParseFromString(one.SerializeToString())
+                    added.ClearField("reshape")
                     added.ClearField("label_filename")  # a file of the far end's
             if not message.max_batch_size:
                 message.max_batch_size = far.max_batch_size

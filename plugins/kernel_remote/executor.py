@@ -133,7 +133,6 @@ class _Sending:
         self.standing: Standing | None = None
         self.call: Call | None = None
         self.answer: InferenceResponse | None = None
-        self.final = False  # the far end has said that this was its last response
         self.responses = 0
         self.over = False
 
@@ -221,21 +220,25 @@ class _Sending:
         self.answer, _ = response_of(pb.ModelInferResponse.FromString(data), self.standing.name)
 
     def _streamed(self, data: bytes) -> None:
+        """Pass on a response; the one that says that it is the last ends the request."""
         assert self.standing is not None
         message = pb.ModelStreamInferResponse.FromString(data)
+        if self.over:
+            return
+        response: InferenceResponse | None
         if message.error_message:
             parameters = message.infer_response.parameters
-            self.final = "triton_final_response" not in parameters or parameters["triton_final_response"].bool_param
-            response = InferenceResponse.failure(
-                Code.INTERNAL, f"{self._where}: {message.error_message}", Reason.BACKEND
-            )
+            final = "triton_final_response" not in parameters or parameters["triton_final_response"].bool_param
+            words = f"{self._where}: {message.error_message}"
+            response = InferenceResponse.failure(Code.INTERNAL, words, Reason.BACKEND)
         else:
             response, final = response_of(message.infer_response, self.standing.name)
-            self.final = self.final or final
             if final and not response.outputs:
-                return
+                response = None
         self.responses += 1
-        if self.request.state is not RELEASED:
+        if final:
+            self._finish(response)
+        elif self.request.state is not RELEASED:
             self.model.host.send(self.request, response, False)
 
     def _ended(self, outcome: Outcome) -> None:
@@ -261,7 +264,7 @@ class _Sending:
 
     def _may_try_again(self, outcome: Outcome) -> bool:
         model = self.model
-        if self.responses or self.answer is not None or len(self.tried) >= max(2, len(model.standings)):
+        if self.over or self.responses or self.answer is not None or len(self.tried) >= max(2, len(model.standings)):
             return False
         if self.request.correlation_id and not self.request.flags & START:
             return False  # others of its sequence may have gone there since, and would come before it
@@ -269,11 +272,9 @@ class _Sending:
 
     def _complete(self) -> None:
         """The far end says that all is well; then there has to be an answer."""
-        if self.model.decoupled and self.final:
-            self._finish(None)
-        elif not self.model.decoupled and self.answer is not None:
+        if self.answer is not None:
             self._finish(self.answer)
-        else:
+        elif not self.over:
             text = f"{self._where} ends a request without its {'last response' if self.model.decoupled else 'answer'}"
             self._finish(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
 
@@ -281,8 +282,9 @@ class _Sending:
         if self.over:
             return
         self.over = True
-        if self.model.decoupled:
-            if self.request.state is not RELEASED:
+        decoupled = self.model.decoupled
+        try:
+            if decoupled and self.request.state is not RELEASED:
                 self.model.host.send(self.request, response, True)
-            response = None
-        self.execution.end(self.request, response)
+        finally:
+            self.execution.end(self.request, None if decoupled else response)

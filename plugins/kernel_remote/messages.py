@@ -47,13 +47,17 @@ def request_pieces(request: InferenceRequest, model: str, version: str, streamed
     for key, value in (request.parameters or {}).items():
         _set(parameters[key], value)
     if request.correlation_id:
-        _set(parameters["sequence_id"], request.correlation_id)
+        id = request.correlation_id
+        if isinstance(id, int):
+            parameters["sequence_id"].int64_param = _signed(id)  # in no other form does Triton take it
+        else:
+            parameters["sequence_id"].string_param = id
         parameters["sequence_start"].bool_param = bool(request.flags & 1)
         parameters["sequence_end"].bool_param = bool(request.flags & 2)
     if request.priority:
         parameters["priority"].uint64_param = request.priority
     if request.timeout_us:
-        parameters["timeout"].int64_param = min(request.timeout_us, 2**63 - 1)
+        parameters["timeout"].int64_param = _signed(request.timeout_us)
     if streamed:
         parameters["triton_enable_empty_final_response"].bool_param = True
     raws: list[Data] = []
@@ -64,6 +68,11 @@ def request_pieces(request: InferenceRequest, model: str, version: str, streamed
     for name in sorted(request.wanted):
         message.outputs.add(name=name)
     return [message.SerializeToString(), *raws]
+
+
+def _signed(number: int) -> int:
+    """Return an unsigned number of 64 bits as the signed one with the same bits."""
+    return number - 2**64 if number >= 2**63 else number
 
 
 def _set(parameter: Any, value: Any) -> None:
