@@ -6,7 +6,7 @@ from kernel.frontends.budget import Account, MemoryBudget
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
-from kernel.frontends.crowds import Crowd, Entry, idle_seconds
+from kernel.frontends.crowds import Access, Crowd, idle_seconds
 from kernel.frontends.listening import Endpoint, Listener
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.frontends.restriction import (
@@ -23,12 +23,12 @@ from kernel.frontends.values import as_tensor, declared_tensor
 __all__ = [
     "CATEGORIES",
     "EXTENSIONS",
+    "Access",
     "Account",
     "Connections",
     "Crowd",
     "CudaSharedMemory",
     "Endpoint",
-    "Entry",
     "Listener",
     "ListeningFrontend",
     "MemoryBudget",

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from kernel.frontends.crowds import Crowd, Entry
+from kernel.frontends.crowds import Access, Crowd
 from kernel.frontends.listening import Listener
 from kernel.interfaces import Host
 
@@ -58,21 +58,21 @@ class Connections(Generic[C]):
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
-    def opened(self, connection: C, transport: Any = None) -> Entry:
+    def opened(self, connection: C, transport: Any = None) -> Access:
         """Note a connection that a client has made, and say what it is let in for; one that is refused is to be aborted.
 
         `transport`: its, which says who it is; None: it is let in.
         """
         if self._crowd is not None and transport is not None:
-            entry = self._crowd.enter(connection, transport)
-            if entry is Entry.REFUSED:
-                return entry
+            access = self._crowd.enter(connection, transport)
+            if access is Access.REFUSED:
+                return access
         else:
-            entry = Entry.SERVED
+            access = Access.SERVED
         self.connections.add(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._seconds, self._sweep)
-        return entry
+        return access
 
     def closed(self, connection: C) -> None:
         """Note that a connection has come to its end."""

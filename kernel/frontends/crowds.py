@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Crowd", "Entry", "idle_seconds"]
+__all__ = ["Access", "Crowd", "idle_seconds"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _LAST_DATA = 52
 _INFO_SIZE = 104
 
 
-class Entry(enum.Enum):
+class Access(enum.Enum):
     """What a new connection is let in for."""
 
     SERVED = "served"
@@ -62,15 +62,15 @@ class Crowd:
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def enter(self, connection: object, transport: Any) -> Entry:
+    def enter(self, connection: object, transport: Any) -> Access:
         """Let a connection in. One that is not refused has to `leave`."""
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
-        entry = self._entry(address, transport.get_extra_info("socket"))
-        if entry is not Entry.REFUSED:
+        access = self._access(address, transport.get_extra_info("socket"))
+        if access is not Access.REFUSED:
             self._addresses[connection] = address
             self._of_one[address] = self._of_one.get(address, 0) + 1
-        return entry
+        return access
 
     def leave(self, connection: object) -> None:
         """A connection has come to its end; nothing happens to one that was refused."""
@@ -83,19 +83,19 @@ class Crowd:
         else:
             del self._of_one[address]
 
-    def _entry(self, address: str, sock: Any) -> Entry:
+    def _access(self, address: str, sock: Any) -> Access:
         if self.most_of_one and address and self._of_one.get(address, 0) >= self.most_of_one:
             self._tell(
                 f"{address} has {self.most_of_one} connections, as many as --max-connections-per-address allows; "
                 "others from there are refused",
                 "one",
             )
-            return Entry.REFUSED
+            return Access.REFUSED
         if self.most and len(self) >= self.most:
             self._tell(
                 f"there are {len(self)} connections, as many as --max-connections allows; others may ask for health alone", "all"
             )
-            return Entry.PROBES if len(self) < self.most + PROBES else Entry.REFUSED
+            return Access.PROBES if len(self) < self.most + PROBES else Access.REFUSED
         taken = sock.fileno() if sock is not None else -1
         if self.files > 2 * KEPT and taken >= self.files - KEPT:
             self._tell(
@@ -104,8 +104,8 @@ class Crowd:
                 "--max-connections, --max-connections-per-address or --http-idle-timeout",
                 "files",
             )
-            return Entry.PROBES if taken < self.files - LAST else Entry.REFUSED
-        return Entry.SERVED
+            return Access.PROBES if taken < self.files - LAST else Access.REFUSED
+        return Access.SERVED
 
     def _tell(self, message: str, kind: str) -> None:
         now = self._now()

@@ -32,7 +32,7 @@ HELD_SECONDS = 0.1  # whoever holds the loop for longer is named in a warning
 __all__ = ["AsyncInstance", "CallbackInstance", "Leavable", "LoopInstance", "ModelInstance", "TaskInstance", "all_gone"]
 
 
-class Held(Protocol):
+class HeldCounts(Protocol):
     """Counts how often, and for how many seconds, a model has held the loop."""
 
     held: int
@@ -56,7 +56,7 @@ class Owner(Protocol):
     calls: bool
 
     @property
-    def statistics(self) -> Held: ...
+    def statistics(self) -> HeldCounts: ...
 
     @property
     def instances(self) -> Sequence[ModelInstance]: ...

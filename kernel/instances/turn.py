@@ -1,6 +1,6 @@
-"""How much has been executed in place within one turn of the loop. One per kernel, shared by its schedulers.
+"""How much has been executed by calls within one turn of the loop. One per kernel, shared by its schedulers.
 
-Executions on the loop may start one another in place; these are the bounds that keep them from doing so without end.
+Executions on the loop may start one another, each inside its caller; these are the bounds that keep that from going on forever.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from kernel.config import ConfigError, ConfigErrors, Message, ModelConfig, read_
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Backend, PlacementChoice
 from kernel.models import Model, Runtime, Sample, give_up, initial_values, without_gpus
-from kernel.registry.progress import Progress, Step
+from kernel.registry.progress import LoadStep, Progress
 from kernel.repository import (
     FileRepository,
     Fingerprint,
@@ -202,7 +202,7 @@ class Loader:
                     )  # fmt: skip
         return made
 
-    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore, step: Step) -> Model | Problem:
+    async def _made(self, plan: LoadPlan, number: int, limit: asyncio.Semaphore, step: LoadStep) -> Model | Problem:
         folder = plan.folder.path
         try:
             async with limit:
@@ -217,7 +217,7 @@ class Loader:
             return Problem(number, words, place_of(error, folder), cause_lines(error, folder), error)
         return model
 
-    async def _started(self, plan: LoadPlan, number: int, step: Step) -> tuple[Model, list[Sample]]:
+    async def _started(self, plan: LoadPlan, number: int, step: LoadStep) -> tuple[Model, list[Sample]]:
         """Carry a plan out for one version, from top to bottom; return the model, and what it is to be warmed up with.
 
         All that is decided about a version is decided here, once: who serves it, where it runs, what its config says in the

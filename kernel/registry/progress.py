@@ -19,7 +19,7 @@ from kernel.circles.wait_view import WaitView
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Progress", "Step"]
+__all__ = ["LoadStep", "Progress"]
 
 log = logging.getLogger("kernel")
 
@@ -28,7 +28,7 @@ TELL_SECONDS = 10.0
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class LoadStep:
     """One version on its way. `stage`: what is done with it now."""
 
     name: str
@@ -44,13 +44,13 @@ class Progress:
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop], now: Callable[[], float]) -> None:
         self._loop = loop
         self._now = now
-        self._steps: list[Step] = []
+        self._steps: list[LoadStep] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
-    def loading(self, name: str, version: int, folder: Path) -> Iterator[Step]:
+    def loading(self, name: str, version: int, folder: Path) -> Iterator[LoadStep]:
         """Tell of one version from here to the end of the block; what has failed is told by others."""
-        step = Step(name, version, folder, self._now())
+        step = LoadStep(name, version, folder, self._now())
         self._steps.append(step)
         if self._timer is None:
             self._timer = self._loop().call_later(TELL_SECONDS, self._tell)
@@ -63,7 +63,7 @@ class Progress:
                 self._timer.cancel()
                 self._timer = None
 
-    def loaded(self, step: Step) -> None:
+    def loaded(self, step: LoadStep) -> None:
         log.info("loaded %s:%d in %.1f s", step.name, step.version, self._now() - step.began)
 
     def _tell(self) -> None:

@@ -63,7 +63,7 @@ _NONE: frozenset[str] = frozenset()
 LISTED = 16  # of a batch's ids, in a message
 
 
-class Form(Protocol):
+class CheckedForm(Protocol):
     """What a model's check says of a request: whom it is for, its rows, the outputs that it is to get (request_check.py)."""
 
     @property
@@ -141,7 +141,7 @@ class InferenceRequest:
         flags: int = 0,
         parent: Batch | None = None,
         trace: Any = None,
-        form: Form | None = None,
+        form: CheckedForm | None = None,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version

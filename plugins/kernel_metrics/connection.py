@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
-from kernel import Connections, Entry, Kernel, idle_seconds
+from kernel import Access, Connections, Kernel, idle_seconds
 from kernel_metrics.text import CONTENT_TYPE
 
 __all__ = ["Connection", "Server"]
@@ -78,8 +78,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        entry = self._server.opened(self, transport)
-        if self._server.draining or entry is Entry.REFUSED:
+        access = self._server.opened(self, transport)
+        if self._server.draining or access is Access.REFUSED:
             transport.close()
 
     def connection_lost(self, exception: Exception | None) -> None:

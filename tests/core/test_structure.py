@@ -38,6 +38,17 @@ def test_no_figure_is_above_its_limit(structure: ModuleType) -> None:
     assert not found, "\n".join([*found, *(f"{name}: {lines}" for name, lines in details.items() if name in "".join(found))])
 
 
+def test_classes_of_the_core_have_names_of_their_own(structure: ModuleType) -> None:
+    """One word for one thing (docs/internals/glossary.md)."""
+    where: dict[str, list[str]] = {}
+    for name, one in structure.read().items():
+        if one.package == "kernel":
+            for node in one.tree.body:
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, []).append(name)
+    assert not {name: several for name, several in where.items() if len(several) > 1}
+
+
 def test_what_is_above_its_limit_is_told(structure: ModuleType) -> None:
     assert structure.above({"a": 2, "b": 2}, {"a": (1, 1), "b": (2, None)}) == ["a: 2, where 1 is the most"]
 

@@ -20,9 +20,9 @@ def load_of(model: Model, form: str) -> bytes:
     """
     scheduler = model.scheduler
     instances = scheduler.instances
-    places = sum(instance.capacity for instance in instances)
+    capacity = sum(instance.capacity for instance in instances)
     executing = sum(instance.outstanding for instance in instances)
     pending = scheduler.pending
     together = max(1, model.config.max_batch_size) if model.config.dynamic_batching is not None else 1
-    utilization = (executing + pending / together) / places if places else float(bool(pending))
+    utilization = (executing + pending / together) / capacity if capacity else float(bool(pending))
     return load_report(form, utilization, {"executing": executing, "pending": pending})

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
-from kernel import Entry
+from kernel import Access
 from kernel_grpc.http2 import Connection
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
@@ -52,12 +52,12 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=HIGH_WATER)
         server = self.server
         clock = server.now
-        entry = server.opened(self, transport)
-        opens = partial(open_probe, server) if entry is Entry.PROBES else server.open
+        access = server.opened(self, transport)
+        opens = partial(open_probe, server) if access is Access.PROBES else server.open
         http = Connection(opens, clock(), on_output=self.output)
         http.transport = transport
         self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
-        if entry is Entry.REFUSED:
+        if access is Access.REFUSED:
             transport.abort()
             return
         http.start()

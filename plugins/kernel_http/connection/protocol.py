@@ -11,7 +11,7 @@ import re
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kernel import Entry, idle_seconds
+from kernel import Access, idle_seconds
 from kernel_http.connection import replies
 from kernel_http.connection.answers import Answers
 from kernel_http.connection.arrival import Arrival, Refused
@@ -57,10 +57,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.answers.attach(transport)
-        entry = self.server.opened(self, transport)
-        if self.server.draining or entry is Entry.REFUSED:
+        access = self.server.opened(self, transport)
+        if self.server.draining or access is Access.REFUSED:
             self.answers.close()
-        elif entry is Entry.PROBES:
+        elif access is Access.PROBES:
             self.__class__ = ProbeConnection  # so that nothing is asked of all the others
             self._arrival.begin()
 
