@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernel_python.process.link import PIECE, Link
 from kernel_python.process.wire import frame, messages_in
@@ -98,3 +100,91 @@ def test_a_channel_whose_own_end_was_closed_is_told_of(gone: str) -> None:
     os.close(kept)
     link.close()
     there.close()
+
+
+class Reluctant:
+    """A socket that takes and gives as many bytes as it is told, in turn, 0 for not now. `sent`: what it has taken."""
+
+    def __init__(self, sizes: list[int], inbox: bytes = b"") -> None:
+        self.sizes = sizes
+        self.sent = b""
+        self.inbox = inbox
+
+    def fileno(self) -> int:
+        return 99
+
+    def setblocking(self, on: bool) -> None:
+        assert not on
+
+    def close(self) -> None:
+        pass
+
+    def _size(self) -> int:
+        size = self.sizes.pop() if self.sizes else 1 << 20
+        if not size:
+            raise BlockingIOError
+        return size
+
+    def send(self, data: bytes | memoryview) -> int:
+        piece = bytes(data[: self._size()])
+        self.sent += piece
+        return len(piece)
+
+    def recv_into(self, space: memoryview) -> int:
+        size = min(self._size(), len(self.inbox), len(space))
+        space[:size], self.inbox = self.inbox[:size], self.inbox[size:]
+        return size
+
+
+class Writing(Turns):
+    """A loop that says when there is room again."""
+
+    writer: Callable[[], None] | None = None
+
+    def add_writer(self, number: int, callback: Callable[[], None]) -> None:
+        self.writer = callback
+
+    def remove_writer(self, number: int) -> None:
+        self.writer = None
+
+
+SIZES = st.lists(st.sampled_from([0, 0, 1, 2, 3, 5, 30, 1000]), max_size=60)
+MESSAGES = st.lists(st.binary(max_size=40), min_size=1, max_size=20)
+
+
+@given(MESSAGES, SIZES, st.lists(st.sampled_from(["turn", "room", ""]), max_size=20))
+def test_whatever_the_socket_takes_all_messages_go_in_their_order(
+    contents: list[bytes], sizes: list[int], between: list[str]
+) -> None:
+    tickets = os.pipe()
+    os.set_blocking(tickets[0], False)
+    loop, end = Writing(), Reluctant(sizes)
+    link = Link(loop, end, tickets, lambda message: None, lambda problem: None)  # type: ignore[arg-type]
+
+    def go_on(what: str) -> None:
+        if what == "turn":
+            loop.turn()
+        elif what and loop.writer is not None:
+            loop.writer()
+
+    for number, content in enumerate(contents, 1):
+        link.send(frame((number, content)), number)
+        go_on(between.pop() if between else "")
+    while loop.soon or loop.writer is not None:
+        go_on("turn")
+        go_on("room")
+    assert messages_in(end.sent) == [*enumerate(contents, 1)]
+    assert link.take_back() == {*range(1, len(contents) + 1)}
+    link.close()
+
+
+@given(MESSAGES, SIZES)
+def test_however_the_bytes_come_each_message_is_received_once(contents: list[bytes], sizes: list[int]) -> None:
+    end = Reluctant(sizes, b"".join(frame((content,)) for content in contents))
+    came: list[bytes] = []
+    told: list[str] = []
+    link = Link(Turns(), end, os.pipe(), lambda message: came.append(message[0]), told.append)  # type: ignore[arg-type]
+    while not told:
+        link.read()
+    assert (came, told) == (contents, [""])
+    link.close()

@@ -94,8 +94,8 @@ def write_model(repository: Path, name: str, body: str = ECHO, *, more: str = ""
     return folder
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "kernel", *map(str, arguments)]
+def command(*arguments: object, program: Sequence[str] = ("-m", "kernel")) -> list[str]:
+    return [sys.executable, *program, *map(str, arguments)]
 
 
 def run(*arguments: object, cwd: Path | None = None, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -104,14 +104,14 @@ def run(*arguments: object, cwd: Path | None = None, stdin: str | None = None) -
 
 
 class Server:
-    """`kernel serve` on ports that the system has chosen."""
+    """`kernel serve` on ports that the system has chosen. `program`: what Python is to run as `kernel`."""
 
-    def __init__(self, log: Path, arguments: Sequence[object]) -> None:
+    def __init__(self, log: Path, arguments: Sequence[object], program: Sequence[str] = ("-m", "kernel")) -> None:
         self.log = log
         self.port = 0
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                command("serve", *FREE_PORTS, *arguments),
+                command("serve", *FREE_PORTS, *arguments, program=program),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=log.parent,
@@ -158,9 +158,9 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: object) -> Iterator[Server]:
+def serving(folder: Path, *arguments: object, program: Sequence[str] = ("-m", "kernel")) -> Iterator[Server]:
     """Start `kernel serve` and end it."""
-    server = Server(folder / f"server-{time.monotonic_ns()}.log", arguments)
+    server = Server(folder / f"server-{time.monotonic_ns()}.log", arguments, program)
     try:
         server.wait_started()
         yield server

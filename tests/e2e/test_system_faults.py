@@ -9,11 +9,12 @@ import contextlib
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .serving import Server, serving, wait_until, write_model
+from .serving import ECHO, Server, serving, wait_until, write_model
 
 REQUESTS = 40
 
@@ -43,16 +44,31 @@ FAULTS: dict[str, tuple[str, str, bool]] = {
 }
 
 
-def ask(server: Server) -> bytes:
+def ask(server: Server, model: str = "add") -> bytes:
     """One request on a connection of its own; all that comes."""
     body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[3]}]}'
-    head = b"POST /v2/models/add/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     came = b""
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
-        sock.sendall(head + body)
+        sock.sendall(head.encode() + body)
         while piece := sock.recv(65536):
             came += piece
     return came
+
+
+@contextlib.contextmanager
+def failing(folder: Path, pid: int, injected: str, *more: str) -> Iterator[Path]:
+    """Have calls of a process fail; gives the file that tells which have been. `more`: options of strace."""
+    calls = folder / "calls"
+    options = ["-o", str(calls), "-e", f"trace={injected.partition(':')[0]}", "-e", "signal=none", "-e", f"inject={injected}"]
+    with (folder / "strace").open("wb") as told:
+        tracer = subprocess.Popen(["strace", *options, *more, "-p", str(pid)], stderr=told)
+    try:
+        wait_until(lambda: "attached" in (folder / "strace").read_text())
+        yield calls
+    finally:
+        tracer.terminate()
+        tracer.wait()
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -64,12 +80,8 @@ def test_calls_that_fail(name: str, tmp_path: Path) -> None:
         flags += [f"--trace-config=triton,file={tmp_path / 'trace'}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
     with serving(tmp_path, tmp_path / "models", *flags) as server:
         where = {"": [], "log": ["-f", "-P", str(server.log)], "trace": ["-f", "-P", str(tmp_path / "trace")]}[about]
-        calls = tmp_path / "calls"
-        options = ["-o", str(calls), "-e", f"trace={injected.partition(':')[0]}", "-e", "signal=none", "-e", f"inject={injected}"]
-        with (tmp_path / "strace").open("wb") as told:
-            tracer = subprocess.Popen(["strace", *options, *where, "-p", str(server.process.pid)], stderr=told)
-        try:
-            wait_until(lambda: "attached" in (tmp_path / "strace").read_text())
+        # Not until the end: what wakes the loop up for that is not to fail.
+        with failing(tmp_path, server.process.pid, injected, *where) as calls:
             answers = [ask(server) for _ in range(REQUESTS)]
             if about == "log":
                 assert server.request("POST", "/v2/repository/models/add/load")[0] == 200
@@ -80,9 +92,6 @@ def test_calls_that_fail(name: str, tmp_path: Path) -> None:
             if about:  # a trace file is written at the end
                 server.signal()
                 server.wait()
-        finally:
-            tracer.terminate()  # before the end: what wakes the loop up for that is not to fail
-            tracer.wait()
         server.signal()
         assert server.wait() in ((0, 120) if about == "log" else (0,))  # 120 is Python's: its output could not be written
         if not name.startswith("no memory"):  # whether it maps any is its own affair
@@ -106,20 +115,43 @@ def test_a_process_that_can_not_be_started_fails_its_load_alone(name: str, tmp_p
     flags = ["--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit", "--load-model=add"]
     with serving(tmp_path, tmp_path / "models", *flags) as server:
         injected = AT_START[name]
-        options = ["-e", f"trace={injected.partition(':')[0]}", "-e", "signal=none", "-e", f"inject={injected}"]
-        with (tmp_path / "strace").open("wb") as told:
-            tracer = subprocess.Popen(
-                ["strace", "-f", "-o", str(tmp_path / "calls"), *options, "-p", str(server.process.pid)], stderr=told
-            )
-        try:
-            wait_until(lambda: "attached" in (tmp_path / "strace").read_text())
+        with failing(tmp_path, server.process.pid, injected, "-f") as calls:
             status, answer = server.request("POST", "/v2/repository/models/apart/load")[:2]
             assert (status, b'"data":[3.0]' in ask(server)) == (400, True), answer
             assert ("No space left" if "ENOSPC" in injected else "Too many open files") in str(answer), answer
-        finally:
-            tracer.terminate()
-            tracer.wait()
-        assert "INJECTED" in (tmp_path / "calls").read_text(), "nothing has failed"
+        assert "INJECTED" in calls.read_text(), "nothing has failed"
         assert server.request("POST", "/v2/repository/models/apart/load")[0] == 200
+        server.signal()
+        assert server.wait() == 0
+
+
+#: Leaves the number of its process.
+MODEL_WITH_PID = """\
+    def initialize(self, args):
+        import os
+        (Path(__file__).parent / "pid").write_text(str(os.getpid()))
+
+""" + ECHO
+
+#: Calls with which the server and the process of a model talk, on the side that is named, and how they fail.
+BETWEEN = {
+    "the server's reads aren't ready": ("server", "recvfrom:error=EAGAIN:when=2+3"),
+    "the server's writes aren't ready": ("server", "sendto:error=EAGAIN:when=2+3"),
+    "the server is interrupted": ("server", "recvfrom,sendto:error=EINTR:when=2+3"),
+    "the process is interrupted": ("process", "recvfrom,sendto,poll,ppoll:error=EINTR:when=2+3"),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_the_channel_of_a_process(name: str, tmp_path: Path) -> None:
+    side, injected = BETWEEN[name]
+    placement = 'parameters { key: "placement" value { string_value: "process" } }'
+    write_model(tmp_path / "models", "apart", MODEL_WITH_PID, more=placement)
+    with serving(tmp_path, tmp_path / "models", "--allow-grpc=false", "--allow-metrics=false") as server:
+        pid = int((tmp_path / "models/apart/1/pid").read_text()) if side == "process" else server.process.pid
+        with failing(tmp_path, pid, injected, "-f") as calls:
+            answers = [ask(server, "apart") for _ in range(REQUESTS)]
+        assert all(answer.startswith(b"HTTP/1.1 200 ") and answer.count(b'"data":[3.0]') == 1 for answer in answers), answers
+        assert "INJECTED" in calls.read_text(), "nothing has failed"
         server.signal()
         assert server.wait() == 0
