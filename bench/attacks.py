@@ -327,6 +327,38 @@ def small_chunks(target: Target) -> None:
     many(target, 16, head + b"1\r\nx\r\n" * 500_000 + b"0\r\n\r\n")
 
 
+def large_bodies(target: Target) -> None:
+    """16 bodies of 32 MB at once, of a shape that is refused."""
+    inputs = {"name": "X", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 32 * MB}}
+    text = json.dumps({"inputs": [inputs]}).encode()
+    data = post("/v2/models/echo/infer", text + bytes(32 * MB), f"Inference-Header-Content-Length: {len(text)}")
+    send_all([target.connect() for _ in range(16)], data)
+
+
+def send_all(socks: Sequence[socket.socket], data: bytes) -> None:
+    """Send the same on all of them at once, as far as they take it within ten seconds, and read what comes then."""
+    with contextlib.ExitStack() as stack:
+        for sock in socks:
+            stack.enter_context(sock).settimeout(0.05)
+        left = {sock: memoryview(data) for sock in socks}
+        end = time.monotonic() + 10
+        while left and time.monotonic() < end:
+            for sock, view in list(left.items()):
+                try:
+                    left[sock] = view[sock.send(view[: 256 * 1024]) :]
+                except TimeoutError:
+                    continue
+                except OSError:
+                    left[sock] = view[:0]
+                if not left[sock]:
+                    del left[sock]
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.settimeout(0.01)
+                while sock.recv(1 << 20):
+                    pass
+
+
 def metrics_flood(target: Target) -> None:
     data = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 60
     with contextlib.ExitStack() as stack:
@@ -489,27 +521,14 @@ def flood(piece: Callable[[int], bytes], times: int, begin: bytes = b"") -> Call
 
 
 def send_flood(target: Target, data: bytes) -> None:
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(target.connect(target.grpc)) for _ in range(16)]
-        for sock in socks:
-            sock.settimeout(0.05)
-        left = {sock: memoryview(PREFACE + data) for sock in socks}
-        end = time.monotonic() + 10
-        while left and time.monotonic() < end:
-            for sock, view in list(left.items()):
-                try:
-                    left[sock] = view[sock.send(view[: 256 * 1024]) :]
-                except TimeoutError:
-                    continue
-                except OSError:
-                    left[sock] = view[:0]
-                if not left[sock]:
-                    del left[sock]
-        for sock in socks:
-            with contextlib.suppress(OSError):
-                sock.settimeout(0.01)
-                while sock.recv(1 << 20):
-                    pass
+    send_all([target.connect(target.grpc) for _ in range(16)], PREFACE + data)
+
+
+def grpc_bodies(target: Target) -> None:
+    """16 messages at once, 16 calls each, as much as the windows take without being asked: 16 MB on each connection."""
+    whole = b"".join(frame(DATA, 0, 2 * k + 1, bytes(16 * 1024)) for _ in range(64) for k in range(16))
+    data = b"".join(head(2 * k + 1) + frame(DATA, 0, 2 * k + 1, bytes(1) + (64 * MB).to_bytes(4, "big")) for k in range(16))
+    send_flood(target, data + whole[: 15 * MB])
 
 
 def grpc_resets(k: int) -> bytes:
@@ -580,6 +599,7 @@ ROWS: list[Row] = [
     Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
     Row("endless empty lines, 16 connections", empty_lines, 0.050, 8 * MB),
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
+    Row("16 bodies of 32 MB", large_bodies, 0.050, 1600 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
     Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
     Row("gRPC: shape of 200 000 dimensions", grpc_rank, 0.050, 8 * MB),
@@ -589,6 +609,7 @@ ROWS: list[Row] = [
     Row("gRPC: 64 MiB of empty strings", grpc_strings, 0.050, 193 * MB),
     Row("gRPC: 62 MB of integers", grpc_integers, 0.050, 1100 * MB),
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
+    Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),
     Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
     Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 1200 * MB),
     Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),

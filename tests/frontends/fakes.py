@@ -157,6 +157,9 @@ class FakeKernel:
         self.add(config("gen", [x], [y], decoupled=True))
         self.add(config("text", [Spec("X", "BYTES", (1,))], [Spec("Y", "BYTES", (1,))]))
 
+    def clock(self) -> float:
+        return self.loop.time()
+
     @property
     def generation(self) -> int:
         """Another number whenever another model serves some name."""
@@ -310,19 +313,20 @@ class Client:
         self.connection.connection_made(self.transport)
 
     def send(self, data: bytes) -> None:
-        self.waiting += data
+        waiting, at = memoryview(self.waiting + data), 0
         loop = self.kernel.loop
-        while self.waiting and not self.transport.closing:
+        while at < len(waiting) and not self.transport.closing:
             if self.transport.paused:
                 if not (isinstance(loop, FakeLoop) and loop.turn()):
                     break
                 continue
             buffer = memoryview(self.connection.get_buffer(-1)).cast("B")
             assert len(buffer), "an empty buffer would mean the end of the stream"
-            count = min(len(buffer), len(self.waiting))
-            buffer[:count] = self.waiting[:count]
-            self.waiting = self.waiting[count:]
+            count = min(len(buffer), len(waiting) - at)
+            buffer[:count] = waiting[at : at + count]
+            at += count
             self.connection.buffer_updated(count)
+        self.waiting = bytes(waiting[at:])
         while isinstance(loop, FakeLoop) and loop.turn():
             pass
 

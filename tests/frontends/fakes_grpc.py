@@ -117,9 +117,6 @@ class GrpcKernel(FakeKernel):
         self.add(config("pair", [Spec("A", "FP32", (2,)), Spec("B", "FP32", (-1,))], [Spec("Y", "FP32", (2,))], batch=8))
         self.add(config("any", [Spec("X", "FP32", (-1,))], [Spec("Y", "FP32", (-1,))]))
 
-    def clock(self) -> float:
-        return self.loop.now
-
     def model(self, name: str, version: str = "") -> Model:
         if version and not (version.isascii() and version.isdigit()):
             raise ServingError(Code.INVALID_ARG, f"no version: {version!r}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBod
 from kernel_http.connection.heads import Head
 from kernel_http.connection.protocol import ProbeConnection
 from kernel_http.connection.routes import SMALL_BODY
-from kernel_http.connection.turns import MAX_PIPELINED
+from kernel_http.connection.server import READ_SIZE
+from kernel_http.connection.turns import LITTLE, MAX_PIPELINED, PORTION, TURNS_BYTES, TURNS_SECONDS, Receiving
 
 MB = 1024 * 1024
 LIVE = request("GET", "/v2/health/live")
@@ -221,6 +223,49 @@ def flooded(data: bytes) -> tuple[int, int]:
         turns += 1
         for flood in floods:
             flood.send(b"")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_long_bodies_on_16_connections_are_received_some_in_a_turn(chunked: bool) -> None:
+    """And who asks for little does not wait for them."""
+    kernel = FakeKernel()
+    kernel.loop = Turning()
+    clients = [Client(kernel)]
+    clients += [Client(kernel, server=clients[0].server) for _ in range(16)]
+    *floods, probe = clients
+    payload = b"%x\r\n%b\r\n0\r\n\r\n" % (2 * MB, bytes(2 * MB)) if chunked else bytes(2 * MB)
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {2 * MB}"
+    payload = head_of("/v2/models/types/infer", length) + payload
+    left = 16 * len(payload)
+    for flood in floods:
+        flood.waiting = payload
+    turns = 0
+    while left:
+        for flood in floods:
+            flood.send(b"")
+        before, left = left, sum(len(flood.waiting) for flood in floods)
+        assert 0 < before - left < TURNS_BYTES + PORTION + 16 * READ_SIZE
+        turns += 1
+        probe.send(LIVE)
+        assert parse(probe.take())[0].status == 200
+        kernel.loop.next_turn()
+    assert turns > 8
+    kernel.loop.run_jobs()
+    while kernel.loop.next_turn():
+        pass
+    assert all(parse(flood.take())[0].status == 400 for flood in floods)
+
+
+def test_where_receiving_takes_long_fewer_bytes_are_received_in_a_turn() -> None:
+    """Memory that was never used may take a hundred times as long as other: its pages come from the system."""
+    loop = Turning()
+    receiving, reader = Receiving(loop, loop.time), Mock()  # type: ignore[arg-type]
+    assert receiving.received(reader, LITTLE) and receiving.received(reader, LITTLE)
+    loop.now += TURNS_SECONDS
+    assert not receiving.received(reader, LITTLE) and receiving.portion == LITTLE
+    loop.next_turn()
+    reader.read_on.assert_called_once()
+    assert receiving.received(reader, LITTLE) and receiving.portion == PORTION
 
 
 def strings(count: int) -> bytes:

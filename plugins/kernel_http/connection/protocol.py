@@ -17,7 +17,7 @@ from kernel_http.connection.answers import Answers
 from kernel_http.connection.arrival import Arrival, Refused
 from kernel_http.connection.bodies import Body, ChunkedBody, too_large
 from kernel_http.connection.heads import FIRST, Head, HeadError
-from kernel_http.connection.turns import QUANTUM
+from kernel_http.connection.turns import LITTLE, QUANTUM
 
 if TYPE_CHECKING:
     from kernel_http.connection.server import Server
@@ -68,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has gone: nobody waits for the answers any more."""
         self.answers.closing = True
         self.server.forget(self)
+        self.server.receiving.forget(self)
         self.server.closed(self)
         self.answers.lost()
         self._arrival.drop()
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Any:
         body = self._arrival.body
-        return body.space() if type(body) is Body else self.server.view
+        return body.space()[: self.server.receiving.portion] if type(body) is Body else self.server.view
 
     def buffer_updated(self, count: int) -> None:
         body = self._arrival.body
@@ -115,6 +116,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._consume(rest, len(rest))
         else:
             self._consume(self.server.buffer, count)
+        if count >= LITTLE and not self.server.receiving.received(self, count):
+            self.answers.transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read on, after a turn for what others are sent for."""
+        answers = self.answers
+        if answers.go_on is None and not answers.transport.is_closing():
+            answers.transport.resume_reading()
 
     # --- bytes to messages
 

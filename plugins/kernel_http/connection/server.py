@@ -13,7 +13,7 @@ from kernel_http.connection.exchange import ClientConnection, reply
 from kernel_http.connection.heads import Forwarding, Head, HeadError, parse_head
 from kernel_http.connection.outbox import Outbox
 from kernel_http.connection.routes import Router
-from kernel_http.connection.turns import QUANTUM, Turns
+from kernel_http.connection.turns import QUANTUM, Receiving, Turns
 
 if TYPE_CHECKING:
     from kernel import Kernel
@@ -86,6 +86,7 @@ class Server(Connections[OpenConnection], Turns):
     ) -> None:
         Connections.__init__(self, kernel.loop, kernel.loop.time, SWEEP_SECONDS, kernel.memory.crowd)
         Turns.__init__(self, kernel.loop)
+        self.receiving = Receiving(kernel.loop, kernel.clock)
         self.kernel = kernel
         self.router = router
         message_size = min(max_message_size, kernel.memory.receive.limit)

@@ -3,14 +3,18 @@
 Work is counted in units of about ten microseconds, where it is done anyway: when a head is learned, lines of chunks have been
 read, or an outbox is full. Who has used up a quantum waits behind those who wait already; each turn serves some of them, and
 then the loop looks what else there is. As long as nobody sends that much, nothing of this is ever called.
+
+Bytes of bodies are counted apart: to receive them is all that they cost, and who asks for little does not wait behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["AHEAD", "MAX_PIPELINED", "QUANTUM", "Turns"]
+__all__ = ["AHEAD", "LITTLE", "MAX_PIPELINED", "PORTION", "QUANTUM", "TURNS_BYTES", "TURNS_SECONDS", "Receiving",
+           "Turns"]  # fmt: skip
 
 #: The most requests of one connection that may be in flight; further ones wait in the socket.
 MAX_PIPELINED = 64
@@ -25,11 +29,29 @@ AHEAD = 64 * 1024 * 1024
 QUANTUM = 64
 TURN = 256
 
+#: How many bytes of long bodies all connections together receive in a turn, in reads of how many, and for how long at most, in
+#: seconds: a page that is new may cost as much as a thousand others. Where that is used up, a read takes LITTLE, and its
+#: connection waits.
+TURNS_BYTES = 2 * 1024 * 1024
+TURNS_SECONDS = 0.004
+PORTION = 512 * 1024
+LITTLE = 16 * 1024
+
+#: How many of those that wait to receive more read on in a turn.
+READERS = 2
+
 
 class Waiting(Protocol):
     """A connection that has bytes which it may not use yet."""
 
     def go_on(self) -> None: ...
+
+
+class Reader(Protocol):
+    """A connection that reads more than others can wait for."""
+
+    def read_on(self) -> None:
+        """Read on, after a turn for what others are sent."""
 
 
 class Turns:
@@ -104,3 +126,50 @@ class Turns:
         self.pipelined = 0 if waiting or self.full else min(self.most, FEW)
         if waiting:
             self._schedule()
+
+
+class Receiving:
+    """What is received in a turn of the loop, by all connections of one front end. `portion`: how much of a body one read takes.
+
+    `clock`: goes on within a turn.
+    """
+
+    __slots__ = ("_clock", "_loop", "_received", "_since", "_waiting", "portion")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self.portion = PORTION
+        self._loop = loop
+        self._clock = clock
+        self._received = 0  # bytes in this turn, where reads were large
+        self._since = 0.0  # when the first of them came
+        self._waiting: dict[Reader, None] = {}  # who reads nothing until it is its turn, in their order
+
+    def received(self, reader: Reader, size: int) -> bool:
+        """A read has brought `size` bytes, LITTLE or more. False: the reader reads no more until it is its turn."""
+        if not self._received:
+            self._since = self._clock()
+            self._loop.call_later(0, self._next_turn)
+        self._received += size
+        if self._received < TURNS_BYTES and self._clock() - self._since < TURNS_SECONDS:
+            return True
+        self.portion = LITTLE
+        self._waiting[reader] = None
+        return False
+
+    def forget(self, reader: Reader) -> None:
+        """The reader's connection has come to its end."""
+        self._waiting.pop(reader, None)
+
+    def _next_turn(self) -> None:
+        """Let some of those that wait read on."""
+        self._received = 0
+        self.portion = PORTION
+        waiting = self._waiting
+        for _ in range(min(len(waiting), READERS)):
+            reader = next(iter(waiting))
+            del waiting[reader]
+            reader.read_on()
+        if waiting:
+            self._received = 1  # so that nobody else calls for the next turn
+            self._since = self._clock()
+            self._loop.call_later(0, self._next_turn)
