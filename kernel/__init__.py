@@ -19,7 +19,7 @@ from kernel.config import (
     TensorSpec,
     with_changes,
 )
-from kernel.errors import Code, Denial, Denied, ModelError, Overloaded, Reason, ServingError, clipped
+from kernel.errors import Code, Denial, Denied, ModelError, NotLoaded, Overloaded, Reason, ServingError, clipped
 from kernel.frontends import (
     CATEGORIES,
     EXTENSIONS,
@@ -109,7 +109,7 @@ from kernel.requests import (
     log_ids,
     nobody,
 )
-from kernel.rules import CacheUsage, LocalCache, StoredResponse, StoredTensor
+from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
 from kernel.server import InflightRequest, Kernel
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
@@ -120,6 +120,7 @@ __all__: list[str] = []
 
 # Embed: to have models in an app of one's own, to ask them, and what these calls return and raise.
 __all__ += [
+    "Budget",
     "Code",
     "ConfigError",
     "ConfigErrors",
@@ -127,6 +128,7 @@ __all__ += [
     "Kernel",
     "Local",
     "ModelError",
+    "NotLoaded",
     "Overloaded",
     "Reason",
     "ServingError",

@@ -6,9 +6,20 @@ The codes are Triton's. Which HTTP status or gRPC code stands for one of them is
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-__all__ = ["Code", "Denial", "Denied", "ModelError", "Overloaded", "Reason", "ServingError", "clipped", "shortened"]
+__all__ = [
+    "Code",
+    "Denial",
+    "Denied",
+    "ModelError",
+    "NotLoaded",
+    "Overloaded",
+    "Reason",
+    "ServingError",
+    "clipped",
+    "shortened",
+]
 
 #: How much is told of a text that a client has sent, such as an id; characters.
 SHOWN = 256
@@ -114,6 +125,18 @@ class Overloaded(ServingError):
 
     def __reduce__(self) -> tuple[type[Overloaded], tuple[str]]:  # type: ignore[override]
         return Overloaded, (self.message,)
+
+
+class NotLoaded(ServingError):
+    """A model is not there, and is loaded where somebody waits for it (control mode `on-demand`).
+
+    `wait`: after `wait(then, called)` on the loop, `then(error)` is called there, with None once the model serves, else with why
+    it could not be loaded; `called`: a model makes the call. Who does not wait takes this for what `message` says: UNAVAILABLE.
+    """
+
+    def __init__(self, message: str, wait: Callable[[Callable[[ServingError | None], None], bool], None]) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
+        self.wait = wait
 
 
 #: A frame of model code: file, line, function, and bytes of the line before the place, None where that is not known.

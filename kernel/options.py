@@ -13,7 +13,7 @@ from kernel.rules import ResourceLimit
 
 __all__ = ["Options"]
 
-_MODES = ("none", "poll", "explicit")
+_MODES = ("none", "poll", "explicit", "on-demand")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.control_mode not in _MODES:
-            raise _wrong(f"unknown model control mode '{self.control_mode}'; there are 'none', 'poll' and 'explicit'")
+            there = "there are 'none', 'poll', 'explicit' and 'on-demand'"
+            raise _wrong(f"unknown model control mode '{self.control_mode}'; {there}")
         if self.poll_seconds < 0:
             raise _wrong(f"poll_seconds is {self.poll_seconds}, wanted at least 0")
         for name in (
@@ -64,6 +65,8 @@ class Options:
                 raise _wrong(f"{name} is {getattr(self, name)}, wanted at least 0")
         if self.refuse_late is not None and not 0 <= self.refuse_late < 1:
             raise _wrong(f"refuse_late is {self.refuse_late}, wanted a headroom from 0 to below 1, or None")
+        if self.namespacing and self.on_demand:
+            raise _wrong("the model control mode 'on-demand' can't be combined with model namespacing")
         if self.load_models and not self.explicit:
             raise _wrong("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
         if self.rate_limit not in ("off", "execution_count"):
@@ -72,7 +75,12 @@ class Options:
     @property
     def explicit(self) -> bool:
         """Whether models are loaded and unloaded by whoever asks, and none by itself."""
-        return self.control_mode == "explicit"
+        return self.control_mode == "explicit" or self.on_demand
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether a request for a model has it loaded."""
+        return self.control_mode == "on-demand"
 
     @property
     def polls(self) -> bool:

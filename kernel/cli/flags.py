@@ -159,10 +159,32 @@ def add_serve_flags(parser: Parser) -> None:
     parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
     parser.add_argument(
         "--model-control-mode",
-        choices=("none", "poll", "explicit"),
+        choices=("none", "poll", "explicit", "on-demand"),
         default="none",
         help="none: load all models at start; poll: follow the repositories as well; explicit: load those of --load-model, "
-        "more on request (default: none)",
+        "more on request; on-demand: load a model when it is first asked for (default: none)",
+    )
+    parser.add_argument(
+        "--model-budget",
+        type=size,
+        default=0,
+        metavar="N",
+        help="how many models may be there at a time in mode on-demand; the least recently used ones go (default: 0, any number)",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="how much memory the server and its models' processes may take in mode on-demand before models go (default: 0, any)",
+    )
+    parser.add_argument(
+        "--model-idle-timeout",
+        type=seconds,
+        default=0,
+        metavar="SECONDS",
+        help="how long a model stays that is not asked for, in mode on-demand; parameter idle_timeout goes before it (default: "
+        "0, any time)",
     )
     parser.add_argument(
         "--repository-poll-secs",

@@ -40,6 +40,7 @@ from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins
 from kernel.registry import UNLOADED, ModelIndex
 from kernel.repository import StartFailed
+from kernel.rules import Budget
 from kernel.server import Kernel
 from kernel.watchdog import Watchdog
 
@@ -132,7 +133,7 @@ def serve(arguments: Sequence[str]) -> int:
     add_other_flags(parser)
     options = parser.read(arguments)
     paths = repositories(parser, options)
-    if options.load_model and options.model_control_mode != "explicit":
+    if options.load_model and options.model_control_mode not in ("explicit", "on-demand"):
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if options.drain_delay is not None and 0 < options.exit_timeout_secs <= options.drain_delay:
         parser.error(
@@ -302,6 +303,11 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now)
 
 
+def _budget(options: argparse.Namespace) -> Budget | None:
+    budget = Budget(options.model_budget, options.memory_budget, options.model_idle_timeout)
+    return None if budget == Budget() else budget
+
+
 def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> Kernel:
     """Return the kernel that the flags ask for. Raises ServingError."""
     return Kernel(
@@ -316,6 +322,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         config_name=options.model_config_name,
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
+        budget=_budget(options),
         namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
         allow_client_shm=options.allow_client_shm is not False,

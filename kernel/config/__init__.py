@@ -10,6 +10,7 @@ from kernel.config.complete import read_config, require_complete, with_changes
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
 from kernel.config.errors import ConfigError, ConfigErrors, did_you_mean, listed, words_first
 from kernel.config.execution_limit import execution_limit_of
+from kernel.config.idle_limit import idle_limit_of
 from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.paths import is_inside
 from kernel.config.positions import Key
@@ -57,6 +58,7 @@ __all__ = [
     "did_you_mean",
     "execution_limit_of",
     "headroom_of",
+    "idle_limit_of",
     "is_decoupled",
     "is_inside",
     "listed",

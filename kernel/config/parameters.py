@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from kernel.config import execution_limit, refuse_late, sequence_wait
+from kernel.config import execution_limit, idle_limit, refuse_late, sequence_wait
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key
@@ -31,6 +31,7 @@ SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
     refuse_late.KEY: (refuse_late.parse, "'on', 'off', or a headroom from 0 to below 1, such as 0.1"),
     sequence_wait.KEY: (sequence_wait.parse, "a number of seconds, 0 for any time"),
     execution_limit.KEY: (execution_limit.parse, "a number of seconds, 0 for no limit"),
+    idle_limit.KEY: (idle_limit.parse, "a number of seconds, 0 for any time"),
 }
 #: Of models of the python backend, besides.
 PYTHON: Mapping[str, tuple[Callable[[str], object], str]] = {"max_concurrency": (_count, "an integer of at least 1")}

@@ -52,6 +52,8 @@ class Catalog:
         self._namespacing = namespacing
         self.entries: dict[str, Entry] = {}
         self.broken = False  # there is no repository, so there never will be a model
+        #: What to raise for a model that does not serve, given what is said of it.
+        self.away: Callable[[str, ServingError], ServingError] = lambda name, error: error
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
         self.serving: dict[tuple[str, str], Model] = {}
         self._leaving: set[Model] = set()  # models that serve no name any more and still have requests to finish
@@ -76,7 +78,7 @@ class Catalog:
         model = self.serving.get((name, "" if number is None else str(number)))  # "-1", "007"
         if model is not None:
             return model
-        raise self._why_not(name, number)
+        raise self.away(name, self._why_not(name, number))
 
     def _why_not(self, name: str, number: int | None) -> ServingError:
         if self.broken:

@@ -12,19 +12,23 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from kernel.errors import Code, ServingError, clipped
+from kernel.errors import Code, NotLoaded, ServingError, clipped
 from kernel.interfaces import Backend, Observer
 from kernel.models import Model, Readiness, Runtime
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
 from kernel.registry.dependents import related_to
 from kernel.registry.entries import Failure, ModelIndex
+from kernel.registry.held_requests import HeldRequests
 from kernel.registry.loading import Loader
+from kernel.registry.on_demand import OnDemand
 from kernel.registry.operation import Operation
 from kernel.registry.pending_loads import Coming, PendingLoads
 from kernel.registry.reading import LoadRequest, PlanReader
 from kernel.registry.rollout import Rollout
 from kernel.repository import FileRepository, LoadPlan, StartFailed, behind, check_model_name, remove_left_behind
+from kernel.requests import InferenceRequest
+from kernel.rules import Budget
 
 __all__ = ["LoadRequest", "ModelIndex", "Registry"]
 
@@ -40,8 +44,13 @@ class Registry:
     """What is loaded in one kernel. `catalog` says what that is."""
 
     def __init__(
-        self, kernel: Runtime, repositories: Sequence[str | os.PathLike[str] | FileRepository], backends: Mapping[str, Backend]
+        self,
+        kernel: Runtime,
+        repositories: Sequence[str | os.PathLike[str] | FileRepository],
+        backends: Mapping[str, Backend],
+        budget: Budget | None,
     ) -> None:
+        """`budget`: of models in mode on-demand. Raises ServingError where there is one in another mode."""
         self._kernel = kernel
         options = self._options = kernel.options
         self.loader = Loader(kernel, repositories, backends)
@@ -50,12 +59,19 @@ class Registry:
         self._reader = PlanReader(self.catalog, self.loader, brings_along=options.explicit, parallel=options.load_threads)
         self._claims = Claims()
         self.pending_loads = PendingLoads()
+        self.held = HeldRequests(kernel)
         self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
         self._readiness = Readiness()
         self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
+        self._demand: OnDemand | None = None
+        if budget is not None and not options.on_demand:
+            raise ServingError(Code.INVALID_ARG, "a budget of models wants the model control mode 'on-demand'")
+        if options.on_demand:
+            self._demand = OnDemand(self, lambda: kernel.clock(), budget or Budget())
+            self.catalog.away = self._demand.away
         catalog = self.catalog
-        self.lookup, self.is_ready, self.ready_models = catalog.lookup, catalog.is_ready, catalog.ready_models
+        self.lookup, self.ready_models = catalog.lookup, catalog.ready_models
         self.statistics, self.all_well = catalog.statistics, catalog.all_well
 
     def observe(self, ask: Callable[[Model], Observer | None]) -> None:
@@ -64,10 +80,17 @@ class Registry:
         for model in self.ready_models():
             model.find_observers()
 
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether a version is READY, by default the newest; or may be asked for, where that has it loaded."""
+        return self.catalog.is_ready(name, version) or self._may_come(name)
+
+    def _may_come(self, name: str) -> bool:
+        return self._demand is not None and not self.catalog.copies(name) and self._demand.may_come(name)
+
     def ask_ready(self, name: str, version: str, reply: Callable[[bool], None]) -> None:
         """As `is_ready`, but a model that can say so itself is asked; `reply` is told, once, perhaps before this returns."""
-        if not self.is_ready(name, version):
-            reply(False)
+        if not self.catalog.is_ready(name, version):
+            reply(self.is_ready(name, version))
         else:
             self._readiness.ask(self.lookup(name, version).scheduler.instances, reply)
 
@@ -100,6 +123,9 @@ class Registry:
                         "Wildcard model name '*' must be the ONLY startup model if specified at all.",
                     )
                 names = found
+        if self._demand is not None:
+            self._demand.start(found, names)
+            self.follow(self._demand.look_for_idle())
         failures = await self.bring_up({name: LoadRequest() for name in sorted(names)})
         for name, error in failures.items():
             self.catalog.entry(name)
@@ -127,6 +153,8 @@ class Registry:
         self._rollout.stopping = True
         for follower in self._followers:
             follower.cancel()
+        if self._demand is not None:
+            self._demand.stop()
 
     async def stop(self, timeout: float) -> None:
         """Refuse what is new, finish what was accepted, with all that it still calls, then finalize everything."""
@@ -240,6 +268,41 @@ class Registry:
         """Return the names and all that an operation on them may touch, by what is known and what was planned."""
         planned = {name: plan.config for name, plan in (plans or {}).items()}
         return related_to(names, [self.catalog.configs(), planned])
+
+    def hold(
+        self, request: InferenceRequest, error: ServingError, submit: Callable[[InferenceRequest], None]
+    ) -> ServingError | None:
+        """Keep a request whose model is not there, as `error` says, if it is worth waiting for, and submit it again then.
+
+        Return None if so, else the error to answer it with.
+        """
+        told: ServingError | None = error
+        if request.parent is not None and error.code is not Code.INVALID_ARG:
+            told = self.pending_loads.hold(request, error, submit)
+        if isinstance(told, NotLoaded):
+            self.held.hold(request, told, submit)
+            return None
+        return told
+
+    # -- on demand -----------------------------------------------------------------------------------------------------
+
+    async def bring(self, name: str) -> ServingError | None:
+        """Load a model since a request asks for it; return why it can't be."""
+        error = (await self.bring_up({name: LoadRequest()})).get(name)
+        if error is not None:
+            log.error("model '%s' was asked for and is not loaded: %s", clipped(name), error.message, extra=behind(error))
+        return error
+
+    async def dismiss(self, name: str) -> None:
+        """Take a model out of service, with what was only loaded for it; return when it is finalized."""
+        async with self._claims.hold(self._related([name])):
+            if not self._rollout.stopping:
+                self._unload_now(name, True)
+        await self.unloaded(name, None)
+
+    def is_needed(self, name: str) -> bool:
+        """Whether an ensemble serves that the model is a part of."""
+        return any(self.catalog.copies(other) for other in self._ensembles_of(name))
 
     # -- unload --------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from kernel.rules.instance_groups import Slot, rearranged, slots_of
 from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
 from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
+from kernel.rules.residency import Budget, Resident, idle_for_long, retry_seconds, who_goes
 from kernel.rules.response_cache import (
     CacheUsage,
     LocalCache,
@@ -28,6 +29,7 @@ __all__ = [
     "BatchRule",
     "Blocked",
     "Breaker",
+    "Budget",
     "CacheUsage",
     "Claimant",
     "Controls",
@@ -40,6 +42,7 @@ __all__ = [
     "RateLimiter",
     "RequestKeys",
     "RequestQueue",
+    "Resident",
     "ResourceLimit",
     "Sequence",
     "SequenceRule",
@@ -53,11 +56,14 @@ __all__ = [
     "WatchdogRules",
     "earliest_start",
     "fits",
+    "idle_for_long",
     "least_size",
     "load_key",
     "needs_of",
     "null_inputs",
     "rearranged",
+    "retry_seconds",
     "slots_of",
+    "who_goes",
     "zeros",
 ]

@@ -63,6 +63,9 @@ class Queue(RequestQueue):
     #: Whether more may come although nothing waits and nothing new is accepted.
     sequences = 0  # that are running: more may come of them
 
+    #: Whether there are sequences that have not ended.
+    has_sequences = False
+
     def continues(self, request: InferenceRequest) -> bool:
         """Whether a request is accepted although nothing new is: it goes on with something that was accepted before."""
         return False

@@ -86,6 +86,11 @@ class SequenceQueue:
         """How many are running: more may come of them, though nothing waits."""
         return self._sequencer.alive
 
+    @property
+    def has_sequences(self) -> bool:
+        """Whether there are sequences that have not ended."""
+        return self._sequencer.alive > 0
+
     def __len__(self) -> int:
         return self._sequencer.size
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernel.config import TensorSpec
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, NotLoaded, Reason, ServingError
 from kernel.frontends import declared_tensor
 from kernel.instances import Mailbox
 from kernel.interfaces import Host
@@ -23,7 +24,19 @@ from kernel.observability import APP, Tracer
 from kernel.requests import InferenceRequest, InferenceResponse, Respond
 from kernel.tensor import Tensor
 
-__all__ = ["Asked", "Collected", "NotStarted", "answered", "answered_elsewhere", "check_running", "make_request", "responses"]
+__all__ = [
+    "Asked",
+    "Collected",
+    "NotStarted",
+    "answered",
+    "answered_elsewhere",
+    "check_running",
+    "inferred",
+    "make_request",
+    "responses",
+]
+
+Future = asyncio.Future[InferenceResponse]
 
 
 class Asked(Host, Protocol):
@@ -87,6 +100,8 @@ def _input_specs(kernel: Asked, model: str, version: str) -> Mapping[str, Tensor
     try:
         specs: Mapping[str, TensorSpec] = kernel.model(model, version).input_specs
         return specs
+    except NotLoaded:
+        raise
     except ServingError:
         return {}  # the request will be told so
 
@@ -124,6 +139,85 @@ class Collected:
             return
         words = f"model '{self._model}' gave {len(responses)} responses where exactly one was wanted; use stream()"
         future.set_exception(error or ServingError(Code.UNSUPPORTED, words))
+
+
+def inferred(
+    kernel: Asked,
+    model: str,
+    inputs: Mapping[str, Any],
+    version: int | str,
+    outputs: Sequence[str] | None,
+    timeout: float | None,
+    **fields: Any,
+) -> Future:
+    """Ask for one inference, arguments as for `Kernel.infer`; return the future of its response."""
+    collected = Collected(model)
+    try:
+        request = make_request(kernel, model, inputs, collected, version, outputs, timeout, **fields)
+    except NotLoaded as away:  # only its config says what the inputs are
+
+        def ask(inputs: Mapping[str, Any], timeout: float | None) -> Future:
+            return inferred(kernel, model, inputs, version, outputs, timeout, **fields)
+
+        return _inferred_once_loaded(kernel, away, inputs, timeout, ask)
+    return answered(kernel, request, collected)
+
+
+def _inferred_once_loaded(
+    kernel: Asked,
+    away: NotLoaded,
+    inputs: Mapping[str, Any],
+    timeout: float | None,
+    ask: Callable[[Mapping[str, Any], float | None], Future],
+) -> Future:
+    """Return the future of a request that can only be made once its model is there: `ask` makes it then, of a copy of `inputs`
+    and with what is left of the `timeout`.
+
+    Raises NotLoaded where it is not asked for on the kernel's loop.
+    """
+    if get_ident() != kernel.loop_thread:
+        raise away
+    outer: Future = kernel.loop.create_future()
+    kept = copy.deepcopy(dict(inputs))
+    began = kernel.clock()
+    words = "the request's time was over before its model was loaded"
+    late = ServingError(Code.UNAVAILABLE, words, Reason.REJECTED)
+    timer = None if timeout is None else kernel.loop.call_later(max(0.0, timeout), _fail, outer, late)
+
+    def then(error: ServingError | None) -> None:
+        if timer is not None:
+            timer.cancel()
+        if outer.done():
+            return  # nobody waits any more
+        if error is not None:
+            outer.set_exception(error)
+            return
+        try:
+            inner = ask(kept, None if timeout is None else timeout - (kernel.clock() - began))
+        except ServingError as problem:
+            outer.set_exception(problem)
+            return
+        outer.add_done_callback(lambda done: inner.cancel())
+        inner.add_done_callback(lambda done: _copy_outcome(done, outer))
+
+    away.wait(then, False)
+    return outer
+
+
+def _fail(future: Future, error: ServingError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _copy_outcome(done: Future, outer: Future) -> None:
+    if outer.done():
+        return
+    if done.cancelled():
+        outer.cancel()
+    elif (error := done.exception()) is not None:
+        outer.set_exception(error)
+    else:
+        outer.set_result(done.result())
 
 
 def answered(kernel: Asked, request: InferenceRequest, collected: Collected) -> asyncio.Future[InferenceResponse]:

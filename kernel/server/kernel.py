@@ -40,14 +40,15 @@ from kernel.registry import (
 )
 from kernel.repository import FileRepository
 from kernel.requests import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
+from kernel.rules import Budget
 from kernel.scheduling import Release
 from kernel.server import waiting
 from kernel.server.calls import (
     Collected,
     NotStarted,
-    answered,
     answered_elsewhere,
     check_running,
+    inferred,
     make_request,
     responses,
 )
@@ -69,10 +70,11 @@ _ELSEWHERE = {
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
 
-    - Which models: `repositories`: paths of model repositories. `namespacing`: several repositories may have models of one name,
-      and an ensemble uses those beside it. `control_mode`: "none" loads all models at start, "poll" too, and then follows the
-      repositories every `poll_seconds` (0.0: never), "explicit" loads only `load_models` (`["*"]` for all) and allows `load` and
-      `unload`. `config_name`: use `configs/<name>.pbtxt`. `auto_complete`: whether configs may be completed from the model.
+    - Which models: `repositories`: paths of model repositories. `namespacing`: several repositories may have models of one
+      name, and an ensemble uses those beside it. `control_mode`: "none" loads all models at start, "poll" too, and then
+      follows the repositories every `poll_seconds` (0.0: never), "explicit" loads only `load_models` (`["*"]` for all) and
+      allows `load` and `unload`; so does "on-demand", where who is first asked for is loaded, as `budget` says. `config_name`:
+      use `configs/<name>.pbtxt`. `auto_complete`: whether configs may be completed from the model.
     - How they are loaded: `load_threads`: models that load at a time. `load_retries`: how often one that fails is tried again.
       `exit_on_error`: whether `start` raises where one fails. `strict_readiness`: whether the server is not ready then.
     - With what: `plugins`: besides the installed ones, e.g. an object with hook implementations. `backend_config`: settings by
@@ -102,7 +104,7 @@ class Kernel:
     `cuda_shared_memory` (what clients have registered), `memory` (what front ends hold for clients: MemoryBudget), `gate`
     (who says what clients may, None for nobody; to be set before front ends are made), `pools.aside` (an executor of one
     thread, for what front ends can't do on the loop as it is too large), `trace_settings`, `log_settings`, `custom_metrics`
-    (those that models make), and `cache` (None, or what has `figures()`, CacheFigures).
+    (those that models make), `options` (what it was told), and `cache` (None, or what has `figures()`, CacheFigures).
 
     The core's own: `forked`, `changed`.
     """
@@ -113,6 +115,7 @@ class Kernel:
         namespacing: bool = False,
         control_mode: str = "none",
         poll_seconds: float = 15.0,
+        budget: Budget | None = None,
         load_models: Sequence[str] = (),
         config_name: str = "",
         auto_complete: bool = True,
@@ -179,7 +182,7 @@ class Kernel:
         self.tracer = Tracer(self, TraceSettings(self.is_model_ready, trace))
         backends = self.plugins.backends(self)
         _warn_of_strangers(self.options.backend_config, backends)
-        self._registry = Registry(self, repositories, backends)
+        self._registry = Registry(self, repositories, backends, budget)
         self.find = self._registry.lookup  # as `model`, of a version that is a string
 
     def __getattr__(self, name: str) -> Any:
@@ -285,12 +288,9 @@ class Kernel:
             find = self.find
             model = find(request.model_name, request.model_version)
         except ServingError as error:
-            if request.parent is not None and error.code is not Code.INVALID_ARG:
-                held = self._registry.pending_loads.hold(request, error, self.submit)
-                if held is None:
-                    return
-                error = held
-            _refuse(request, error)
+            told = self._registry.hold(request, error, self.submit)
+            if told is not None:
+                _refuse(request, told)
             return
         self.submit_to(model, request)
 
@@ -313,6 +313,8 @@ class Kernel:
         """
         if request.model is not None and request.state is not RequestState.INITIALIZED:
             request.model.scheduler.cancel(request, error)
+        else:
+            self._registry.held.cancel(request, error)
 
     def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
         """Answer an executing request outside of what `execute` returns. Any thread.
@@ -409,12 +411,10 @@ class Kernel:
         for decoupled models that don't give exactly one response (use `stream`). May be called where another loop runs, whose
         future it is then; threads without a loop have `infer_threadsafe`.
         """
-        collected = Collected(model)
-        request = make_request(
-            self, model, inputs, collected, version, outputs, timeout,
+        return inferred(
+            self, model, inputs, version, outputs, timeout,
             id=id, parameters=parameters, priority=priority, correlation_id=correlation_id, flags=flags,
         )  # fmt: skip
-        return answered(self, request, collected)
 
     def infer_threadsafe(
         self, model: str, inputs: Mapping[str, Any], *, version: int | str = "", outputs: Sequence[str] | None = None,

@@ -16,6 +16,7 @@ from kernel_http.connection.server import IDLE_SECONDS, MAX_MESSAGE_SIZE, Server
 from kernel_http.inference.generate import Generate
 from kernel_http.inference.infer import Inference
 from kernel_http.operations.admin import Admin
+from kernel_http.operations.on_demand import on_demand
 from kernel_http.operations.settings import Settings
 from kernel_http.operations.shared_memory import SharedMemoryRoutes
 from kernel_http.options import MAX_INPUT_SIZE
@@ -50,6 +51,8 @@ def make_server(
         "generate": Generate(kernel, max_input_size, stream=False),
         "generate_stream": Generate(kernel, max_input_size, stream=True),
     }
+    if kernel.options.on_demand:
+        handlers = on_demand(kernel, handlers)
     gate = kernel.gate
     router = Router(handlers, restrictions, local) if gate is None else GatedRouter(handlers, restrictions, gate)
     return Server(

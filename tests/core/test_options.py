@@ -12,7 +12,7 @@ from kernel import Code, Kernel, ServingError
 from kernel.options import Options
 
 #: Arguments of Kernel that are no plain values: what it is made of.
-PARTS = {"self", "repositories", "plugins", "log_settings", "trace", "cache"}
+PARTS = {"self", "repositories", "plugins", "log_settings", "trace", "cache", "budget"}
 
 
 def test_each_argument_stands_in_the_record_with_its_default() -> None:
@@ -35,7 +35,7 @@ def test_what_a_kernel_is_told_does_not_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"control_mode": "no"}, "unknown model control mode 'no'; there are 'none', 'poll' and 'explicit'"),
+        ({"control_mode": "no"}, "unknown model control mode 'no'; there are 'none', 'poll', 'explicit' and 'on-demand'"),
         ({"poll_seconds": -1.0}, "poll_seconds is -1.0, wanted at least 0"),
         ({"load_models": ["m"]}, "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
         ({"rate_limit": "some"}, "unknown rate_limit 'some'; there are 'off' and 'execution_count'"),

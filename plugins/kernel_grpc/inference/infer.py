@@ -16,7 +16,7 @@ from weakref import ref
 
 import numpy as np
 
-from kernel import Code, InferenceRequest, InferenceResponse, RequestState, ServingError, Tensor
+from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, RequestState, ServingError, Tensor
 from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
 from kernel_grpc.inference.load import load_of
@@ -74,6 +74,9 @@ class Inference:
             else:
                 request, recipe, _ = self.read_prepared(ready, call.forwarded, False)
             request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
+        except NotLoaded as away:
+            away.wait(partial(self._infer_loaded, call, message, ready), False)
+            return
         except ServingError as error:
             call.fail(error)
             return
@@ -92,6 +95,15 @@ class Inference:
         model.enqueue(request)
         if request.state is PENDING:
             turns.began(call, model)
+
+    def _infer_loaded(self, call: Call, message: Any, ready: Prepared | None, error: ServingError | None) -> None:
+        """Go on with a call whose model was not there."""
+        if call.done:
+            return  # nobody waits any more
+        if error is None:
+            self.infer(call, message, ready)
+        else:
+            call.fail(error)
 
     def _infer_prepared(self, call: Call, done: asyncio.Future[Prepared]) -> None:
         """Go on with a call whose message was read on a thread."""

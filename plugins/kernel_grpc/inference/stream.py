@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernel import Code, InferenceRequest, InferenceResponse, RequestState, ServingError
+from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, RequestState, ServingError
 from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
@@ -80,14 +80,15 @@ class InferStream:
             else:
                 request, recipe, parameters = inference.read_prepared(ready, call.forwarded, True)
             answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
+        except NotLoaded as away:
+            self._put_off()
+            away.wait(partial(self._loaded, data, ready), False)
+            return
         except ServingError as error:
             self._refuse(data, error)
             return
         except Large as large:
-            self.again = self.preparing
-            if not (self.held or self.preparing):
-                call.hold()
-            self.preparing = True
+            self._put_off()
             inference.prepare(data, partial(self._prepared, data), large, ready)
             return
         except Exception as error:  # a mistake of ours must not cost the stream's other requests their answers
@@ -113,6 +114,24 @@ class InferStream:
         if len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.balance()
 
+    def _put_off(self) -> None:
+        """Take no further message until this one can be taken."""
+        self.again = self.preparing
+        if not (self.held or self.preparing):
+            self.call.hold()
+        self.preparing = True
+
+    def _loaded(self, data: Any, ready: Prepared | None, error: ServingError | None) -> None:
+        """Go on with a message whose model was not there, then with those behind it."""
+        if self.call.done:
+            return  # nobody waits any more
+        self.again = False
+        if error is None:
+            self.message(data, ready)
+        else:
+            self._refuse(data, error)
+        self._take_more()
+
     def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
         """Go on with a message that was read on a thread, then with those behind it."""
         if done.cancelled() or self.call.done:  # the loop is closing; or nobody waits any more
@@ -125,6 +144,10 @@ class InferStream:
             self._refuse(data, error)
         else:
             self.call.crashed(error)
+        self._take_more()
+
+    def _take_more(self) -> None:
+        """Take further messages, unless the last one has to wait once more."""
         if self.again:
             return
         self.preparing = False

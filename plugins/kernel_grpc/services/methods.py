@@ -14,6 +14,7 @@ from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.services import admin, health, reflection
 from kernel_grpc.services.gated import gated
+from kernel_grpc.services.on_demand import on_demand
 from kernel_grpc.services.paths import triton
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def methods(kernel: Kernel, options: argparse.Namespace) -> list[Method]:
         *health.methods(kernel),
         *reflection.methods(),
     ]
+    if kernel.options.on_demand:
+        found = on_demand(kernel, found)
     return found if kernel.gate is None else gated(found)
 
 

@@ -127,6 +127,11 @@ class AsgiConnection:
         """Call `over` once the answer has been sent or nobody waits for it any more."""
         self._over = over
 
+    def begin_again(self, waiting: Exchange, serve: Callable[[], None]) -> None:
+        """Serve the request, which could not begin when it came."""
+        self.exchanges.pop()
+        serve()
+
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""
         self.server.kernel.cancel(request)

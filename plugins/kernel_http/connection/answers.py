@@ -271,6 +271,18 @@ class Answers:
         self._lent.setdefault(exchange, 0)
         self._over[exchange] = over
 
+    def begin_again(self, waiting: Exchange, serve: Callable[[], None]) -> None:
+        """Serve the request of `waiting`, the newest exchange; what that holds goes over to the one that takes its place."""
+        exchanges = self.exchanges
+        exchanges.pop()
+        last = exchanges[-1] if exchanges else None
+        serve()
+        new = exchanges[-1] if exchanges else None
+        if new is None or new is last:
+            self._holding.give_back(waiting)  # it is answered already
+        else:
+            self._holding.hand_over(waiting, new)
+
     def cancel(self, request: InferenceRequest) -> None:
         """Nobody waits for the request's answer any more."""
         self.server.kernel.cancel(request)

@@ -100,6 +100,9 @@ class ClientConnection(Protocol):
     def when_over(self, exchange: Exchange, over: Callable[[], None], /) -> None:
         """Call `over` once `exchange`, which is owed, has been answered or nobody waits for that any more."""
 
+    def begin_again(self, waiting: Exchange, serve: Callable[[], None], /) -> None:
+        """Serve the request of `waiting`, the newest exchange, which could not begin when it came."""
+
     def cancel(self, request: InferenceRequest, /) -> None:
         """Nobody waits for the request's answer any more."""
 

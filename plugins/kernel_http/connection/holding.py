@@ -38,6 +38,13 @@ class Holding:
         if self.over and (over := self.over.pop(exchange, None)) is not None:
             over()
 
+    def hand_over(self, exchange: Exchange, other: Exchange) -> None:
+        """What belongs to an exchange belongs to another one from now on, which has nothing yet."""
+        if exchange in self.lent:
+            self.lent[other] = self.lent.pop(exchange)
+        if exchange in self.over:
+            self.over[other] = self.over.pop(exchange)
+
     def count(self, written: int, exchanges: Iterable[Exchange]) -> None:
         """Count what was `written` and not taken, in bytes, and the large answers that wait for their turn."""
         size = written
