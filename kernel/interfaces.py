@@ -60,7 +60,7 @@ class Placement(enum.Enum):
     TASK = "task"  # `execute` returns an awaitable: one asyncio task a batch on the kernel's loop
     THREAD = "thread"  # called on the instance's own thread
     THREAD_TASK = "thread_task"  # `execute` returns an awaitable that runs on an asyncio loop in the instance's own thread
-    REMOTE = "remote"  # as CALLBACK, for work done elsewhere, to which a run may be handed at once; a RemoteExecutor
+    REMOTE = "remote"  # as CALLBACK, by a RemoteExecutor: work done elsewhere, to which several batches may be handed at once
     CALLBACK = "callback"  # called on the kernel's loop; returns at once and later calls `batch.instance.finished(batch, result)`
 
 

@@ -213,7 +213,7 @@ class WaitView:
         while ways and len(seen) < _MOST_HELD:
             one = ways.popleft()
             if getattr(one, "_task", None) is task and hasattr(one, "reschedule"):
-                if getattr(one, "_timeout_handler", None) is not None:  # else it is over, or has no time
+                if getattr(one, "_timeout_handler", None) is not None:  # None: it has expired, or was given no time
                     return True
                 continue
             for held in gc.get_referents(one):

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         sys.stderr.close()
         return 1
-    if arguments is None:  # what comes now is the end of the process
+    if arguments is None:  # called as the program, not by a test: the process ends now, within a time limit
         Ending(status).start()
     return status
 

@@ -283,7 +283,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     except Exception as error:
         log.exception("unexpected error while loading")
         return _not_created(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
-    process_log.protect()  # what was imported with the models, too
+    process_log.protect()  # once more: loggers of ours that were made while models were loaded
     if kernel.broken is None:
         _log_models(kernel)
     elif options.watch:

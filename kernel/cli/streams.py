@@ -71,7 +71,7 @@ class Streams:
         if stranger != there.st_ino:
             self._strangers[number] = there.st_ino, now
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-                connection.shutdown(socket.SHUT_RDWR)  # whose it is notices that, and lets it go
+                connection.shutdown(socket.SHUT_RDWR)  # its owner sees the end of a connection, and closes it
         elif now - since > LEAVING_SECONDS:
             del self._strangers[number]
             os.dup2(self._kept[number], number)

@@ -89,7 +89,7 @@ class _Check:
     def run(self) -> list[ConfigError]:
         self.check_cycle()
         if self.errors:
-            return self.errors  # what else is wrong follows from it
+            return self.errors  # in a circle no step can be told its tensors, so nothing else is worth saying
         self.check_models()
         batching = self.config.max_batch_size > 0
         meanings = {

@@ -52,7 +52,7 @@ class Labels:
         if spec is None or not spec.label_filename:
             return []
         path = self._model.model_folder / spec.label_filename
-        if not is_inside(self._model.model_folder, path):  # it was when the model was loaded
+        if not is_inside(self._model.model_folder, path):  # the load has looked, but a link may have changed since
             words = "the labels of output '%s' of model '%s' are not read: they lead out of its folder"
             log.warning(words, output, self._model.name)
             return []

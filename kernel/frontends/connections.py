@@ -164,7 +164,7 @@ class ListeningFrontend:
         """Stop listening."""
         self._listener.close()
         if self._connections.retiring:
-            self._connections.retire()  # those, too, that came meanwhile
+            self._connections.retire()  # again, for those that were made since the first time
 
     @property
     def busy(self) -> bool:

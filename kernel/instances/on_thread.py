@@ -38,11 +38,11 @@ class ThreadInstance(ModelInstance):
         self._thread = thread
         self._mailbox = mailbox
         self._inbox = thread.inbox
-        self.start = thread.put  # type: ignore[assignment,method-assign]  # without a frame of ours between: once for each execution
+        self.start = thread.put  # type: ignore[assignment,method-assign]  # no method of ours: a frame less for each execution
         self._execute = executor.execute
         self._cancelled: Callable[[Batch, InferenceRequest], None] | None = getattr(executor, "cancelled", None)
         self.length = RunLength()
-        self._first_left = 0.0  # when the oldest completion came about that the loop was not woken for
+        self._first_left = 0.0  # when the oldest end was left in the mailbox that the loop was not woken for; 0.0: there is none
         self.limit = 1
         thread.serve = self._serve
 
@@ -51,7 +51,7 @@ class ThreadInstance(ModelInstance):
         self.length.forget()
 
     def take_back(self) -> list[Batch]:
-        # The run was too long: what one execution really takes is about to be measured.
+        # The run took longer than its length was reckoned for: the next one is a single execution, whose time is measured.
         self.length.forget(READY_SECONDS)
         self.limit = 1
         taken: list[Batch] = []
@@ -92,7 +92,8 @@ class ThreadInstance(ModelInstance):
         mailbox = self._mailbox
         mailbox.leave((owner.finished, (self, batch, result)))  # type: ignore[union-attr]
         if type(call := request.respond) is BlockedCall and type(result) is list and len(result) == 1:
-            # A thread waits for this very answer. The books are in the mailbox, in front of whatever it asks for next.
+            # A thread waits for this very answer, and gets it from here. The loop counts it before whatever that thread asks for
+            # next: that comes behind it in the mailbox.
             self._hand_over(request, call, result[0])
         if not self._inbox or (self._first_left and ended - self._first_left > RUN_SECONDS):
             self._first_left = 0.0
@@ -103,7 +104,7 @@ class ThreadInstance(ModelInstance):
     def _hand_over(self, request: InferenceRequest, call: BlockedCall, response: InferenceResponse | None) -> None:
         owner = self.owner
         assert owner is not None
-        # An error goes through the books first: they say whether it was the model's own.
+        # An error goes by the loop, which counts it first: a call that fails is told otherwise where the model has executed it.
         if response is not None and response.error is None and request.state is not RELEASED:
             owner.sign(request, response)
             if owner.output_check is not None and owner.output_check.strict:
@@ -112,7 +113,8 @@ class ThreadInstance(ModelInstance):
                 call(response, True)
 
     def abandon(self) -> None:
-        self._thread.put(self._mailbox.wake)  # the execution sees something behind it, and leaves the waking to that
+        # The execution under way finds this in the inbox, so it does not wake the loop when it ends; this does.
+        self._thread.put(self._mailbox.wake)
         self._thread.stop()
 
     async def close(self) -> None:
@@ -151,7 +153,7 @@ class ThreadTaskInstance(AsyncInstance):
         asyncio.set_event_loop(None)
 
     def forked(self) -> None:
-        """In a child, which shares what wakes the loop."""
+        """In a forked child: the loop's descriptors are the server's, too, so its copy is not closed, but put away."""
         if not self._loop.is_closed():
             put_away_loop(self._loop)
 

@@ -26,11 +26,12 @@ class RunLength:
         """Begin anew with runs of one execution, and the guess that each takes so long."""
         self.seconds = seconds
         self.now = 1
-        self._from = self._to = 0.0  # between which an execution may take without `now` being another
+        self._from = self._to = 0.0  # seconds: while executions take between these, `now` is left as it is
 
     def learn(self, took: float) -> bool:
         """Note how many seconds an execution took; return whether the length of runs may have changed."""
-        # The fastest of the recent executions: what a busy interpreter adds to one must not shorten the runs.
+        # The fastest of the recent executions counts, and is let rise by a twentieth each time: what a busy interpreter adds to
+        # one execution must not shorten the runs.
         seconds = self.seconds * 1.05
         if took < seconds:
             seconds = took

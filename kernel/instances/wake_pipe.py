@@ -59,7 +59,7 @@ class WakePipe:
         try:
             os.write(again, b"\0")
         except BlockingIOError:
-            pass  # it is full: who sleeps is about to wake
+            pass  # the pipe is full, so its reader is about to wake anyway
         finally:
             os.close(again)
 

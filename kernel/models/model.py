@@ -276,7 +276,7 @@ class Model:
         except BaseException:
             await self._factory.close_all(made)
             raise
-        if not self._serves():  # it was replaced or unloaded meanwhile
+        if not self._serves():  # the version was replaced or unloaded while instances were made
             await self._factory.close_all(made)
             return
         self.config = config
@@ -288,7 +288,7 @@ class Model:
             departures.append(self._see_off(instance, None))
         if not scheduler.instances:
             scheduler.refuse_all(self._only_passive())
-        elif not leaving and len(come) == len(scheduler.instances):  # there was none before
+        elif not leaving and len(come) == len(scheduler.instances):  # the first that take requests: those were refused until now
             scheduler.refuse_all(None)
         self._see_all_off(departures)
 
@@ -315,7 +315,7 @@ class Model:
         """Accept nothing more, but for what goes on with a sequence where `silence` is given (Scheduler.stop)."""
         if self.state is not ModelState.UNLOADING:
             become(self, ModelState.UNLOADING)
-        self.room.let_all_in()  # they have come before the stop
+        self.room.let_all_in()  # clients in front of the room have come before the stop, and are served
         self.scheduler.stop(silence)
 
     @property

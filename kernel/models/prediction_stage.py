@@ -104,7 +104,7 @@ class PredictionStage:
                 if batch.started:
                     begun.append(batch.started)
                 else:
-                    ready += 1  # it was handed over, and lies ready behind another
+                    ready += 1  # the instance has it, and will begin with it after another
         if not capacity:
             return ""
         ahead = ready - (-(before + rows) // self._largest)  # executions up to its own

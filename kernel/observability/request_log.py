@@ -1,6 +1,7 @@
 """What the verbose log says of each request that comes from outside: that it came, and what has become of it.
 
-Stands where tracing stands (tracer.py), so that a log that isn't verbose costs requests nothing.
+Front ends tell of a request where its model's `tracing` is not None. While the log is verbose that is a RequestLog, which tells
+the tracer; so a log that isn't verbose costs requests nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class RequestTracing(Protocol):
     ) -> None:
         """A checked request has come from outside, and is about to be enqueued.
 
-        `protocol`: of the front end, as its moments are called; `began`: when it began to come in, 0.0 for just now.
+        `protocol`: of the front end, the first word of its moments in a trace, as in HTTP_RECV_START; `began`: when it began to
+        come in, on the kernel's clock, 0.0 for just now.
         `traceparent`: the W3C header by that name.
         """
 

@@ -1,7 +1,7 @@
 """The settings that clients change while the server runs: of tracing, for all models and for single ones, and of the log.
 
-Values arrive as a wire's front end has decoded them and are checked here; an update is made whole or not at all. What the trace
-settings mean for requests are Samplers, which tracer.py asks for. (Contract: http_protocol, sections 9 and 10.)
+Values arrive as a front end has decoded them and are checked here; an update is made whole or not at all. Each update makes a new
+Sampler, which decides which requests are traced by these settings. (Contract: http_protocol, sections 9 and 10.)
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TraceSettings:
     def shown(self, model: str = "") -> Shown:
         """Return the settings that count for a model, or the global ones, in the reference's order. Raises ServingError.
 
-        Of the count, what is left of it.
+        The count is what is left of it, less by one for each request that was traced.
         """
         self._check_model(model)
         return {**self._effective(model), "trace_count": str(self._at_work(model).left)}
@@ -150,7 +150,7 @@ class TraceSettings:
         return self._samplers.get(model) or self._samplers[""]
 
     def _take_over(self, model: str) -> None:
-        """Begin to count afresh, for one model or for all that have not all settings of their own."""
+        """Make a new Sampler, for one model; or for the global settings, and each model that has only some of its own."""
         for name in (model,) if model else ("", *self._models):
             own = self._models.get(name, {})
             if name and not model and own.keys() >= {"trace_level", *RANGES}:

@@ -1,8 +1,8 @@
 """What is counted about one model version, and the immutable record of it.
 
 Counts and sums only, in the reference's categories (observability, section 1.2); no averages, no output format. Durations
-are added as seconds and leave as integer nanoseconds. Who wants more than sums is given the requests one by one, many at a
-time (`Observer` in interfaces.py); while nobody does, that costs nothing.
+are added as seconds and leave as integer nanoseconds. Who wants more than sums is an Observer, and is handed a record of each
+request, many records in one call; while there is no Observer, that costs nothing.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class StatisticsCounter:
         self.failures[reason] += times
 
     def responded(self, index: int, kind: str, started: float, output_started: float, ended: float) -> None:
-        """Count the response number `index` of a request, of one of RESPONSE_KINDS. Only those with outputs have computed any.
+        """Count the response number `index` of a request, of one of RESPONSE_KINDS. Only "success" and "fail" count as computing.
 
         (Contract: observability, section 1.1; the categories are those of the reference's backend interface.)
         """

@@ -24,7 +24,9 @@ log = logging.getLogger("kernel")
 
 
 class Operation:
-    """What one load comes to. `coming`: what it is still at, for those who wait for it; `work.failures` grows."""
+    """One load request carried out. `coming`: the names that are not settled yet, each with the models that it, an ensemble,
+    consists of; others wait for them by it. `work.failures` gets the error of each plan that fails.
+    """
 
     def __init__(
         self, catalog: Catalog, rollout: Rollout, pending_loads: PendingLoads, work: Work, coming: Coming, parallel: int
@@ -50,11 +52,11 @@ class Operation:
                 tasks[name] = asyncio.ensure_future(self._model(plan))
         for name in by_dependency(ensembles):
             steps = coming[name] = {step.model_name for step in ensembles[name].ensemble or ()}
-            # Not after all models: one of them may wait for this very ensemble, to be warmed up.
+            # It waits for its own steps alone: another model may call this very ensemble in its warmup, and wait for it.
             before = [tasks[step] for step in steps & tasks.keys()]
             tasks[name] = asyncio.ensure_future(self._ensemble(name, steps, before))
         for name in coming.keys() - tasks.keys():
-            self._pending_loads.settle(coming, name)  # there is no plan for it
+            self._pending_loads.settle(coming, name)  # it was asked for and has no plan: it is as it was, or can't be read
         await asyncio.gather(*tasks.values())
 
     async def _model(self, plan: LoadPlan) -> None:

@@ -178,7 +178,7 @@ class Poller(Follower):
 
     def _is_due(self, name: str) -> bool:
         failure = self._failures.get(name)
-        if failure is None:  # it has failed at the start
+        if failure is None:  # no load of ours has failed, so it was that at the start
             return True
         failure.wait -= 1
         return failure.wait < 0

@@ -254,7 +254,7 @@ class Registry:
                     parallel = self._options.load_threads
                     await Operation(self.catalog, self._rollout, self.pending_loads, work, coming, parallel).run()
                     break
-            work.discard()  # it will be read again
+            work.discard()  # more names are related than are claimed: all is read again once they are
             names |= related
         failures = work.failures
         for name in {*asked, *failures} & self.catalog.entries.keys():

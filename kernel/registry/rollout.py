@@ -169,11 +169,11 @@ class Rollout:
             steps = dict.fromkeys(step.model_name for step in config.ensemble or ())
             missing = [_missing(config.name, name, failures[name]) for name in steps if name in failures]
             if any(error.words.startswith(CIRCULAR) for error in errors):
-                missing = []  # they are missing because they wait for this one
+                missing = []  # steps that aren't there are no reason of their own: they failed of the same circle
             reasons = "; ".join([*missing, *(error.words_first for error in errors)])
             for number in plan.versions:
                 self._catalog.fail(config.name, number, f"{Code.INVALID_ARG.value}: {reasons}")
-            self._catalog.planned(plan)  # it may be right once its models have changed
+            self._catalog.planned(plan)  # kept, to be tried again when one of its models has changed
             raise LoadFailed(config.name, reason=f"{reasons}\n", place=place_of(errors[0], plan.folder.path))
         decoupled = is_decoupled(config, configs)
 

@@ -116,7 +116,7 @@ class FileRepository:
                 return ""
             below = next((path for path in folders if any(path.glob("*/config.pbtxt"))), None)
         except OSError:
-            return ""  # who reads it next says so
+            return ""  # whoever reads it next fails with the reason
         return "" if below is None else f"'{self.given}' holds no model, but '{below}' does, so that may be the repository"
 
     @staticmethod
@@ -132,7 +132,7 @@ class FileRepository:
             return ModelFolder.look(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # it may be there all the same
+        except OSError as error:  # a folder that can't be read is none that is gone: the model fails with the reason
             return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
 
 

@@ -195,11 +195,11 @@ class RateLimiter:
             return True
         for other in list(self.waiting):
             if other is claimant or other.look == claimant.look:
-                continue  # those of one model serve the same requests
+                continue  # instances of one model execute the same requests: it doesn't matter which begins
             if _before(other, claimant) and not needs.keys().isdisjoint(other.needs):
                 if other.wants():
                     return False
-                del self.waiting[other]  # it had, and doesn't any more
+                del self.waiting[other]  # it wanted to start when it was entered, and doesn't any more
         return True
 
     def wait(self, claimant: Claimant) -> None:

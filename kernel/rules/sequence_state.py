@@ -37,7 +37,7 @@ class Controls:
         self._model = config.name
         self._shape = (1, 1) if config.max_batch_size else (1,)
         self._flags: list[tuple[int, Tensor, Tensor]] = []  # flag (0: always true), tensors for false and true
-        self._absent: list[Tensor] = []  # what a null request says, but for the correlation id
+        self._absent: list[Tensor] = []  # the controls of a null request, which fills an empty slot; CORRID aside
         self.corrid: SequenceControl | None = None
         for control in batching.controls:
             if control.kind == "CORRID":

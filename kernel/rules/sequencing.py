@@ -369,7 +369,7 @@ class Sequencer:
             sequence.home.ready = {}
             self._ready(sequence)
             sequence.home.ready |= others
-        else:  # its slot was given away already
+        else:  # its slot has another sequence by now: it waits for one in front of the backlog
             self.backlogged += 1
             self._backlog[sequence] = None
             self._backlog.move_to_end(sequence, last=False)
@@ -483,7 +483,7 @@ class Sequencer:
             if sequence.last_came + self._silence > now:
                 break
             if self._hurries and (sequence.waiting or sequence.running is not None):
-                sequence.last_came = now  # its client can't go on yet
+                sequence.last_came = now  # the client waits for an answer, so its silence has not begun
                 self._idle.move_to_end(sequence)
                 continue
             self._forget(sequence)

@@ -1,7 +1,7 @@
 """Who decides what goes together into a batch of one model: a plugin's batcher, or the core's rule (batching.py).
 
-A plugin's batcher is a guest: its choice is looked at. Where that can't be had, or would have requests wait for nobody knows
-what, the core's rule decides instead and the log says why. A model without such a batcher pays nothing for that.
+A plugin's batcher is not trusted: each choice of it is checked. Where it is none that can be executed, or requests would wait and
+nobody would look at them again, the core's rule decides instead and the log says why. Other models pay nothing for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Decider(Protocol):
 
 
 class _Chosen:
-    """The choice of a plugin's batcher, where it can be had."""
+    """Asks a plugin's batcher; where its choice is wrong, the core's rule."""
 
     def __init__(self, batcher: Batcher, rule: BatchRule, model: str) -> None:
         self._batcher = batcher
@@ -50,7 +50,7 @@ class _Chosen:
             problem = f"failed: {type(error).__name__}: {error}"
         if not problem:
             return list(chosen), when
-        if problem not in self._told and len(self._told) < 10:  # once each, and not for ever where the words vary
+        if problem not in self._told and len(self._told) < 10:  # each once, ten at most: words may name a number
             self._told.add(problem)
             name = type(self._batcher).__name__
             log.error("batcher %s of model '%s' %s; the core's own rule decides instead", name, self._model, problem)

@@ -87,7 +87,7 @@ class LimitedPool(Pool):
     def _arrange(self, instances: tuple[ModelInstance, ...]) -> None:
         for instance in instances:
             if _claim(instance).needs:
-                instance.runs = False  # what waits in an inbox would hold resources, too
+                instance.runs = False  # one batch at a time: those behind it in a run would hold resources while they wait
         super()._arrange(instances)
         if any(_claim(instance).needs for instance in instances):
             self.single = None

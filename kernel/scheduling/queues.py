@@ -60,8 +60,8 @@ class Queue(RequestQueue):
 
     # -- what a queue of sequences has more to say to ------------------------------------------------------------------
 
-    #: Whether more may come although nothing waits and nothing new is accepted.
-    sequences = 0  # that are running: more may come of them
+    #: How many sequences are running, of which more requests may come although nothing waits and no sequence may begin.
+    sequences = 0
 
     #: Whether there are sequences that have not ended.
     has_sequences = False

@@ -48,7 +48,7 @@ class SequenceQueue:
     """
 
     bound = True
-    no_policy = False  # work can't be handed over early
+    no_policy = False  # order, slots and time-outs are asked for each batch, so none is handed over before its time
     rule = None  # its own, one for each instance
     immediate = False
     expired = "timeout of the corresponding sequence has been expired"
@@ -270,7 +270,7 @@ class SequenceQueue:
                 return InferenceResponse([])
             if request.state is EXECUTING:
                 request.put_back()
-                request.flags = 0  # it begins no more
+                request.flags = 0  # its START has been executed, and must not begin the sequence once more
         return response
 
     def _take_state(self, request: InferenceRequest, response: InferenceResponse) -> None:

@@ -254,7 +254,7 @@ class Kit(Session):
         if hopeless:
             return []
         leaks = log.lines
-        if isinstance(loop, KitLoop) and not self.for_async_test:  # else there are tasks of the test's own
+        if isinstance(loop, KitLoop) and not self.for_async_test:  # in an async test tasks may be the test's own
             await asyncio.sleep(0)
             leaks += ending.tasks_left(loop, folders)
         leaks += self._snapshot.leaks(folders, getattr(loop, "_default_executor", None))

@@ -1,7 +1,8 @@
 """Virtual time at its simplest: an asyncio loop whose clock jumps to the next timer, for code that stays on the loop.
 
 An hour passes in a millisecond, and a hung request is a failing test at once ("deadlock"). Work for threads is done in place, so
-the order of things is always the same. Models with threads of their own need loop.py.
+the order of things is always the same. Models with threads of their own need KitLoop (loop.py), whose time stands still while a
+thread is at work.
 """
 
 from __future__ import annotations

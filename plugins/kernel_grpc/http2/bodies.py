@@ -44,8 +44,8 @@ class Bodies:
         self.kept = 0
         self.missing = 0
         self.skip = 0
-        self._stream: Stream | None = None  # whose data is missing
-        self._ends = False  # it is the stream's last
+        self._stream: Stream | None = None  # whose frame of data has come in part
+        self._ends = False  # that frame is the stream's last
         self._handing: Stream | None = None  # to whom `hand_over` gives what was kept back
 
     # --- frames
@@ -150,7 +150,7 @@ class Bodies:
         if ended:
             stream.ended = True
         if stream.done:
-            return  # it has been answered; the client doesn't know yet
+            return  # it has been answered, which the client didn't know when it sent this
         if stream.held or stream.kept is not None:
             self.keep_back(stream, data, start, stop, ended)
             return

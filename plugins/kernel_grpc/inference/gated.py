@@ -38,7 +38,7 @@ class GatedInference(Inference):
 
     def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Recipe, Parameters]:
         made = super().read(message, forwarded, streaming)
-        self.ask(made[0].model_name)  # what was known by its bytes has not come by `model`
+        self.ask(made[0].model_name)  # `model` asks, too, but is not called for a message that a recipe was found for
         return made
 
     def model(self, name: str, version: str) -> Model:

@@ -215,7 +215,7 @@ class Assembly(Sink):
             buffer.data[:at] = old[:at]
         else:
             self.view = old = memoryview(b"")
-            self._buffer = bytearray()  # nothing may refer to what is moved
+            self._buffer = bytearray()  # growing may move the memory, so no view of it may be left
             buffer = self._map.grow(capacity)
         self._buffer = buffer
         self.view = buffer.data

@@ -54,5 +54,5 @@ def _changes(path: str, message: Any) -> bool:
     try:
         request: Any = kind.FromString(bytes(message))
         return bool(request.settings)
-    except DecodeError:  # whose handler says so
+    except DecodeError:  # the handler decodes it as well, and answers with what is wrong
         return False

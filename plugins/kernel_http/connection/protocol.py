@@ -61,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.server.draining or access is Access.REFUSED:
             self.answers.close()
         elif access is Access.PROBES:
-            self.__class__ = ProbeConnection  # so that nothing is asked of all the others
+            self.__class__ = ProbeConnection  # a class of its own, so that other connections needn't ask which kind they are
             self._arrival.begin()
 
     def connection_lost(self, exception: Exception | None) -> None:

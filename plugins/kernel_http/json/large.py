@@ -74,7 +74,7 @@ class LongArray:
 
         def offset(found: int) -> int:
             found += at - 1
-            if self._flat.lists:  # whose brackets are not in the piece
+            if self._flat.lists:  # the piece has the values without the brackets: those up to there are added
                 for bracket in _BRACKET.finditer(self._text.view, at):
                     if bracket.start() + (bracket[0] == b"]") > found:
                         break

@@ -262,7 +262,7 @@ class _Regular:
         begun = np.append(self._ended, closed[:-1])
         self._ended = int(closed[-1])
         if int(closed.max()) > self._nested or not np.array_equal(opened, begun):
-            return False  # as many begin as have ended
+            return False  # between two values as many lists have to begin as have ended
         numbers = np.arange(first + 1, first + 1 + len(commas))
         wanted = np.zeros(len(commas), np.int64)
         while len(self._levels) < int(closed.max()):
