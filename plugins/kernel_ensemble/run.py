@@ -26,7 +26,7 @@ RELEASED = RequestState.RELEASED
 _GIVEN: dict[str, Tensor] = {}  # stands for a step's inputs once its request has them
 
 
-class Ensemble(Protocol):
+class WalkedEnsemble(Protocol):
     """The ensemble whose request is walked; executor.py has it."""
 
     name: str
@@ -95,7 +95,7 @@ class Run(Walk):
         "request",
     )
 
-    def __init__(self, ensemble: Ensemble, batch: Batch, plan: Plan, bound: dict[int, Bound]) -> None:
+    def __init__(self, ensemble: WalkedEnsemble, batch: Batch, plan: Plan, bound: dict[int, Bound]) -> None:
         super().__init__(plan, bound, ensemble.batches)
         self.ensemble = ensemble
         self.batch = batch
