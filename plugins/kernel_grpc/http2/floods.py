@@ -68,6 +68,11 @@ class Floods:
         self.turn = TURN
         self._paid = 0  # of what `outgoing` has sent, how much has been paid back
 
+    @property
+    def spent(self) -> int:
+        """How much of this turn's work is done."""
+        return TURN - self.turn
+
     def useless(self, what: str, cost: int = 1) -> None:
         """Count a frame that brings nothing. Raises ConnectionFailure when there were too many."""
         self._pay_back()

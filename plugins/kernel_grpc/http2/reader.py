@@ -86,6 +86,7 @@ class FrameReader:
         self._rest = bytearray()  # what has come of a frame that isn't complete
         self._need = 0  # how long it must be before it is looked at again
         self._preface = preface  # as long as it has not come
+        self.frames = 0  # how many were taken when something was received last
         self.later: Data | None = None  # what has come and waits for another turn of the loop: it begins at `_later_at`
         self._later_at = 0
 
@@ -147,7 +148,8 @@ class FrameReader:
         elif bodies.missing or bodies.skip:
             at = bodies.more(data, size)
         last = size - HEADER_SIZE
-        for _ in A_TURNS_FRAMES:
+        frames = 0
+        for frames in A_TURNS_FRAMES:  # noqa: B007 - used behind it
             if at > last:
                 break
             try:
@@ -176,6 +178,7 @@ class FrameReader:
                         break
             except StreamFailure as failure:
                 ending.fail_stream(failure)
+        self.frames = frames
         if at < size and not ending.closed:
             self._keep_rest(data, at)
 

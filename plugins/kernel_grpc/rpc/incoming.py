@@ -17,6 +17,7 @@ from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.methods import Receiver
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import Status
+from kernel_grpc.rpc.turns import FRAME_UNITS
 
 __all__ = ["MESSAGES", "Incoming"]
 
@@ -71,7 +72,7 @@ class Incoming:
     def received(self, call: Taker, data: Data, start: int, stop: int, ended: bool) -> int | None:
         """Take data as `Stream.received` does."""
         assembly = self.assembly
-        left = MESSAGES
+        left = most = MESSAGES if call.server.turns.roomy else 1
         try:
             while start < stop:
                 start = assembly.feed(data, start, stop)
@@ -82,7 +83,8 @@ class Incoming:
                     left -= 1
                     if not (left or call.held) and start < stop:
                         self.resting = call.held = True
-                        call.server.put_off(call)
+                        call.server.turns.spend(FRAME_UNITS * most)
+                        call.server.turns.put_off(call)
                     if call.held:
                         return start
         except MessageError as error:

@@ -16,6 +16,7 @@ from kernel_grpc.http2 import Connection
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
 from kernel_grpc.rpc.server import FEW, Server
+from kernel_grpc.rpc.turns import BYTES, FRAME_UNITS, NOTED
 
 __all__ = ["Peer"]
 
@@ -40,6 +41,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self._turns = server.turns
         self.scheduled = False  # it will be flushed at the end of this turn
         self._direct = False  # the last `get_buffer` gave out a message's memory
         self._flushing = False
@@ -84,15 +86,19 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> Any:
         space = self.http.space()
         self._direct = space is not None
-        return self.server.view if space is None else space  # a view: asyncio's TLS goes wrong with a bytearray
+        # A view: asyncio's TLS goes wrong with a bytearray.
+        return self._turns.view if space is None else space[: self._turns.portion]
 
     def buffer_updated(self, count: int) -> None:
         http = self.http
         if self._direct:
             http.filled(count, self.server.now())
+            if not self._turns.spend(count // BYTES):
+                self._put_off()
+        elif count < NOTED:
+            http.receive(bytes(self._turns.view[:count]), self.server.now())
         else:
-            data = self.server.view[:count]
-            http.receive(bytes(data) if count <= COPIED else data, self.server.now())
+            self._receive_much(count)
         if self.outgoing.out:
             self.flush()
         ending = http.ending
@@ -101,11 +107,25 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         if http.later is not None:
             self._put_off()
 
+    def _receive_much(self, count: int) -> None:
+        """So many bytes have come, NOTED or more."""
+        http, server = self.http, self.server
+        data = self._turns.view[:count]
+        http.receive(bytes(data) if count <= COPIED else data, server.now())
+        if not self._turns.spend(count // BYTES + self._work()):
+            self._put_off()
+
+    def _work(self) -> int:
+        """Return what the frames that were just received have taken, in units; those that steer take little."""
+        http = self.http
+        steering = http.floods.spent
+        return FRAME_UNITS * max(0, http.frames - steering) + steering // 2
+
     # --- more than one turn's work
 
     def _put_off(self) -> None:
         """More has come than is done for one client in one turn: nothing is read until that is done."""
-        self.server.put_off(self)
+        self._turns.put_off(self)
         if not self._later:
             self._later = True
             if self._reading:
@@ -114,14 +134,16 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """Do some more of it."""
         http = self.http
-        http.go_on(self.server.now())
+        if http.later is not None:
+            http.go_on(self.server.now())
+            self._turns.spend(self._work())
         if self.outgoing.out:
             self.flush()
         ending = http.ending
         if ending.closed or ending.draining:
             self.close_if_over()
         if http.later is not None and not ending.closed:
-            self.server.put_off(self)
+            self._turns.put_off(self)
             return
         self._later = False
         if self._reading and not self.transport.is_closing():

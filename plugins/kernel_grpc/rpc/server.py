@@ -6,7 +6,6 @@ One per front end and loop; everything here runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,22 +20,16 @@ from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.meanings import Meanings
 from kernel_grpc.rpc.metadata import Forwarding
 from kernel_grpc.rpc.methods import Method
+from kernel_grpc.rpc.turns import Turns
 
 if TYPE_CHECKING:
     from kernel import Kernel
 
 __all__ = ["OpenCall", "Server"]
 
-#: What one read takes at most where it does not go into a message directly.
-READ_SIZE = 256 * 1024
-
 #: Seconds between two looks at the connections, where no flag asks for more.
 SWEEP = 1.0
 FINEST_SWEEP = 0.01
-
-#: How many of those that wait for a further turn of the loop get one at a time. Each does a millisecond's work or two, so the
-#: loop is held for a few however many there are.
-TURNS = 4
 
 #: Threads that unpack messages.
 UNPACKERS = 2
@@ -71,13 +64,6 @@ class Served(Protocol):
 
     def end_turn(self) -> None:
         """Write what has waited for the end of this turn of the loop."""
-
-
-class Patient(Protocol):
-    """Who has more to do than is done for one client in one turn of the loop."""
-
-    def go_on(self) -> None:
-        """Do some more of it; what is still left waits for a further turn."""
 
 
 class Server(Connections[Served]):
@@ -117,10 +103,8 @@ class Server(Connections[Served]):
         self.deadlines = Deadlines(self._arm)
         #: Few: what they copy holds the interpreter, for which the loop would have to wait.
         self.unpackers = ThreadPoolExecutor(UNPACKERS, thread_name_prefix="kernel-grpc-unpack")
-        #: Every connection reads into this one; what is in it is used or copied before the next read.
-        self.view = memoryview(bytearray(READ_SIZE))
+        self.turns = Turns(kernel.loop)
         self._scheduled: list[Served] = []
-        self._patient: deque[Patient] = deque()
         self.crowded = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -147,22 +131,6 @@ class Server(Connections[Served]):
         scheduled, self._scheduled = self._scheduled, []
         for peer in scheduled:
             peer.end_turn()
-
-    # --- more than one turn's work
-
-    def put_off(self, patient: Patient) -> None:
-        """Have `patient` go on in a further turn of the loop; each in turn, and a few at a time."""
-        if not self._patient:
-            self.kernel.loop.call_soon(self._go_on)
-        self._patient.append(patient)
-
-    def _go_on(self) -> None:
-        patient = self._patient
-        for _ in range(min(TURNS, len(patient))):
-            patient[0].go_on()  # still in line, so that nobody calls for another turn
-            patient.popleft()
-        if patient:
-            self.kernel.loop.call_soon(self._go_on)
 
     # --- connections
 

@@ -1,0 +1,92 @@
+"""How much is done in one turn of the loop, for all connections of a front end together; the rest waits for further turns.
+
+The law: nobody waits behind what others were sent but for some milliseconds, however many they are. Who asks for little is never
+made to wait, and what he asks for is not counted: on the way of a small call nothing of this is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+__all__ = ["BYTES", "FRAME_UNITS", "NOTED", "READ_SIZE", "TURN", "TURNS", "Patient", "Turns"]
+
+#: What one read takes at most where it does not go into a message directly.
+READ_SIZE = 256 * 1024
+
+#: How many of those that wait for a further turn of the loop get one at a time. Each does a millisecond's work or two, so the
+#: loop is held for a few however many there are.
+TURNS = 4
+
+#: What may be done for all connections together in a turn of the loop, in units of about ten microseconds, where reads are of
+#: NOTED bytes or more. What a read costs: a unit for BYTES of it, FRAME_UNITS for a frame: half of what a small call takes. Where
+#: that is used up, a read takes no more than NOTED, and its connection waits: who asks for little is served all the same.
+TURN = 256
+NOTED = 1024
+BYTES = 8192
+FRAME_UNITS = 4
+
+#: The most that is received straight into a message at once.
+PORTION = 512 * 1024
+
+
+class Patient(Protocol):
+    """Who has more to do than is done for one client in one turn of the loop."""
+
+    def go_on(self) -> None:
+        """Do some more of it; what is still left waits for a further turn."""
+
+
+class Turns:
+    """`view`: what connections read into, all of them into the same; what is in it is used or copied before the next read.
+    `portion`: how much is received straight into a message at once. Both are small where this turn's work is done.
+    """
+
+    __slots__ = ("_buffer", "_called", "_loop", "_patient", "_spent", "portion", "view")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._buffer = self.view = memoryview(bytearray(READ_SIZE))
+        self.portion = PORTION
+        self._spent = 0  # units in this turn
+        self._called = False  # the next turn is called for
+        self._patient: deque[Patient] = deque()
+
+    @property
+    def roomy(self) -> bool:
+        """Whether more may be done in this turn."""
+        return self._spent < TURN
+
+    def spend(self, units: int) -> bool:
+        """So much has been done in this turn. False: that is enough, and who did it waits for another."""
+        self._spent += units
+        if self._spent >= TURN:
+            self.view = self._buffer[:NOTED]
+            self.portion = NOTED
+        self._call()
+        return self._spent < TURN
+
+    def put_off(self, patient: Patient) -> None:
+        """Have `patient` go on in a further turn of the loop; each in turn, and a few at a time."""
+        self._patient.append(patient)
+        self._call()
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        """Let some go on of those that wait."""
+        self._called = False
+        self._spent = 0
+        self.view = self._buffer
+        self.portion = PORTION
+        patient = self._patient
+        if len(patient) > TURNS:
+            self._call()
+        for _ in range(min(TURNS, len(patient))):
+            if self._spent >= TURN:
+                break  # who has spent it has called for another turn
+            patient.popleft().go_on()
