@@ -51,6 +51,11 @@ class Account:
         return self.used >= self.limit
 
     @property
+    def left(self) -> int:
+        """How many bytes there are left for anything new."""
+        return max(0, self.limit - self.used)
+
+    @property
     def pressed(self) -> bool:
         """Whether more than half is used, so that clients who are slow have to go first."""
         return 2 * self.used > self.limit

@@ -51,6 +51,7 @@ from kernel_grpc.http2.reader import A_TURNS_FRAMES
 from kernel_grpc.rpc import assembly, compression, lifetime, protocol, server
 from kernel_grpc.rpc.assembly import (
     ALIGNMENT,
+    BELIEVED,
     LARGE,
     MAX_MESSAGE,
     PIECE,
@@ -980,6 +981,28 @@ def test_large_message_ends_on_a_boundary_and_belongs_to_nobody_else() -> None:
         buffer[5] = 1
         memory[-1] = 2
         assert memory[0] == 0 and buffer[-1] == 0
+
+
+@pytest.mark.parametrize("left", [None, 5 * BELIEVED])
+@pytest.mark.parametrize("size", [RESERVE // 2, 2 * RESERVE])
+def test_of_a_message_that_has_begun_little_is_reserved(size: int, left: int | None) -> None:
+    """A megabyte until as much has come, and then no more than the account has left."""
+    counted = account()
+    if left is not None:
+        counted.take(counted.limit - left)
+    assembling = Assembly(counted)
+    assembling.feed(struct.pack(">BI", 0, size), 0, 5)
+    piece = bytes(48 * 1024)
+    for _ in range(4 * BELIEVED // len(piece)):
+        assembling.feed(piece, 0, len(piece))
+        at = assembling.at
+        if at <= BELIEVED:
+            assert len(assembling.view) <= BELIEVED
+        elif left is not None:
+            assert len(assembling.view) <= max(left, 2 * at + len(piece))
+        else:
+            assert len(assembling.view) == min(size, RESERVE)
+    assembling.give_back()
 
 
 def test_memory_is_reserved_within_bounds_only() -> None:

@@ -23,6 +23,7 @@ from kernel_grpc.http2 import Data, Sink
 
 __all__ = [
     "ALIGNMENT",
+    "BELIEVED",
     "LARGE",
     "MAX_MESSAGE",
     "PREFIX",
@@ -49,8 +50,11 @@ LARGE = 16 * 1024
 SMALL = MemoryBudget.SMALL
 STEP = 1024 * 1024
 
-#: The most memory that is reserved, untouched, for a message of which SMALL has come; a larger one has a mapping that grows.
+#: The most memory that is reserved, untouched, for a message of which BELIEVED has come, unless the account has less left; a
+#: larger one has a mapping that grows. Before, it is BELIEVED: who touches a byte of what is reserved may get a page of two
+#: megabytes, so that many messages of which little comes would take far more than they sent.
 RESERVE = 64 * 1024 * 1024
+BELIEVED = 1024 * 1024
 
 ALIGNMENT = 64
 
@@ -182,7 +186,7 @@ class Assembly(Sink):
             self._buffer = bytearray(size)
             self.view = memoryview(self._buffer)
         else:
-            self._buffer = aligned(min(size, SMALL if here <= SMALL or size > RESERVE else RESERVE), size)
+            self._buffer = aligned(min(size, SMALL if here <= SMALL else BELIEVED), size)
             self.view = self._buffer.data
         self.end = min(len(self.view), SMALL)
 
@@ -205,7 +209,10 @@ class Assembly(Sink):
     def _grow(self, count: int) -> None:
         """Make room for `count` bytes more."""
         size, at, old = self._size, self.at, self.view
-        capacity = min(size, max(RESERVE, 2 * len(old), at + count))
+        reserve = BELIEVED
+        if at + count > BELIEVED:  # so much is here
+            reserve = max(2 * len(old), min(RESERVE, at + self._account.left))
+        capacity = min(size, max(reserve, at + count))
         if size <= RESERVE or not PRIVATE:
             buffer = aligned(capacity, size)
             buffer.data[:at] = old[:at]
