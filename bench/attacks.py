@@ -313,9 +313,9 @@ def fields(target: Target) -> None:
     many(target, 16, head * 8, 8)
 
 
-def empty_lines(target: Target) -> None:
+def empty_lines(target: Target, port: int) -> None:
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(target.connect()) for _ in range(16)]
+        socks = [stack.enter_context(target.connect(port)) for _ in range(16)]
         for _ in range(64):
             for sock in socks:
                 with contextlib.suppress(OSError):
@@ -597,7 +597,8 @@ ROWS: list[Row] = [
     Row("Content-Length of 1 TiB, unknown model", lambda target: endless_body(target, "nobody"), 0.050, MB),
     Row("64 answers of 16 MiB, not read", pipelined, 0.050, 288 * MB),
     Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
-    Row("endless empty lines, 16 connections", empty_lines, 0.050, 8 * MB),
+    Row("endless empty lines, 16 connections", lambda target: empty_lines(target, target.http), 0.050, 8 * MB),
+    Row("endless empty lines, metrics, 16 connections", lambda target: empty_lines(target, target.metrics), 0.050, 8 * MB),
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
     Row("16 bodies of 32 MB", large_bodies, 0.050, 1600 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),

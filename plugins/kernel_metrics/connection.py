@@ -27,6 +27,9 @@ MAX_HEAD = 16 * 1024
 IDLE_SECONDS = 600.0
 SWEEP_SECONDS = 5.0
 
+#: The most bytes of empty lines in front of a request, as on the HTTP port: who sends nothing but these would be read for ever.
+MAX_EMPTY = 64
+
 #: The most requests of one read that wait for their turn.
 MAX_WAITING = 64
 
@@ -67,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._url = b""
         self._head_size = 0  # bytes since the last complete message
+        self._empty = 0  # bytes of empty lines that have come since anything else did
         self._since = 0.0  # when the message began that is still to be completed; 0: there is none
         self._stuck_since = 0.0  # when the client has ceased to take what it is sent; 0: it takes it
         self._waiting: deque[_Request] = deque()
@@ -92,6 +96,11 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._head_size += len(data)
+        if data[0] in b"\r\n" and not self._since:  # no message has begun
+            self._empty += len(data) - len(data.lstrip(b"\r\n"))
+            if self._empty > MAX_EMPTY:
+                self._close_after_answers()
+                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -122,6 +131,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._url = b""
+        self._empty = 0
         self._since = self._server.now()
 
     def on_url(self, url: bytes) -> None:

@@ -16,7 +16,7 @@ from frontends.fakes import FakeTransport
 from kernel import Crowd, CustomMetrics, MemoryBudget
 from kernel.testing import run
 from kernel_metrics import add_options, register_frontends
-from kernel_metrics.connection import MAX_WAITING, PATIENCE, Connection, Server
+from kernel_metrics.connection import MAX_EMPTY, MAX_WAITING, PATIENCE, Connection, Server
 from kernel_metrics.options import MetricsSettings, settings
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
@@ -128,6 +128,15 @@ def test_the_older_version() -> None:
 )
 def test_what_is_cut_off(data: bytes) -> None:
     assert answer(data)[1] is True
+
+
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_endless_empty_lines_end_the_connection_as_on_the_http_port(pieces: int) -> None:
+    assert answer(b"\r\n" * (MAX_EMPTY // 2) + b"\r\n", pieces) == (b"", True)
+    asked = request("GET /metrics")
+    assert answer(asked + b"\r\n" * 40, 1) == (PAGE, False)
+    assert answer(b"\r\n" * (MAX_EMPTY // 2) + asked, pieces) == (PAGE, False)
+    assert answer((b"\r\n" + asked) * 40, 40) == (PAGE * 40, False)
 
 
 def test_more_than_anybody_needs_at_a_time() -> None:
