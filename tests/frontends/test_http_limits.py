@@ -320,6 +320,21 @@ def test_so_do_those_that_nothing_follows() -> None:
     assert client.take() == b"" and client.transport.closing
 
 
+def test_empty_lines_count_in_however_many_reads_they_come() -> None:
+    client = Client()
+    for _ in range(3):  # in front of each request anew
+        for _ in range(32):
+            client.send(b"\r\n")
+        client.send(LIVE[:9])
+        client.send(LIVE[9:])
+        assert [response.status for response in parse(client.take())] == [200]
+    for _ in range(32):
+        client.send(b"\r\n")
+    assert not client.transport.closing
+    client.send(b"\r\n" + LIVE)
+    assert client.take() == b"" and client.transport.closing
+
+
 # --- as nginx
 
 

@@ -30,7 +30,7 @@ MAX_HEAD = 64 * 1024
 #: The routes that ask for health.
 PROBED = frozenset({"live", "ready", "model_ready"})
 
-#: The most bytes of empty lines in front of a request that are read at a time.
+#: The most bytes of empty lines in front of a request, in however many reads they come.
 MAX_EMPTY = 64
 _EMPTY_LINES = re.compile(rb"[\r\n]*+")
 
@@ -43,13 +43,14 @@ class Connection(asyncio.BufferedProtocol):
     that handlers know.
     """
 
-    __slots__ = ("_arrival", "_look", "_rest", "_scanned", "answers", "server")
+    __slots__ = ("_arrival", "_empty", "_look", "_rest", "_scanned", "answers", "server")
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.answers = Answers(server)
         self._arrival = Arrival(server)
         self._rest = bytearray()  # bytes that can't be used yet
+        self._empty = 0  # bytes of empty lines that came in front of the head that is awaited
         self._scanned = 0  # how many of them have been searched for the end of a head, in vain
         self._look = 0.0  # when to look whether it is idle
 
@@ -196,17 +197,18 @@ class Connection(asyncio.BufferedProtocol):
         start = at
         if data[at] in b"\r\n":
             at = _EMPTY_LINES.match(data, at, end).end()  # type: ignore[union-attr]  # it may be nothing
-            if at - start > MAX_EMPTY:  # before anything else: who sends nothing but these would be read for ever
+            self._empty += at - start
+            if self._empty > MAX_EMPTY:  # before anything else: who sends nothing but these would be read for ever
                 self._refuse(0, "not HTTP")
                 return 0
             if at == end:
                 return end - start
         stop = data.find(b"\r\n\r\n", max(at, start + self._scanned - 3), end)
         if stop < 0 or stop - at > MAX_HEAD:
-            self._scanned = end - start
+            self._scanned = end - at
             self._await_head(data, at, end)
-            return 0
-        self._scanned = 0
+            return at - start  # empty lines are counted once
+        self._scanned = self._empty = 0
         block = bytes(data[at : stop + 4])
         head = self.server.heads.get(block)
         if head is None:
