@@ -378,7 +378,7 @@ async def _start(frontends: Sequence[Frontend]) -> bool:
     open_to_all = [_service(frontend)[1] for frontend in frontends if getattr(frontend, "open_to_all", False)]
     if open_to_all:
         log.warning(
-            "whoever can reach %s may change what is served: nothing is restricted. Addresses such as 127.0.0.1 "
+            "whoever can reach %s may change what is served: that is not restricted. Addresses such as 127.0.0.1 "
             "(--http-address, --grpc-address), --safe, or keys (--http-restricted-api, --grpc-restricted-protocol) change that",
             " and ".join(open_to_all),
         )

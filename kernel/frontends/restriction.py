@@ -46,8 +46,9 @@ def local_categories(options: argparse.Namespace, restricted: Collection[str]) -
 
 
 def is_restricted(options: argparse.Namespace, prefix: str, restricted: Collection[str]) -> bool:
-    """Whether anything keeps clients of other machines from changing what is served. `prefix`: of the flags of a front end."""
-    return bool(restricted or getattr(options, "safe", False) or getattr(options, f"{prefix}_use_ssl_mutual", False))
+    """Whether clients of other machines are kept from each change of what is served. `prefix`: of the flags of a front end."""
+    kept = {*restricted, *local_categories(options, restricted)}
+    return kept.issuperset(CHANGING) or getattr(options, f"{prefix}_use_ssl_mutual", False)
 
 
 def is_local(peer: object) -> bool:

@@ -298,4 +298,4 @@ def test_a_start_that_nothing_restricts_says_so(tmp_path: Path, flags: list[str]
         assert server.request("GET", "/v2/health/live")[0] == 200
         told = [line for line in server.text().splitlines() if "whoever can reach" in line]
         assert len(told) == (not flags), told
-        assert all(f"reach 0.0.0.0:{server.port} may change what is served: nothing is restricted." in line for line in told)
+        assert all(f"reach 0.0.0.0:{server.port} may change what is served: that is not restricted." in line for line in told)

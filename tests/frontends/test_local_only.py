@@ -148,6 +148,9 @@ def parse(*flags: str) -> argparse.Namespace:
     return parser.parse_args([*flags])
 
 
+RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
+
+
 @pytest.mark.parametrize(
     ("flags", "exposed"),
     [
@@ -156,7 +159,8 @@ def parse(*flags: str) -> argparse.Namespace:
         (["--safe"], False),
         (["--http-address=127.0.0.1", "--grpc-address=localhost"], False),
         (["--http-address=[::1]", "--grpc-address=unix:/tmp/kernel_test.sock"], False),
-        (["--http-restricted-api=model-repository:key=x", "--grpc-restricted-protocol=logging:key=x"], False),
+        (["--http-restricted-api=health,inference:key=x", "--grpc-restricted-protocol=model-repository,trace:key=x"], True),
+        ([f"--{flag}=model-repository,trace,logging:k=x" for flag in RESTRICTING], False),
     ],
 )
 def test_a_start_says_whom_nothing_keeps_out(flags: list[str], exposed: bool) -> None:
