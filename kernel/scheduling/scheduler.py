@@ -187,7 +187,8 @@ class Scheduler:
             if parent is not None:
                 self._check_call(request, parent)
             if not queue.no_policy and queue.is_full(request):
-                self.dispatch()  # full of what has come in this very turn: what can begin at once does not wait
+                # It may be full of requests that would be started at the end of this turn: that is done before one is refused.
+                self.dispatch()
             queue.push(request, now)
         except ServingError as error:
             self.life.refuse(request, error)
@@ -226,8 +227,10 @@ class Scheduler:
         while maker is not None:
             maker.instance.owner.calls = True
             maker = maker.requests[0].parent
+        # Each model of a circle has made a call. Where an execution of this one has not, the call that closes the circle is yet
+        # to come; that one is looked at, since `calls` is set for its makers above.
         if not self.calls:
-            return  # who has never called is in no circle: the call that would close one is yet to come, and is looked at then
+            return
         free = self.pool.best()
         if (free is None or len(free.running) >= free.capacity) and (cycle := circular_wait(request, self)):
             raise self.circular(request, cycle)
@@ -446,9 +449,10 @@ class Scheduler:
         self._after_release()
 
     def _ring(self) -> None:
+        """The timer has gone off."""
         if self.life.pass_deadlines(self.clock()):
             self._after_release()
-        self.dispatch()  # which looks after what expires
+        self.dispatch()  # also gives up what has waited for longer than its queue's time-out, and sets the timer for the next
         deadline = self.life.deadlines.next()
         if deadline is not None:
             self._timer.arm(deadline)
