@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from kernel_grpc.http2 import Data, ErrorCode, Field, literal
+from kernel_grpc.http2 import Data, ErrorCode, Head, literal
 from kernel_remote.client import ClientConnection, ClientStream
 
 __all__ = ["CANCELLED", "INTERNAL", "UNAVAILABLE", "Call", "CallStream", "Outcome", "head_of"]
@@ -79,14 +79,16 @@ class Call:
         """Tell the end, unless it was told."""
         if not self.over:
             self.over = True
+            self.stream = None  # which knows the call: what has ended is not to wait for the garbage collector
             self.ended(outcome)
 
     def cancel(self) -> None:
         """Nobody waits any more: the far end is told, and nothing is told here."""
         self.over = True
-        if self.stream is not None:
-            self.stream.leave()
-            self.stream.connection.left()
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.leave()
+            stream.connection.left()
 
 
 class CallStream(ClientStream):
@@ -99,32 +101,38 @@ class CallStream(ClientStream):
         self.buffer = bytearray()
         self.http = b""
 
-    def fields(self, fields: tuple[Field, ...], last: bool) -> None:
+    def block(self, head: Head, last: bool) -> None:
         self.connection.came += 1
-        known = dict(fields)
-        self.http = known.get(b":status", self.http)
         if last:
-            self._finish(known)
-        elif self.http != b"200":
-            self._end(UNAVAILABLE, f"answers with HTTP status {self.http.decode('latin-1') or 'none'}")
+            self._finish(head)
+        else:
+            known = head.meaning  # the same block may have been the last of another answer
+            self.http = http = known if type(known) is bytes else dict(head.fields).get(b":status", b"")
+            head.meaning = http
+            if self.http != b"200":
+                self._end(UNAVAILABLE, f"answers with HTTP status {self.http.decode('latin-1') or 'none'}")
 
-    def _finish(self, fields: dict[bytes, bytes]) -> None:
-        status = fields.get(b"grpc-status", b"")
-        if not status.isdigit() or len(status) > 2:
-            other = "" if self.http == b"200" else f", with HTTP status {self.http.decode('latin-1') or 'none'}"
+    def _finish(self, head: Head) -> None:
+        outcome = head.meaning
+        if type(outcome) is not Outcome:
+            outcome = head.meaning = outcome_of(dict(head.fields))
+        if outcome.status < 0:
+            known = self.http or dict(head.fields).get(b":status", b"")
+            other = "" if known == b"200" else f", with HTTP status {known.decode('latin-1') or 'none'}"
             self._end(INTERNAL, f"ends an answer without a grpc-status{other}")
-            return
-        if self.buffer:
+        elif self.buffer:
             self._end(INTERNAL, "ends an answer in the middle of a message")
-            return
-        self.leave()
-        text = unquote(fields.get(b"grpc-message", b"").decode("utf-8", "replace"), errors="replace")
-        load = fields.get(LOAD, b"").decode("latin-1")
-        self.call.end(Outcome(int(status), text, told=True, load=load))
+        else:
+            self.leave()
+            self.call.end(outcome)
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> None:
         self.connection.came += 1
         buffer = self.buffer
+        if not buffer and not ended and stop - start >= 5 and not data[start]:
+            if int.from_bytes(data[start + 1 : start + 5], "big") == stop - start - 5:
+                self.call.message(bytes(data[start + 5 : stop]))  # a message, whole: by far the most
+                return
         buffer += data[start:stop]
         while len(buffer) >= 5 and not self.call.over:
             size = int.from_bytes(buffer[1:5], "big")
@@ -155,6 +163,15 @@ class CallStream(ClientStream):
     def _end(self, status: int, text: str, processed: bool = True) -> None:
         self.leave()
         self.call.end(Outcome(status, f"endpoint {self.where} {text}", processed))
+
+
+def outcome_of(fields: dict[bytes, bytes]) -> Outcome:
+    """Return what trailers say; status -1 where they say none."""
+    status = fields.get(b"grpc-status", b"")
+    if not status.isdigit() or len(status) > 2:
+        return Outcome(-1, "")
+    text = unquote(fields.get(b"grpc-message", b"").decode("utf-8", "replace"), errors="replace")
+    return Outcome(int(status), text, told=True, load=fields.get(LOAD, b"").decode("latin-1"))
 
 
 def head_of(path: str, authority: str, secure: bool, ask_load: bool) -> bytes:

@@ -15,7 +15,7 @@ from kernel_grpc.http2.bodies import CONNECTION_WINDOW
 from kernel_grpc.http2.control import FRAMES, Control
 from kernel_grpc.http2.ending import Ending
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode, StreamFailure
-from kernel_grpc.http2.fields import Field
+from kernel_grpc.http2.fields import Head
 from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import (
     DATA,
@@ -56,8 +56,8 @@ class ClientStream(Stream):
 
     connection: ClientConnection
 
-    def fields(self, fields: tuple[Field, ...], last: bool) -> None:
-        """A header block has come; `last`: it ends the answer."""
+    def block(self, head: Head, last: bool) -> None:
+        """A header block has come; `last`: it ends the answer. The same Head comes for all blocks of the same bytes."""
 
     def leave(self) -> None:
         """Nothing more is wanted of this stream: the answer is complete, or was given up."""
@@ -158,8 +158,7 @@ class ClientHeads(Heads):
         if stream.ended:
             raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the stream")
         last = flags & END_STREAM == END_STREAM
-        informational = dict(head.fields).get(b":status", b"").startswith(b"1")
-        if informational and not last:
+        if not last and head.fields[:1] and head.fields[0][1][:1] == b"1":  # :status comes first: one that informs
             return
         if stream.headed and not last:
             raise StreamFailure(
@@ -167,7 +166,7 @@ class ClientHeads(Heads):
             )
         stream.headed = True
         stream.ended = last
-        stream.fields(head.fields, last)
+        stream.block(head, last)
 
 
 class ClientConnection(FrameReader):

@@ -64,6 +64,7 @@ class Endpoint:
         self._loop = loop
         self._context = client_context(link.authorities) if link.address.secure else None
         self._wires: list[Wire] = []
+        self._first: Wire | None = None  # of the healthy ones
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[Call] = deque()
         self._ordered: deque[Call] = deque()
@@ -80,7 +81,10 @@ class Endpoint:
 
     def start(self, call: Call) -> None:
         """Send a call, at once or when there is a connection with room for it."""
-        if self._closed:
+        wire = self._first
+        if wire is not None and not (self._waiting or self._ordered) and wire.has_room:
+            self._begin(wire, call)
+        elif self._closed:
             call.end(self._unreached(CLOSED))
         elif self._problem and self._connecting is None and not self._healthy() and self._loop.time() < self._not_before:
             call.end(self._unreached(self._problem))
@@ -97,6 +101,7 @@ class Endpoint:
             self._again.cancel()
         for wire in list(self._wires):
             wire.give_up(CLOSED)
+        self._first = None
         self._fail(CLOSED)
 
     # --- told by connections
@@ -120,8 +125,10 @@ class Endpoint:
 
     def _look(self) -> None:
         """Send what waits and may go."""
-        self._send(self._ordered, 1)
-        self._send(self._waiting, len(self._wires))
+        if self._ordered:
+            self._send(self._ordered, 1)
+        if self._waiting:
+            self._send(self._waiting, len(self._wires))
 
     def _send(self, waiting: deque[Call], most: int) -> None:
         """Send calls on the first `most` of the healthy connections."""
@@ -162,8 +169,10 @@ class Endpoint:
 
     def _judge(self) -> None:
         """Nobody is to be sent to an endpoint of whose connections none is healthy, and one that gives no answer."""
-        suspect = any(wire.pulse.suspect for wire in self._wires) and not self._healthy()
-        self.standing.doubt(suspect, self._loop.time())
+        self._first = first = next((wire for wire in self._wires if wire.healthy), None)
+        suspect = first is None and any(wire.pulse.suspect for wire in self._wires)
+        if suspect or self.standing.suspect:
+            self.standing.doubt(suspect, self._loop.time())
         if suspect:
             self._connect()
 

@@ -25,7 +25,7 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.calls import UNAVAILABLE, Call, Outcome
 from kernel_remote.choice import Sequences, Standing, choose, reported
 from kernel_remote.endpoints import Endpoint, Endpoints, Link
-from kernel_remote.messages import code_of, request_pieces, response_of
+from kernel_remote.messages import Messages, code_of, response_of
 from kernel_remote.settings import Settings
 
 __all__ = ["RemoteModel"]
@@ -53,6 +53,7 @@ class RemoteModel:
         self.endpoints: dict[Standing, Endpoint] = {}
         self.standings: list[Standing] = []
         self.sequences = Sequences()
+        self.messages = Messages(settings.model, settings.version, decoupled)
         self._links = links
         self._known = known
         self._executions: dict[Batch, _Execution] = {}
@@ -153,6 +154,8 @@ class _Sending:
 
     def _choose(self) -> Standing:
         model, request = self.model, self.request
+        if len(model.standings) == 1:
+            return model.standings[0]
         now = model.host.loop.time()
         if request.correlation_id:
             starts, ends = bool(request.flags & START), bool(request.flags & END)
@@ -161,8 +164,7 @@ class _Sending:
 
     def _call(self) -> Call:
         model, request = self.model, self.request
-        settings = model.settings
-        pieces = request_pieces(request, settings.model, settings.version, model.decoupled)
+        pieces = model.messages.pieces(request)
         return Call(
             STREAM if model.decoupled else INFER,
             pieces,

@@ -22,7 +22,10 @@ from kernel import (
 from kernel_grpc.http2 import Data
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
-__all__ = ["code_of", "request_pieces", "response_of"]
+__all__ = ["Messages", "code_of", "response_of"]
+
+#: How many descriptions of inputs and outputs are remembered of one model.
+REMEMBERED = 1024
 
 _CODES = {
     1: Code.CANCELLED,
@@ -40,34 +43,74 @@ def code_of(status: int) -> Code:
     return _CODES.get(status, Code.UNAVAILABLE)
 
 
-def request_pieces(request: InferenceRequest, model: str, version: str, streamed: bool) -> list[Data]:
-    """Return a ModelInferRequest, in pieces. `streamed`: a response that says no more than that it is the last is wanted, too."""
-    message = pb.ModelInferRequest(model_name=model, model_version=version, id=request.id)
-    parameters = message.parameters
-    for key, value in (request.parameters or {}).items():
-        _set(parameters[key], value)
-    if request.correlation_id:
-        id = request.correlation_id
-        if isinstance(id, int):
-            parameters["sequence_id"].int64_param = _signed(id)  # in no other form does Triton take it
+class Messages:
+    """Makes the messages of one model: `name` and `version` as the far end knows it.
+
+    `streamed`: a response that says no more than that it is the last is wanted, too. What stands in front of the data is the
+    same for most requests but for the id, so it is remembered.
+    """
+
+    def __init__(self, name: str, version: str, streamed: bool) -> None:
+        self._names = pb.ModelInferRequest(model_name=name, model_version=version).SerializeToString()
+        self._streamed = streamed
+        self._known: dict[tuple[object, ...], bytes] = {}
+        self._last = pb.ModelInferRequest()
+        if streamed:
+            self._last.parameters["triton_enable_empty_final_response"].bool_param = True
+        self._plain = self._last.SerializeToString()  # the parameters of a request that has none
+
+    def pieces(self, request: InferenceRequest) -> list[Data]:
+        """Return a ModelInferRequest in pieces: names, id and parameters, inputs and outputs, data."""
+        inputs = request.inputs.values()
+        key = (request.wanted, *[(tensor.name, tensor.datatype, tensor.array.shape) for tensor in inputs])
+        described = self._known.get(key)
+        if described is None:
+            described = self._described(request)
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[key] = described
+        head = self._names
+        if request.id:
+            id = request.id.encode()
+            head += b"\x1a" + _varint(len(id)) + id
+        if request.parameters or request.correlation_id or request.priority or request.timeout_us:
+            head += self._parameters(request)
         else:
-            parameters["sequence_id"].string_param = id
-        parameters["sequence_start"].bool_param = bool(request.flags & 1)
-        parameters["sequence_end"].bool_param = bool(request.flags & 2)
-    if request.priority:
-        parameters["priority"].uint64_param = request.priority
-    if request.timeout_us:
-        parameters["timeout"].int64_param = _signed(request.timeout_us)
-    if streamed:
-        parameters["triton_enable_empty_final_response"].bool_param = True
-    raws: list[Data] = []
-    for name, tensor in request.inputs.items():
-        message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
-        data = _data(tensor)
-        raws += (b"\x3a" + _varint(len(data)), data)  # raw_input_contents, field 7, which comes last
-    for name in sorted(request.wanted):
-        message.outputs.add(name=name)
-    return [message.SerializeToString(), *raws]
+            head += self._plain
+        pieces: list[Data] = [head + described]
+        for tensor in inputs:
+            data = _data(tensor)
+            pieces += (b"\x3a" + _varint(len(data)), data)  # raw_input_contents, field 7, which comes last
+        return pieces
+
+    def _described(self, request: InferenceRequest) -> bytes:
+        """Return what a request says of its inputs and outputs."""
+        message = pb.ModelInferRequest()
+        for name, tensor in request.inputs.items():
+            message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.array.shape)
+        for name in sorted(request.wanted):
+            message.outputs.add(name=name)
+        return message.SerializeToString()
+
+    def _parameters(self, request: InferenceRequest) -> bytes:
+        message = pb.ModelInferRequest()
+        message.CopyFrom(self._last)
+        parameters = message.parameters
+        for key, value in (request.parameters or {}).items():
+            _set(parameters[key], value)
+        if request.correlation_id:
+            id = request.correlation_id
+            if isinstance(id, int):
+                parameters["sequence_id"].int64_param = _signed(id)  # in no other form does Triton take it
+            else:
+                parameters["sequence_id"].string_param = id
+            parameters["sequence_start"].bool_param = bool(request.flags & 1)
+            parameters["sequence_end"].bool_param = bool(request.flags & 2)
+        if request.priority:
+            parameters["priority"].uint64_param = request.priority
+        if request.timeout_us:
+            parameters["timeout"].int64_param = _signed(request.timeout_us)
+        return message.SerializeToString()
 
 
 def _signed(number: int) -> int:
@@ -99,6 +142,8 @@ def _data(tensor: Tensor) -> Data:
 
 
 def _varint(number: int) -> bytes:
+    if number < 128:
+        return bytes((number,))
     groups = bytearray()
     while number >= 128:
         groups.append(number & 127 | 128)
@@ -109,11 +154,14 @@ def _varint(number: int) -> bytes:
 
 def response_of(message: Any, where: str) -> tuple[InferenceResponse, bool]:
     """Return the response that it is, and whether it says that it is the last. Raises ServingError(INTERNAL)."""
-    parameters = {
-        key: getattr(one, one.WhichOneof("parameter_choice") or "string_param")
-        for key, one in message.parameters.items()
-    }
-    final = bool(parameters.pop("triton_final_response", False))
+    parameters: dict[str, Any] = {}
+    final = False
+    if message.parameters:
+        parameters = {
+            key: getattr(one, one.WhichOneof("parameter_choice") or "string_param")
+            for key, one in message.parameters.items()
+        }
+        final = bool(parameters.pop("triton_final_response", False))
     raws = message.raw_output_contents
     if len(raws) != len(message.outputs):
         text = f"endpoint {where} answers with {len(message.outputs)} outputs and the raw data of {len(raws)}"

@@ -7,8 +7,9 @@ from typing import Any
 
 from network import Far, Network, Request, run_network
 
+from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
-from kernel_grpc.http2.frames import PING, frame, goaway
+from kernel_grpc.http2.frames import PING, frame, goaway, header_frames
 from kernel_remote.calls import Call, Outcome
 from kernel_remote.choice import Standing
 from kernel_remote.endpoints import BACKOFF, CONNECT_TIMEOUT, Endpoint, Link
@@ -259,6 +260,27 @@ def test_goaway_lets_what_it_names_go_on_and_sends_the_rest_elsewhere() -> None:
         assert [outcome.status for _, outcome in calls.ends] == [14, 0, 0, 0]
         assert line.connections[0].closing and not line.connections[1].closing
         calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_a_block_may_begin_one_answer_and_end_another() -> None:
+    """What blocks say is remembered by their bytes."""
+
+    async def main(network: Network) -> None:
+        far = Far()
+        network.listen("far", far)
+        calls = Calls(network)
+        for _ in range(4):
+            calls.call()
+        await asyncio.sleep(0.1)
+        block = response(200, [(b"content-type", b"application/grpc")]) + literal(b"grpc-status", b"0")
+        for request, last in zip(far.requests, (False, True, False, True)):
+            request.far.send(header_frames(request.id, block, end_stream=last))
+        await asyncio.sleep(0.1)
+        assert [outcome.status for _, outcome in calls.ends] == [0, 0]
+        calls.endpoint.close()
+        assert [outcome.status for _, outcome in calls.ends] == [0, 0, 14, 14]
 
     run_network(main)
 

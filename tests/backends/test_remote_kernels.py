@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -235,6 +236,28 @@ def test_the_end_of_a_model_ends_what_it_has_sent(tmp_path: Path) -> None:
         assert await asked == "Server is stopping, request to model 'm' was given up"
         await asyncio.sleep(0.1)
         assert far.requests[0].code is not None
+
+    run_network(main)
+
+
+def test_nothing_of_a_request_waits_for_the_garbage_collector(tmp_path: Path) -> None:
+    async def main(network: Network) -> None:
+        network.listen("a", Far(lambda one: one.answer(status=13) if one.id % 4 == 1 else echo(one)))
+        async with near(tmp_path, "a") as kernel:
+            await outcome(kernel.infer("m", X))
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(10):
+                    await outcome(kernel.infer("m", X))
+                asked = kernel.infer("m", X)
+                asked.cancel()
+                await asyncio.sleep(1)
+                kinds = ("Call", "CallStream", "_Sending", "_Execution")
+                left = [type(one).__name__ for one in gc.get_objects() if str(type(one).__module__).startswith("kernel_remote")]
+                assert not [name for name in left if name in kinds]
+            finally:
+                gc.enable()
 
     run_network(main)
 
