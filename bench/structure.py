@@ -48,8 +48,8 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "largest class, lines": (500, 500),
     "largest class, attributes": (25, 25),
     "most branches of a function": (20, 20),
-    # 58 of them are on no request's path: rules/residency.py says which models are there, and the room is counted whole.
-    "code lines on a request's path": (3921, 3300),
+    # 60 of them are on no request's path: rules/residency.py says which models are there, and the room is counted whole.
+    "code lines on a request's path": (3923, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read
     # twice are few instructions and take long.
     "instructions of the core, loop": (575, 530),

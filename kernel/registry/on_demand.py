@@ -259,7 +259,8 @@ class OnDemand:
                     self._used(name),
                     self._sizes.get(name, 0),
                     any(_is_busy(model) for model in models),
-                    name in self.kept or name in self._coming or registry.is_needed(name),
+                    name in self.kept or name in self._coming,
+                    registry.is_needed(name),
                     max((idle_limit_of(model.config.parameters, self._budget.idle_seconds) for model in models), default=0.0),
                 )
             )

@@ -50,8 +50,9 @@ class Resident:
     """A model that is there.
 
     `used`: when it was last asked for, on the kernel's clock. `size`: bytes that it takes, 0 where that is not known. `busy`: it
-    has requests, or sequences that go on. `held`: it can't go: it was loaded at the start by name, or a loaded ensemble needs it.
-    `idle_limit`: how long it may stay without requests, in seconds, 0.0 for any time.
+    has requests, or sequences that go on. `held`: it can't go, such as one that was loaded at the start by name. `part`: an
+    ensemble that is there needs it, so that it goes with that and counts as that. `idle_limit`: how long it may stay without
+    requests, in seconds, 0.0 for any time.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Resident:
     size: int = 0
     busy: bool = False
     held: bool = False
+    part: bool = False
     idle_limit: float = 0.0
 
 
@@ -70,14 +72,16 @@ def who_goes(
     `coming`: how many models are about to be there besides. `size`: of these in bytes, as far as it is known. `taken`: bytes in
     use. `waited`: for how many seconds room has been wanted.
     """
+    there = [one for one in there if not one.part]
     count = len(there) + coming - budget.models if budget.models else 0
     excess = taken + size - budget.size if budget.size else 0
-    if all(one.held for one in there) and coming <= 1:
+    able = sorted((one for one in there if not one.held), key=lambda one: one.used)
+    if not able and coming <= 1:
         return []  # there is nobody whom one could wait for
     go: list[str] = []
-    free = sorted((one for one in there if not (one.held or one.busy)), key=lambda one: one.used)
+    free = [one for one in able if not one.busy]
     if not free and waited >= PATIENCE:
-        free = sorted((one for one in there if not one.held), key=lambda one: one.used)[:1]
+        free = able[:1]
     for one in free:
         if count <= 0 and excess <= 0:
             break
@@ -91,9 +95,8 @@ def who_goes(
 
 def idle_for_long(there: Iterable[Resident], now: float) -> list[str]:
     """Return those that nobody has asked for as long as they may stay so."""
-    return [
-        one.name for one in there if one.idle_limit and not (one.busy or one.held) and now - one.used >= one.idle_limit
-    ]
+    able = [one for one in there if one.idle_limit and not (one.busy or one.held or one.part)]
+    return [one.name for one in able if now - one.used >= one.idle_limit]
 
 
 def retry_seconds(failures: int) -> float:

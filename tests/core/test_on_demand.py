@@ -181,6 +181,7 @@ def test_ensembles_come_and_go_with_what_they_consist_of(tmp_path: Path) -> None
     async def main() -> None:
         model(tmp_path, "part", 4)
         model(tmp_path, "other", 5)
+        model(tmp_path, "third", 6)
         write(tmp_path / "whole" / "config.pbtxt", ENSEMBLE % "part")
         (tmp_path / "whole" / "1").mkdir()
         async with on_demand(tmp_path, models=2) as kernel:
@@ -188,7 +189,10 @@ def test_ensembles_come_and_go_with_what_they_consist_of(tmp_path: Path) -> None
             assert there(kernel) == ["part", "whole"]
             await asyncio.sleep(1)
             assert await said(kernel, "other") == 5.0
-            assert there(kernel) == ["other"], "the part alone would have had to go with the ensemble"
+            assert there(kernel) == ["other", "part", "whole"], "an ensemble counts as one"
+            await asyncio.sleep(1)
+            assert await said(kernel, "third") == 6.0
+            assert there(kernel) == ["other", "third"]
 
     run(main())
 

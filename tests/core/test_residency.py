@@ -40,6 +40,13 @@ def test_who_is_held_never_goes_and_is_not_waited_for() -> None:
     assert who_goes(held, Budget(models=2), 2, 0, 0, 0.0) is None  # another one is on its way, and may go then
 
 
+def test_what_an_ensemble_consists_of_counts_as_the_ensemble() -> None:
+    whole = [Resident("whole", 5.0), Resident("part", 1.0, part=True), Resident("other", 1.0, part=True)]
+    assert who_goes([*whole, C], Budget(models=3), 1, 0, 0, 0.0) == []
+    assert who_goes([*whole, C], Budget(models=2), 1, 0, 0, 0.0) == ["c"]
+    assert who_goes([*whole, C], Budget(models=1), 1, 0, 0, 0.0) == ["c", "whole"]
+
+
 def test_idle() -> None:
     there = [
         Resident("short", 10.0, idle_limit=5.0),
