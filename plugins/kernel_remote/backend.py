@@ -13,16 +13,14 @@ from typing import Any
 
 from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError, with_changes
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import UNAVAILABLE, Call, Outcome
+from kernel_remote.calls import Outcome
 from kernel_remote.endpoints import Endpoints, Link, links
-from kernel_remote.executor import RemoteModel
+from kernel_remote.executor import SERVICE, RemoteModel
 from kernel_remote.messages import code_of
 from kernel_remote.settings import Settings, read_settings
 from kernel_remote.tls import read_authorities
 
 __all__ = ["RemoteBackend"]
-
-SERVICE = "/inference.GRPCInferenceService/"
 
 #: Seconds that an endpoint has to answer what a load asks.
 PATIENCE = 10.0
@@ -86,7 +84,8 @@ class RemoteBackend:
         self._ask(
             settings, there, config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
         )
-        return RemoteModel(context.kernel, settings, there, config.decoupled, self._endpoints)
+        most = self._kernel.memory.receive.limit
+        return RemoteModel(context.kernel, settings, there, config.decoupled, self._endpoints, most)
 
     def close(self) -> None:
         """The kernel has stopped."""
@@ -115,7 +114,7 @@ class RemoteBackend:
         for link in there:
             asking = self._call(link, SERVICE + method, request.SerializeToString())
             outcome, data = asyncio.run_coroutine_threadsafe(asking, self._kernel.loop).result()
-            if outcome.status == 0 and data is not None:
+            if outcome.status == 0:
                 answer = kind.FromString(data)
                 if good(answer):
                     return answer
@@ -126,20 +125,11 @@ class RemoteBackend:
                 code = code_of(outcome.status)
         raise ServingError(code, f"no endpoint of model '{model}' can serve it: {'; '.join(problems)}")
 
-    async def _call(self, link: Link, path: str, request: bytes) -> tuple[Outcome, bytes | None]:
+    async def _call(self, link: Link, path: str, request: bytes) -> tuple[Outcome, bytes]:
         """Make one call."""
         endpoints = self._endpoints()
         endpoint = endpoints.take(link)
-        done: asyncio.Future[Outcome] = self._kernel.loop.create_future()
-        messages: list[bytes] = []
-        call = Call(path, [request], messages.append, done.set_result, timeout=lambda: PATIENCE)
-        endpoint.start(call)
         try:
-            async with asyncio.timeout(PATIENCE):
-                outcome = await done
-        except TimeoutError:
-            outcome = Outcome(UNAVAILABLE, f"endpoint {endpoint.name} has not answered within {PATIENCE:g} s")
+            return await endpoint.ask(path, request, PATIENCE)
         finally:
-            call.cancel()
             endpoints.give_back(endpoint)
-        return outcome, messages[0] if messages else None

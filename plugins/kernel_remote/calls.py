@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from kernel_grpc.http2 import Data, ErrorCode, Head, literal
 from kernel_remote.client import ClientConnection, ClientStream
 
-__all__ = ["CANCELLED", "INTERNAL", "UNAVAILABLE", "Call", "CallStream", "Outcome", "head_of"]
+__all__ = ["INTERNAL", "UNAVAILABLE", "Call", "CallStream", "Outcome", "head_of"]
 
-CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
+EXHAUSTED, INTERNAL, UNAVAILABLE = 8, 13, 14
 
 #: Field by which the far end is asked to report its load, in the form that `choice.reported` reads; and that of its report.
 ASK_LOAD = literal(b"endpoint-load-metrics-format", b"text")
@@ -42,7 +42,7 @@ class Call:
 
     `message(data)` is told each message that comes, `ended(outcome)` the end, once. `timeout()`: the seconds that are left for
     the far end to keep, when the call is sent. `ask_load`: the far end is to report its load. `ordered`: it must not overtake
-    another ordered call to the same endpoint.
+    another ordered call to the same endpoint. `most`: bytes of a message that is taken.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Call:
         timeout: Callable[[], float] | None = None,
         ask_load: bool = False,
         ordered: bool = False,
+        most: int = 2**32,
     ) -> None:
         self.path = path
         self.pieces = pieces
@@ -64,6 +65,7 @@ class Call:
         self.timeout = timeout
         self.ask_load = ask_load
         self.ordered = ordered
+        self.most = most
         self.over = False
         self.stream: CallStream | None = None
 
@@ -130,7 +132,7 @@ class CallStream(ClientStream):
         self.connection.came += 1
         buffer = self.buffer
         if not buffer and not ended and stop - start >= 5 and not data[start]:
-            if int.from_bytes(data[start + 1 : start + 5], "big") == stop - start - 5:
+            if int.from_bytes(data[start + 1 : start + 5], "big") == stop - start - 5 <= self.call.most:
                 self.call.message(bytes(data[start + 5 : stop]))  # a message, whole: by far the most
                 return
         buffer += data[start:stop]
@@ -138,6 +140,9 @@ class CallStream(ClientStream):
             size = int.from_bytes(buffer[1:5], "big")
             if buffer[0]:
                 self._end(INTERNAL, "answers with a compressed message, for which nobody has asked")
+                return
+            if size > self.call.most:
+                self._end(EXHAUSTED, f"answers with a message of {size} bytes, {self.call.most} are taken")
                 return
             if len(buffer) < 5 + size:
                 break

@@ -27,6 +27,9 @@ CONNECT_TIMEOUT = 5.0
 BACKOFF = 0.1
 LONGEST = 2.0
 
+#: The largest message that is no inference's.
+SMALL = 64 * 1024 * 1024
+
 #: What is said of an endpoint that nobody uses any more.
 CLOSED = "is no longer used"
 
@@ -91,6 +94,21 @@ class Endpoint:
         else:
             (self._ordered if call.ordered else self._waiting).append(call)
             self._look()
+
+    async def ask(self, path: str, request: bytes, patience: float) -> tuple[Outcome, bytes]:
+        """Make a call of its own; return its end, and its message, empty for none."""
+        done: asyncio.Future[Outcome] = self._loop.create_future()
+        messages: list[bytes] = []
+        call = Call(path, [request], messages.append, done.set_result, timeout=lambda: patience, most=SMALL)
+        self.start(call)
+        try:
+            async with asyncio.timeout(patience):
+                outcome = await done
+        except TimeoutError:
+            outcome = Outcome(UNAVAILABLE, f"endpoint {self.name} has not answered within {patience:g} s")
+        finally:
+            call.cancel()
+        return outcome, messages[0] if messages else b""
 
     def close(self) -> None:
         """End everything."""

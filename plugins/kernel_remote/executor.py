@@ -6,6 +6,7 @@ no response and whose endpoint broke off or is unavailable. Sequences stay with 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -28,10 +29,13 @@ from kernel_remote.endpoints import Endpoint, Endpoints, Link
 from kernel_remote.messages import Messages, code_of, response_of
 from kernel_remote.settings import Settings
 
-__all__ = ["RemoteModel"]
+__all__ = ["SERVICE", "RemoteModel"]
 
-INFER = "/inference.GRPCInferenceService/ModelInfer"
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+SERVICE = "/inference.GRPCInferenceService/"
+INFER, STREAM, READY = (SERVICE + name for name in ("ModelInfer", "ModelStreamInfer", "ModelReady"))
+
+#: Seconds that an endpoint has to say whether its model is ready; whoever asks us waits for five.
+READY_PATIENCE = 4.0
 START, END = 1, 2  # flags of sequences
 RELEASED = RequestState.RELEASED
 
@@ -44,9 +48,15 @@ class RemoteModel:
     may_wait = False
 
     def __init__(
-        self, host: Host, settings: Settings, links: Sequence[Link], decoupled: bool, known: Callable[[], Endpoints]
+        self,
+        host: Host,
+        settings: Settings,
+        links: Sequence[Link],
+        decoupled: bool,
+        known: Callable[[], Endpoints],
+        most: int,
     ) -> None:
-        """`known()`: the endpoints of all models of the kernel."""
+        """`known()`: the endpoints of all models of the kernel. `most`: bytes of a message that is taken."""
         self.host = host
         self.settings = settings
         self.decoupled = decoupled
@@ -54,6 +64,7 @@ class RemoteModel:
         self.standings: list[Standing] = []
         self.sequences = Sequences()
         self.messages = Messages(settings.model, settings.version, decoupled)
+        self.most = most
         self._links = links
         self._known = known
         self._executions: dict[Batch, _Execution] = {}
@@ -84,6 +95,20 @@ class RemoteModel:
         sending = execution and execution.sendings.get(request)
         if sending:
             sending.cancel()
+
+    async def is_ready(self) -> bool:
+        """Whether some endpoint says so of its model."""
+        request = pb.ModelReadyRequest(name=self.settings.model, version=self.settings.version).SerializeToString()
+        asking = [asyncio.ensure_future(one.ask(READY, request, READY_PATIENCE)) for one in self.endpoints.values()]
+        try:
+            for asked in asyncio.as_completed(asking):
+                outcome, data = await asked
+                if outcome.status == 0 and pb.ModelReadyResponse.FromString(data).ready:
+                    return True
+        finally:
+            for one in asking:
+                one.cancel()
+        return False
 
     def take_back(self) -> list[Batch]:
         """Everything that was handed over has begun."""
@@ -173,6 +198,7 @@ class _Sending:
             timeout=None if request.deadline is None else self._left,
             ask_load=len(model.standings) > 1,
             ordered=bool(request.correlation_id),
+            most=model.most,
         )
 
     def _left(self) -> float:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
+import pytest
 from network import Far, Network, Request, run_network
 
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
-from kernel_grpc.http2.frames import PING, frame, goaway, header_frames
-from kernel_remote.calls import Call, Outcome
+from kernel_grpc.http2.frames import DATA, PING, frame, goaway, header_frames, rst_stream, settings, window_update
+from kernel_remote.calls import Call, Outcome, head_of
 from kernel_remote.choice import Standing
+from kernel_remote.client import ClientConnection
 from kernel_remote.endpoints import BACKOFF, CONNECT_TIMEOUT, Endpoint, Link
 from kernel_remote.pulse import ANSWER, PATIENCE, QUIET, SELDOM, Action, Pulse
 from kernel_remote.settings import Address
@@ -285,6 +288,26 @@ def test_a_block_may_begin_one_answer_and_end_another() -> None:
     run_network(main)
 
 
+def test_a_message_that_is_too_large_ends_its_call_before_it_has_come() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        network.listen("far", far)
+        calls = Calls(network)
+        calls.call(most=1000)
+        calls.call(most=1000)
+        await asyncio.sleep(0.1)
+        far.requests[0].answer(bytes(1000))
+        far.requests[1].say(bytes(2000))
+        await asyncio.sleep(0.1)
+        assert [outcome.message for _, outcome in calls.ends] == [
+            "", "endpoint far:8001 answers with a message of 2000 bytes, 1000 are taken"
+        ]  # fmt: skip
+        assert far.requests[1].code == ErrorCode.CANCEL
+        calls.endpoint.close()
+
+    run_network(main)
+
+
 def test_a_cancelled_call_is_reset_and_one_that_waits_is_never_sent() -> None:
     async def main(network: Network) -> None:
         far = Far(most=1)
@@ -374,3 +397,75 @@ def test_a_ping_of_the_far_end_is_answered() -> None:
         calls.endpoint.close()
 
     run_network(main)
+
+
+# --- whatever comes
+
+
+def far_bytes(rng: random.Random) -> bytes:
+    """What a far end may say to three calls, in an order of its own: answers, resets, the end, PINGs, credit."""
+    head = response(200, [(b"content-type", b"application/grpc")])
+    end = literal(b"grpc-status", rng.choice((b"0", b"0", b"13", b"x")))
+    streams = []
+    for stream_id in (1, 3, 5):
+        sizes = [rng.choice((0, 3, 700)) for _ in range(rng.randrange(3))]
+        body = b"".join(b"\0" + size.to_bytes(4, "big") + bytes(size) for size in sizes)
+        cut = rng.randrange(len(body) + 1)
+        parts = [
+            header_frames(stream_id, head, end_stream=False),
+            frame(DATA, 0, stream_id, body[:cut]),
+            frame(DATA, 0, stream_id, body[cut:]),
+            header_frames(stream_id, end, end_stream=True),
+        ]
+        if rng.random() < 0.2:
+            parts[rng.randrange(4) :] = [rst_stream(stream_id, rng.choice(list(ErrorCode)))]
+        streams.append(parts)
+    said = [settings({})]
+    while any(streams):
+        said.append(rng.choice([parts for parts in streams if parts]).pop(0))
+        if rng.random() < 0.1:
+            away = goaway(rng.choice((0, 3, 5, 2**31 - 1)), ErrorCode.NO_ERROR)
+            said.append(rng.choice((frame(PING, 0, 0, bytes(8)), window_update(0, 5), away)))
+    return b"".join(said)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_far_end_says_each_call_ends_once(seed: int) -> None:
+    for number in range(100):
+        rng = random.Random(seed * 1000 + number)
+        said = bytearray(far_bytes(rng))
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 5))):
+            place = rng.randrange(len(said))
+            change = rng.randrange(4)
+            if change == 0:
+                said[place] = rng.randrange(256)
+            elif change == 1:
+                del said[place : place + rng.randrange(1, 20)]
+            elif change == 2:
+                said[place:place] = rng.randbytes(rng.randrange(1, 20))
+            else:
+                del said[place:]
+            if not said:
+                break
+        connection = ClientConnection(0.0)
+        connection.start()
+        outcomes: list[list[Outcome]] = [[], [], []]
+        calls = [Call("/a/B", [b"x"], lambda data: None, ended.append) for ended in outcomes]
+        for call in calls:
+            call.begin(connection, head_of("/a/B", "far", False, False), "far")
+        if rng.random() < 0.2:
+            calls.pop(1).cancel()
+            outcomes.pop(1)
+        at = 0
+        while at < len(said):
+            size = rng.choice((1, 5, 9, 60, 5000))
+            connection.receive(bytes(said[at : at + size]), 0.0)
+            while connection.later is not None:
+                connection.go_on(0.0)
+            at += size
+        connection.gone = "has closed the connection"
+        connection.ending.lost()
+        assert [len(ended) for ended in outcomes] == [1] * len(calls), (seed, number)
+        assert not connection.outgoing.streams
+        for (outcome,) in outcomes:
+            assert outcome.told or outcome.message.startswith("endpoint far ")

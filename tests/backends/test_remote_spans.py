@@ -234,6 +234,32 @@ def test_a_load_fails_with_the_reason(tmp_path: Path, what: str) -> None:
     run(main)
 
 
+def test_a_model_is_as_ready_as_it_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            fars = []
+            for name in ("one", "two"):
+                far = write(tmp_path / name, {"m": TEST})
+                fars.append(await stack.enter_async_context(served(far)))
+            models = {"m": remote(",".join(address for _, address in fars))}
+            near, _ = await stack.enter_async_context(served(write(tmp_path / "near", models)))
+
+            async def ready() -> bool:
+                said: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+                near.ask_model_ready("m", "", said.set_result)
+                return await said
+
+            assert await ready()
+            await fars[0][0].unload("m")
+            assert await ready(), "one of them is enough"
+            await fars[1][0].unload("m")
+            assert not await ready()
+            await fars[0][0].load("m")
+            assert await ready()
+
+    run(main)
+
+
 def test_a_model_that_is_not_ready_there_is_not_loaded_here_and_can_be_later(tmp_path: Path) -> None:
     async def main() -> None:
         far = write(tmp_path / "far", {"m": TEST})
