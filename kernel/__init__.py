@@ -56,7 +56,7 @@ from kernel.frontends import (
 )
 from kernel.frontends import options as frontend_options
 from kernel.hookspecs import hookimpl
-from kernel.instances import Leavable
+from kernel.instances import Leavable, OwnLoop
 from kernel.interfaces import (
     Asking,
     Backend,
@@ -182,6 +182,7 @@ __all__ += [
     "Metric",
     "MetricFamily",
     "MetricKind",
+    "OwnLoop",
     "Placement",
     "RemoteExecutor",
     "RemoteOwner",

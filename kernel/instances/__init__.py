@@ -16,6 +16,7 @@ from kernel.instances.instance import (
 )
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
+from kernel.instances.own_loop import OwnLoop
 from kernel.instances.remote import RemoteInstance
 from kernel.instances.thread import DaemonThreads, InstanceThread
 from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
@@ -33,6 +34,7 @@ __all__ = [
     "LoopInstance",
     "Mailbox",
     "ModelInstance",
+    "OwnLoop",
     "Owner",
     "RemoteInstance",
     "TaskInstance",

@@ -15,6 +15,7 @@ from kernel.forking import guard, put_away_loop
 from kernel.instances.blocked_call import BlockedCall
 from kernel.instances.instance import AsyncInstance, ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
+from kernel.instances.own_loop import OwnLoop
 from kernel.instances.run_length import RUN_SECONDS, RunLength
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
@@ -132,7 +133,7 @@ class ThreadTaskInstance(AsyncInstance):
     def __init__(
         self, name: str, executor: Executor, clock: Callable[[], float], thread: InstanceThread, mailbox: Mailbox
     ) -> None:
-        super().__init__(name, executor, clock, asyncio.new_event_loop())
+        super().__init__(name, executor, clock, OwnLoop())
         self.own_loop = self._loop
         self.report = partial(mailbox.post, self.finished)
         self._thread = thread

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["BackgroundLoop", "Outcome", "outcome"]
+from kernel import OwnLoop
+
+__all__ = ["BackgroundLoop", "Outcome", "outcome", "run"]
 
 _LEAVE_SECONDS = 1.0  # what tasks that were given up may take to end
 Outcome = tuple[Any, "BaseException | None"]
@@ -22,7 +24,7 @@ class BackgroundLoop:
     """Runs coroutines in the context of who hands them over. Made when it is first needed, closed once."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = OwnLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -60,6 +62,25 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.wait(tasks, timeout=_LEAVE_SECONDS))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Return what comes of `main`, as `asyncio.run` does, on a loop that models can't end."""
+    loop = OwnLoop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 async def outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:

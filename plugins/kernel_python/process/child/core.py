@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import importlib
+import importlib.util
+import os
 from typing import Any
 
 #: file of the core -> the names it gives
@@ -33,3 +35,11 @@ class Placement(enum.Enum):
 
 
 Kernel = Model = Result = Any
+
+#: Of a room whose other files need more than is here.
+_core = os.path.dirname(os.path.dirname(str(importlib.import_module("kernel.requests.request").__file__)))
+_spec = importlib.util.spec_from_file_location("kernel.own_loop", os.path.join(_core, "instances", "own_loop.py"))
+assert _spec is not None and _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+OwnLoop = _module.OwnLoop

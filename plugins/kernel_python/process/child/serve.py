@@ -23,6 +23,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from kernel import Placement, ServingError
+from kernel_python import background
 from kernel_python.calling import EXECUTION, Instance, only
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
 from kernel_python.faults import TritonModelException, chain_of, describe
@@ -109,7 +110,7 @@ class Child:
         if setup["limit"]:
             _thread.start_new_thread(self._look_for_overtime, (setup["limit"], setup["model_folder"] + os.sep))
         if isinstance(executor, AsyncExecutor):
-            asyncio.run(self._serve_async(executor))
+            background.run(self._serve_async(executor))
         else:
             self._executions = Executions(self._kernel, executor, self._loans, self._tickets)
             if executor.is_ready is not None:
