@@ -38,6 +38,14 @@ def mortal(deadly: str, define: str = "def", rest: str = "") -> str:
     return MORTAL.format(define=define, deadly="; ".join(deadly.splitlines()), rest=rest)
 
 
+#: Is not loaded as long as there is this file.
+WAITS = """
+    def initialize(self, args):
+        while os.path.exists({!r}):
+            time.sleep(0.001)
+"""
+
+
 async def until(done: Callable[[], Any]) -> None:
     """Return once something has come about in another process."""
     async with asyncio.timeout(10):
@@ -229,12 +237,7 @@ def test_what_a_dying_child_has_not_looked_at_waits(repo: Any, helpers: Any) -> 
 
 def test_other_instances_go_on(repo: Any, helpers: Any, tmp_path: Path) -> None:
     """One of two instances dies and takes its time to come back: the model is not ready, and serves."""
-    rest = f"""
-    def initialize(self, args):
-        while os.path.exists({str(tmp_path / "wait")!r}):
-            time.sleep(0.001)
-"""
-    repo.add("a", mortal("os._exit(1)", rest=rest), count=2, parameters=PROCESS)
+    repo.add("a", mortal("os._exit(1)", rest=WAITS.format(str(tmp_path / "wait"))), count=2, parameters=PROCESS)
 
     async def main(kernel: Kernel) -> None:
         (tmp_path / "wait").touch()
@@ -250,12 +253,7 @@ def test_other_instances_go_on(repo: Any, helpers: Any, tmp_path: Path) -> None:
 
 
 def test_who_waits_is_served_when_it_is_back(repo: Any, helpers: Any, tmp_path: Path) -> None:
-    rest = f"""
-    def initialize(self, args):
-        while os.path.exists({str(tmp_path / "wait")!r}):
-            time.sleep(0.001)
-"""
-    repo.add("a", mortal("os._exit(1)", rest=rest), parameters=PROCESS)
+    repo.add("a", mortal("os._exit(1)", rest=WAITS.format(str(tmp_path / "wait"))), parameters=PROCESS)
 
     async def main(kernel: Kernel) -> None:
         (tmp_path / "wait").touch()
@@ -458,12 +456,7 @@ def test_death_while_it_unloads(repo: Any, helpers: Any) -> None:
 
 
 def test_stop_while_it_starts_again(repo: Any, helpers: Any, tmp_path: Path) -> None:
-    rest = f"""
-    def initialize(self, args):
-        while os.path.exists({str(tmp_path / "wait")!r}):
-            time.sleep(0.001)
-"""
-    repo.add("a", mortal("os._exit(1)", rest=rest), parameters=PROCESS)
+    repo.add("a", mortal("os._exit(1)", rest=WAITS.format(str(tmp_path / "wait"))), parameters=PROCESS)
 
     async def main(kernel: Kernel) -> None:
         (tmp_path / "wait").touch()

@@ -635,14 +635,15 @@ class TritonPythonModel:
     repo.add("inner", inner)
     body = """
 async def wait():
+    begun.set()
     try:
         make("inner").exec()
     except asyncio.CancelledError:
         seen.append("cancelled")
         raise
-seen = []
+seen, begun = [], asyncio.Event()
 waiting, not_begun = asyncio.create_task(wait()), None
-await asyncio.sleep(0.01)
+await begun.wait()
 waiting.cancel()
 not_begun = asyncio.create_task(wait())
 not_begun.cancel()

@@ -99,6 +99,12 @@ def both(folder: Path, name: str, placement: str, other: str) -> tuple[str, str]
     return BOTH.format(folder=folder, name=name, pause="time.sleep(0.001)") + SYNC.format(other), "def"
 
 
+def both_async(folder: Path, name: str) -> str:
+    """Return what an async model of two does until both are there."""
+    (folder / "there").mkdir(exist_ok=True)
+    return BOTH.format(folder=folder / "there", name=name, pause="await asyncio.sleep(0.001)")
+
+
 def test_circles_through_async_executions(world: World, tmp_path: Path) -> None:
     """a (sync) -> ga (async) -> b (sync), and b -> gb -> a: each alone is served, both at once are a circle."""
     folder = tmp_path / "there"
@@ -191,9 +197,9 @@ def test_a_call_that_blocks_the_loop_it_is_to_be_answered_on(world: World) -> No
         assert STUCK in answer
 
 
-def test_two_async_models_that_await_one_another(world: World) -> None:
+def test_two_async_models_that_await_one_another(world: World, tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a")):
-        body = f"await asyncio.sleep(0.05)\n{END}return tell(requests, show(await make('{other}', 0).async_exec()))"
+        body = f"{END}{both_async(tmp_path, name)}return tell(requests, show(await make('{other}', 0).async_exec()))"
         world.add(name, body, "async def", max_concurrency="1")
     answers = world.ask("a", "b")
     assert sum(STUCK in one for one in answers) == 1, answers
@@ -203,10 +209,11 @@ def test_two_async_models_that_await_one_another(world: World) -> None:
 # -- what would have gone on is not refused --------------------------------------------------------------------------------
 
 
-def test_a_thread_that_nobody_waits_for_may_call_its_own_model(world: World) -> None:
+def test_a_thread_that_nobody_waits_for_may_call_its_own_model(world: World, tmp_path: Path) -> None:
     if world.placement == "loop":
         pytest.skip("it would hold the loop")
-    body = """
+    called = tmp_path / "called"
+    body = f"""
 if number(requests) == 2:
     self.thread.join(10)
     return tell(requests, self.got)
@@ -215,17 +222,22 @@ if number(requests) == 0:
 self.got = []
 self.thread = threading.Thread(target=lambda: self.got.append(show(make("a", 0).exec())))
 self.thread.start()
-time.sleep(0.3)
+while not os.path.exists({str(called)!r}):
+    time.sleep(0.001)
 return tell(requests, "begun")
 """
     world.add("a", body, count=1)
 
     async def main(kernel: Kernel) -> list[str]:
-        answers = []
-        for value in (1, 0, 2):  # the thread's call is served before those that come after it
+        async def ask(value: int) -> Any:
             response = await kernel.infer("a", {"X": np.array([value], np.float32)}, timeout=10)
-            answers.append(json.loads(response.outputs[0].array[0]))
-        return answers
+            return json.loads(response.outputs[0].array[0])
+
+        begun = asyncio.ensure_future(ask(1))
+        while not kernel.model("a").scheduler.queue.size:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+        called.touch()  # the thread's call is served before those that come after it
+        return [await begun, await ask(0), await ask(2)]
 
     assert world.repo.run(main) == ["begun", "end", ['"end"']]
 
@@ -251,19 +263,19 @@ async def await_of(stack):
 
 
 @pytest.mark.parametrize("way", TIMEOUTS)
-def test_who_gives_up_in_time_is_not_refused(world: World, way: str) -> None:
+def test_who_gives_up_in_time_is_not_refused(world: World, way: str, tmp_path: Path) -> None:
     """`asyncio.timeout` ends the waiting of `a`; `b` is served then."""
     timed = f"""
+{both_async(tmp_path, "a")}
 try:
     {TIMEOUTS[way]}:
-        await asyncio.sleep(0.05)
         r = show(await make('b', 0).async_exec())
 except TimeoutError:
     r = "gave up"
 return tell(requests, r)
 """
     world.add("a", END + timed, "async def", max_concurrency="1", helpers=HELPERS)
-    other = "await asyncio.sleep(0.05)\nreturn tell(requests, show(await make('a', 0).async_exec()))"
+    other = f"{both_async(tmp_path, 'b')}return tell(requests, show(await make('a', 0).async_exec()))"
     world.add("b", END + other, "async def", max_concurrency="1")
     first, second = (json.loads(one) for one in world.ask("a", "b"))
     assert first == "gave up" and json.loads(second) == "end"

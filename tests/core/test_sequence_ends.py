@@ -15,6 +15,7 @@ from virtual import answer, run, sleeping
 from kernel import RESCHEDULED, Batch, Code, InferenceRequest, InferenceResponse, Result, ServingError, Tensor
 
 DIRECT, OLDEST = "direct { }", "oldest { max_candidate_sequences: 4 }"
+HOUR = " max_sequence_idle_microseconds: 3600000000"
 ITERATIVE = "iterative_sequence: true"
 NEEDS_START = "must specify the START flag"
 
@@ -193,8 +194,7 @@ def test_what_waits_behind_a_cancelled_request_goes_with_it(tmp_path: Path, stra
 
 def test_a_sequence_whose_only_waiting_request_is_cancelled_frees_its_slot(tmp_path: Path) -> None:
     async def main() -> None:
-        hour = "direct { } max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(1, hour, CONTROLS), sleeping(1.0)) as (client, _):
+        async with serving(tmp_path, config(1, DIRECT + HOUR, CONTROLS), sleeping(1.0)) as (client, _):
             send(client, "a", 1, START)
             await asyncio.sleep(2)
             request = send(client, "b", 1)
@@ -269,8 +269,7 @@ def test_a_deadline_that_passes_in_the_queue_ends_the_sequence(tmp_path: Path) -
 
 def test_an_unload_finishes_what_waits_and_forgets_the_sequences(tmp_path: Path) -> None:
     async def main() -> None:
-        hour = "direct { } max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(1, hour, CONTROLS), sleeping(1.0)) as (client, backend):
+        async with serving(tmp_path, config(1, DIRECT + HOUR, CONTROLS), sleeping(1.0)) as (client, backend):
             send(client, "a", 1, START)
             send(client, "b", 1)
             send(client, "c", 2, START)
@@ -329,8 +328,7 @@ def test_silent_sequences_do_not_hold_up_a_stop(tmp_path: Path) -> None:
     """However long they may be silent else; one whose request is executed may go on when that has its answer."""
 
     async def main() -> None:
-        hour = "direct { } max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(2, hour, CONTROLS), sleeping(5.0)) as (client, backend):
+        async with serving(tmp_path, config(2, DIRECT + HOUR, CONTROLS), sleeping(5.0)) as (client, backend):
             send(client, "a", 1, START)
             await asyncio.sleep(10)
             send(client, "b", 2, START)
@@ -376,8 +374,7 @@ def test_a_kernel_that_retires_begins_no_sequence_and_lets_those_that_run_go_on(
 @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 def test_a_sequence_that_nobody_goes_on_with_ends_at_a_stop(tmp_path: Path, strategy: str) -> None:
     async def main() -> None:
-        hour = f"{strategy} max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(2, hour, CONTROLS), sleeping(0.0)) as (client, backend):
+        async with serving(tmp_path, config(2, strategy + HOUR, CONTROLS), sleeping(0.0)) as (client, backend):
             send(client, "a", 1, START)
             await asyncio.sleep(10)
             await client.kernel.stop(60.0)
@@ -388,8 +385,7 @@ def test_a_sequence_that_nobody_goes_on_with_ends_at_a_stop(tmp_path: Path, stra
 
 def test_a_server_that_stops_has_only_so_much_patience(tmp_path: Path) -> None:
     async def main() -> None:
-        hour = "direct { } max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(1, hour, CONTROLS), sleeping(4.0)) as (client, _):
+        async with serving(tmp_path, config(1, DIRECT + HOUR, CONTROLS), sleeping(4.0)) as (client, _):
             send(client, "a", 1, START)
             send(client, "b", 1)
             send(client, "c", 2, START)
@@ -427,12 +423,11 @@ def test_an_instance_that_goes_keeps_its_sequences_to_their_end(tmp_path: Path) 
 
 def test_more_instances_take_what_waits(tmp_path: Path) -> None:
     async def main() -> None:
-        hour = "direct { } max_sequence_idle_microseconds: 3600000000"
-        async with serving(tmp_path, config(1, hour, CONTROLS), sleeping(0.1)) as (client, _):
+        async with serving(tmp_path, config(1, DIRECT + HOUR, CONTROLS), sleeping(0.1)) as (client, _):
             send(client, "a", 1, START)
             send(client, "b", 2, START)
             await asyncio.sleep(1)
-            (tmp_path / "m" / "config.pbtxt").write_text(config(1, hour, CONTROLS, count=2))
+            (tmp_path / "m" / "config.pbtxt").write_text(config(1, DIRECT + HOUR, CONTROLS, count=2))
             await client.kernel.load("m")
             await asyncio.sleep(1)
             assert client.outcome("b") == (1.1, "ok")
