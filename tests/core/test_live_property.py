@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import ENSEMBLE, Answering, X, write
-from virtual import BASE, Client, TestExecutor, VirtualLoop, answer
+from virtual import BASE, Client, LateLoop, TestExecutor, answer
 
 from kernel import Batch, Code, InstanceContext, Kernel, Result, ServingError
 
@@ -59,34 +60,6 @@ histories = st.lists(
     max_size=50,
 )
 delays = st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3, 4.0]), min_size=1, max_size=7)
-
-
-class SlowLoop(VirtualLoop):
-    """The work of threads is done at once, and takes its time to be known."""
-
-    def __init__(self, delays: list[float]) -> None:
-        super().__init__()
-        self.delays, self.calls = delays, 0
-
-    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        done = super().run_in_executor(executor, function, *args)
-        self.calls += 1
-        delay = self.delays[self.calls % len(self.delays)]
-        if not delay:
-            return done
-        late = self.create_future()
-
-        def settle() -> None:
-            if not late.done():
-                error = done.exception()
-                if error is None:
-                    late.set_result(done.result())
-                else:
-                    late.set_exception(error)
-
-        self.call_later(delay, settle)
-        done.exception()  # fetched
-        return late
 
 
 class Busy(Answering):
@@ -273,7 +246,7 @@ def test_what_serves_goes_on(mode: str, watch: bool, slow: list[float], history:
     with (
         tempfile.TemporaryDirectory() as folder,
         own_temporary_folder(),
-        asyncio.Runner(loop_factory=lambda: SlowLoop(slow)) as runner,
+        asyncio.Runner(loop_factory=lambda: LateLoop(functools.partial(next, itertools.cycle(slow)))) as runner,
     ):
         problems: list[dict[str, Any]] = []
         runner.get_loop().set_exception_handler(lambda _, context: problems.append(context))

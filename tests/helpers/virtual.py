@@ -34,6 +34,7 @@ __all__ = [
     "Behaviour",
     "Client",
     "Deadlock",
+    "LateLoop",
     "TestBackend",
     "TestExecutor",
     "VirtualLoop",
@@ -70,6 +71,33 @@ def sleeping(seconds: float, then: Behaviour = echo) -> Behaviour:
         return then(batch)  # type: ignore[return-value]
 
     return execute
+
+
+class LateLoop(VirtualLoop):
+    """Virtual time, in which the work of threads is done at once, and is known `delay()` seconds later."""
+
+    def __init__(self, delay: Callable[[], float]) -> None:
+        super().__init__()
+        self._delay = delay
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        done = super().run_in_executor(executor, function, *args)
+        delay = self._delay()
+        if not delay:
+            return done
+        late = self.create_future()
+
+        def settle() -> None:
+            if not late.done():
+                error = done.exception()
+                if error is None:
+                    late.set_result(done.result())
+                else:
+                    late.set_exception(error)
+
+        done.exception()  # fetched
+        self.call_later(delay, settle)
+        return late
 
 
 class TestExecutor:

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -30,7 +30,7 @@ from simulation.http_client import HttpClient
 from simulation.plans import CACHED_VALUES, Plan, draw_models
 from simulation.scripted import Elsewhere, Planned, Scripted, number_of
 from simulation.words import explain
-from virtual import Deadlock, VirtualLoop, Watched
+from virtual import Deadlock, LateLoop, Watched
 
 from kernel import (
     Batch,
@@ -73,11 +73,11 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-class SeededLoop(VirtualLoop):
+class SeededLoop(LateLoop):
     """Virtual time, in which the work of threads is done at once and takes a seed's time to be known."""
 
     def __init__(self, rng: Random) -> None:
-        super().__init__()
+        super().__init__(lambda: rng.choice((0.0, 0.0, 0.0, 0.0004, 0.02)))
         self.rng = rng
         self.turns, self.moment = 0, 0.0
 
@@ -88,25 +88,6 @@ class SeededLoop(VirtualLoop):
         if self.turns > MOST_TURNS:
             raise Deadlock("something is done over and over, and no time passes")
         super()._run_once()  # type: ignore[misc]
-
-    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        done = super().run_in_executor(executor, function, *args)
-        delay = self.rng.choice((0.0, 0.0, 0.0, 0.0004, 0.02))
-        if not delay:
-            return done
-        late = self.create_future()
-
-        def settle() -> None:
-            if not late.done():
-                error = done.exception()
-                if error is None:
-                    late.set_result(done.result())
-                else:
-                    late.set_exception(error)
-
-        done.exception()  # fetched
-        self.call_later(delay, settle)
-        return late
 
 
 class Ticket:
