@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from kernel.config import ModelConfig
-from kernel.errors import ServingError
+from kernel.errors import Code, ServingError
 from kernel.instances import (
     CallbackInstance,
     InstanceThread,
@@ -93,7 +93,7 @@ class InstanceFactory:
         if backend.creates_on_loop:
             executor = backend.create(context)
         else:
-            thread = InstanceThread(name)
+            thread = self._thread(name)
             try:
                 executor = await thread.call(backend.create, context)
             except BaseException:
@@ -107,7 +107,7 @@ class InstanceFactory:
                 thread.stop()
             raise
         if executor.placement in (Placement.THREAD, Placement.THREAD_TASK):
-            return await self._on_thread(name, executor, thread or InstanceThread(name))
+            return await self._on_thread(name, executor, thread or self._thread(name))
         if thread is not None:
             thread.stop()
         return self._off_thread(name, executor)
@@ -117,10 +117,19 @@ class InstanceFactory:
         kind = ThreadInstance if executor.placement is Placement.THREAD else ThreadTaskInstance
         try:
             return kind(name, executor, self._kernel.clock, thread, self._kernel.mailbox)
-        except OSError:  # no more files for a loop of its own
+        except OSError as error:  # no more files
             await thread.call(executor.finalize)
             thread.stop()
-            raise
+            raise self._lacking(name, "a loop", error) from None
+
+    def _thread(self, name: str) -> InstanceThread:
+        try:
+            return InstanceThread(name)
+        except (OSError, RuntimeError) as error:  # no more files for its pipe, or no more threads
+            raise self._lacking(name, "a thread", error) from None
+
+    def _lacking(self, name: str, what: str, error: Exception) -> ServingError:
+        return ServingError(Code.INTERNAL, f"instance '{name}' of model '{self._name}' can't have {what} of its own: {error}")
 
     def _off_thread(self, name: str, executor: Executor) -> ModelInstance:
         """Return an instance that has no thread of its own."""

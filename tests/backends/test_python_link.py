@@ -79,6 +79,29 @@ def test_what_is_taken_back_is_what_has_a_ticket_that_nobody_has_read(ends: Any)
     assert link.take_back() == {*range(3, PIECE + 3)}
 
 
+def test_a_pipe_of_tickets_that_is_full_holds_nobody() -> None:
+    """The child reads a ticket before each execution; one that reads none, while so many come, is told of."""
+    here, there = socket.socketpair()
+    tickets = os.pipe()
+    os.set_blocking(tickets[0], False)
+    os.set_blocking(tickets[1], False)
+    while True:
+        try:
+            os.write(tickets[1], bytes(4096))
+        except BlockingIOError:
+            break
+    loop = Turns()
+    told: list[str] = []
+    link = Link(loop, here, tickets, lambda message: None, told.append)  # type: ignore[arg-type]
+    for number in range(1, 4):
+        link.send(frame((number,)), number)
+    loop.turn()
+    loop.turn()
+    assert told == ["the pipe of its tickets is full: it reads none of the 1 that were to come"]
+    link.close()
+    there.close()
+
+
 @pytest.mark.parametrize("gone", ["tickets", "socket"])
 def test_a_channel_whose_own_end_was_closed_is_told_of(gone: str) -> None:
     """By code of a model in the server: no reader hears of it, so who writes has to. Once, and not in the midst of a sending."""

@@ -83,16 +83,22 @@ class Link:
         self._write(put_off[0][1] if len(put_off) == 1 else b"".join([message for _, message in put_off]))
 
     def _put_down(self, tickets: bytes) -> None:
+        """Nothing waits here: who is given a ticket has begun to read, so a pipe without room for more is not read at all."""
         try:
-            os.write(self._tickets[1], tickets)
+            written = os.write(self._tickets[1], tickets)
+        except BlockingIOError:
+            written = 0
         except OSError as error:
-            self._lost(error)
+            self._lost(f"the server's end of its channel is gone: {error}")
+            return
+        if written < len(tickets):
+            self._lost(f"the pipe of its tickets is full: it reads none of the {len(tickets) // TICKET.size} that were to come")
 
-    def _lost(self, error: OSError) -> None:
-        """Our own end is gone, which no reader is told. `ended` is called when whoever sends is through with it."""
+    def _lost(self, problem: str) -> None:
+        """Something is wrong that no reader is told. `ended` is called when whoever sends is through with it."""
         if not self._broken:
             self._broken = True
-            self._loop.call_soon(self._say_lost, f"the server's end of its channel is gone: {error}")
+            self._loop.call_soon(self._say_lost, problem)
 
     def _say_lost(self, problem: str) -> None:
         if self._socket is not None:
@@ -110,7 +116,7 @@ class Link:
         except ConnectionError:  # the child has ended, which the reader, or who waits for its process, will notice
             sent = len(data)
         except OSError as error:
-            self._lost(error)
+            self._lost(f"the server's end of its channel is gone: {error}")
             sent = len(data)
         if sent < len(data):
             if self._unsent is None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -251,23 +251,37 @@ def boot(
     )
 
 
+@contextlib.contextmanager
+def wanted_for(what: str) -> Iterator[None]:
+    """Have an OSError say what was to be made."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {what} can't be made") from None
+
+
 def spawn(loop: asyncio.AbstractEventLoop, launcher: Launcher, exited: Exited) -> tuple[Process, Ends]:
     """Start a child. Raises OSError where that can't be done.
 
     On the loop's thread: on Linux the child asks to end with its parent (child/parent.py), that is, the thread that started it.
     """
     opened: list[int] = []
-    ours, theirs = socket.socketpair()
+    with wanted_for("its socket"):
+        ours, theirs = socket.socketpair()
     try:
         opened.append(theirs.detach())
-        opened.append(create())
-        opened.append(create())
-        opened += os.pipe()
-        opened += os.pipe()
-        end, inbound, outbound, reading, writing, stderr, their_stderr = opened
-        os.set_blocking(reading, False)
-        opened.append(os.dup(reading))
-        memory_in, memory_out = mapped(os.dup(inbound)), mapped(os.dup(outbound))
+        with wanted_for("the memory that it shares with the server"):
+            opened.append(create())
+            opened.append(create())
+        with wanted_for("the pipes of its tickets and of its stderr"):
+            opened += os.pipe()
+            opened += os.pipe()
+            end, inbound, outbound, reading, writing, stderr, their_stderr = opened
+            os.set_blocking(reading, False)
+            os.set_blocking(writing, False)  # the loop writes there
+            opened.append(os.dup(reading))
+        with wanted_for("the memory that it shares with the server"):
+            memory_in, memory_out = mapped(os.dup(inbound)), mapped(os.dup(outbound))
         given = Given(end, inbound, outbound, opened[7], their_stderr)
         process = launcher.start(loop, given, stderr, exited)
     except BaseException:
