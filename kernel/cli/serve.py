@@ -438,6 +438,7 @@ async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], delay:
         if open_ports and now >= closing:
             open_ports = False
             kernel.retire(inf)
+        if not open_ports:  # each time, for connections that were accepted and not yet ours when the ports closed
             for frontend in frontends:
                 frontend.refuse()
         hurried = now >= end - SILENCE_SECONDS - REST_SECONDS

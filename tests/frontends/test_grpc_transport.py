@@ -1720,19 +1720,23 @@ def drained(caller: Caller) -> asyncio.Task[None]:
 
 
 def test_a_retiring_server_says_so_and_goes_on(caller: Caller) -> None:
-    """GOAWAY at once; what the client sent before it knew is served, and its streams go on."""
+    """GOAWAY at once; what the client sends before it knows is awaited and served, and its streams go on."""
     caller.begin("Chat")
     caller.wait()
     assert not caller.peer.busy, "a stream with nothing on it is waited for by nobody"
     caller.server.retire()
     caller.wait()
     assert caller.goaway() == (2**31 - 1, NO_ERROR, "the server is shutting down")
+    question = caller.frames[-1].payload
+    assert caller.peer.busy, "a call may be under way to us"
     assert caller.service.chats[0].closed == 0
     answer = caller.call("Keep")
     assert caller.peer.busy and caller.server.busy
     caller.service.calls[0].reply(b"done")
     caller.wait()
-    assert outcome(answer) == (0, "", [b"done"]) and not caller.peer.busy
+    assert outcome(answer) == (0, "", [b"done"]) and caller.peer.busy
+    caller.send(ping(question, ack=True))
+    assert not caller.peer.busy, "the client has read that it is to go"
     other = protocol.Peer(caller.server)
     transport = FakeTransport()
     transport.peer = other

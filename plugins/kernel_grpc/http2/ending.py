@@ -58,6 +58,11 @@ class Ending:
             self._outgoing.put(goaway(self._history.finish(), ErrorCode.NO_ERROR))
 
     @property
+    def telling(self) -> bool:
+        """Whether the client may still be sending without knowing that the connection is about to end."""
+        return self.draining and self._history.final_id is None and not self.closed
+
+    @property
     def drained(self) -> bool:
         return self._history.final_id is not None and not self._outgoing.streams
 

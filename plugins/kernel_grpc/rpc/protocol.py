@@ -215,8 +215,10 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way that has an end of its own. What waits on a stream, the kernel knows."""
-        return any(not call.is_stream for call in self._calls())
+        """Whether a call is under way that has an end of its own, or may be on its way to us, from a client that has not read yet
+        that the connection ends. What waits on a stream, the kernel knows.
+        """
+        return self.http.ending.telling or any(not call.is_stream for call in self._calls())
 
     def drain(self) -> None:
         """Finish the calls that run, then close."""
