@@ -128,7 +128,7 @@ class Server:
         """Return once the port is open. Fails with the log where that doesn't come."""
 
         def started() -> bool:
-            found = re.search(r"Started HTTPService at [^ ]+:(\d+)", self.text())
+            found = re.search(r"Started HTTPS?Service at [^ ]+:(\d+)", self.text())
             self.port = int(found.group(1)) if found else 0
             return bool(found) or self.process.poll() is not None
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import h2.config
 import h2.connection
@@ -20,6 +24,7 @@ import h2.events
 import h2.settings
 import numpy as np
 import pytest
+from certificates import Certificates, make_certificates
 
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
@@ -42,13 +47,31 @@ TELLS = """\
 
 
 @pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("pieces")
+    with started(tmp_path_factory.mktemp("pieces")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Server]:
+    files = (f"server-cert={certificates.server}", f"server-key={certificates.server_key}")
+    flags = [f"--{wire}-{flag}" for wire in ("http", "grpc") for flag in ("use-ssl", *files)]
+    with started(tmp_path_factory.mktemp("secure"), *flags) as server:
+        yield server
+
+
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[Server]:
     for placement in PLACEMENTS:
         more = f'parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}'
         write_model(folder / "models", placement, more=more)
     write_model(folder / "models", "tells", "    import json\n" + TELLS.replace("json.", "self.json."), more=more)
-    with serving(folder, folder / "models", program=(small_buffers.__file__,)) as server:
+    with serving(folder, folder / "models", *flags, program=(small_buffers.__file__,)) as server:
         yield server
         server.signal()
         assert server.wait() == 0
@@ -65,7 +88,50 @@ def connected(url: str) -> socket.socket:
     return sock
 
 
-def exchanged(sock: socket.socket, data: bytes, received: Callable[[bytes], bytes | None], seed: int) -> None:
+class Secured:
+    """TLS on a socket. One thread may send while another one receives; a record is sent byte by byte, too."""
+
+    def __init__(self, sock: socket.socket, authority: str, protocol: str) -> None:
+        context = ssl.create_default_context(cafile=authority)
+        context.set_alpn_protocols([protocol])
+        self._sock = sock
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        self._lock = threading.Lock()
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush(self._out.read())
+                self._in.write(sock.recv(7))
+            else:
+                break
+        self._flush(self._out.read())
+
+    def _flush(self, data: bytes) -> None:
+        for at in range(0, len(data), size := 1 if len(data) < 1000 else 100):
+            self._sock.sendall(data[at : at + size])
+
+    def sendall(self, data: bytes) -> None:
+        with self._lock:
+            self._tls.write(data)
+            sealed = self._out.read()
+        self._flush(sealed)
+
+    def recv(self, size: int) -> bytes:
+        while piece := self._sock.recv(size):
+            with self._lock:
+                self._in.write(piece)
+                try:
+                    return self._tls.read(1 << 16)
+                except ssl.SSLWantReadError:
+                    continue
+                except ssl.SSLZeroReturnError:
+                    break
+        return b""
+
+
+def exchanged(sock: socket.socket | Secured, data: bytes, received: Callable[[bytes], bytes | None], seed: int) -> None:
     """Send bytes, most of them one by one, and read a few at a time, until `received` gives None; what it gives is sent, too."""
     rng = random.Random(seed)
     lock = threading.Lock()
@@ -151,6 +217,20 @@ def test_http(server: Server, model: str) -> None:
         assert expected[k].endswith(numbers(k).tobytes())
 
 
+def test_http_over_tls(secure: Server, certificates: Certificates) -> None:
+    came = bytearray()
+
+    def received(piece: bytes) -> bytes | None:
+        came.extend(piece)
+        return None if len(http_answers(bytes(came))) == COUNT else b""
+
+    with connected(secure.url) as sock:
+        requests = b"".join(http_request("process", k) for k in range(COUNT))
+        exchanged(Secured(sock, certificates.ca, "http/1.1"), requests, received, 1)
+    for k, answer in enumerate(http_answers(bytes(came))):
+        assert b'"id":"%d"' % k in answer and (k % 2 or answer.endswith(numbers(k).tobytes()))
+
+
 class GrpcClient:
     """Calls that are made at once. `answers`: what has come, by stream."""
 
@@ -221,6 +301,19 @@ def test_grpc(server: Server, model: str, streaming: bool) -> None:
     client = GrpcClient(f"/inference.GRPCInferenceService/{method}", [requests] if streaming else [[one] for one in requests])
     with connected(grpc_url(server)) as sock:
         exchanged(sock, client.connection.data_to_send(), client.received, len(model))
+    check(client, streaming)
+
+
+def test_grpc_over_tls(secure: Server, certificates: Certificates) -> None:
+    client = GrpcClient("/inference.GRPCInferenceService/ModelInfer", [[grpc_request("process", k)] for k in range(COUNT)])
+    with connected(grpc_url(secure)) as sock:
+        sent = client.connection.data_to_send()
+        exchanged(Secured(sock, certificates.ca, "h2"), sent, client.received, 1)
+    check(client, False)
+
+
+def check(client: GrpcClient, streaming: bool) -> None:
+    """Each request has its answer, once, and right."""
     assert set(client.statuses.values()) == {"0"} and client.statuses.keys() == client.answers.keys()
     came: list[pb.ModelInferResponse] = []
     for answer in client.answers.values():
@@ -236,6 +329,22 @@ def test_grpc(server: Server, model: str, streaming: bool) -> None:
     assert sorted(int(one.id) for one in came) == [*range(COUNT)]
     for one in came:
         assert one.raw_output_contents[0] == numbers(int(one.id)).tobytes()
+
+
+def test_the_metrics_page(server: Server) -> None:
+    found = re.search(r"Started Metrics Service at (\S+:\d+)", server.text())
+    assert found is not None
+    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+    came = bytearray()
+
+    def received(piece: bytes) -> bytes | None:
+        came.extend(piece)
+        return None if len(http_answers(bytes(came))) == 3 else b""
+
+    with connected(found[1]) as sock:
+        exchanged(sock, 3 * request, received, 1)
+    for answer in http_answers(bytes(came)):
+        assert len(answer) > 10_000 and answer.endswith(b"\n")
 
 
 def test_the_channel_of_a_process(server: Server) -> None:
