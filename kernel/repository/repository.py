@@ -21,7 +21,6 @@ __all__ = [
     "ModelFolder",
     "Repositories",
     "bare_name",
-    "find_model",
     "missing_versions",
     "not_unique",
     "select_versions",
@@ -220,17 +219,8 @@ def _no_repository(path: Path, error: OSError) -> ServingError:
     return ServingError(Code.INTERNAL, f"{words}: {reason}" if not isinstance(error, FileNotFoundError) else words)
 
 
-def find_model(repositories: Iterable[FileRepository], name: str) -> ModelFolder | None:
-    """Return where the model lies, None where nowhere. Raises ServingError(INTERNAL) when it lies in several
-    repositories.
-    """
-    found = [folder for repository in repositories if (folder := repository.find(name)) is not None]
-    if len(found) > 1:
-        raise not_unique(name, [folder.path for folder in found])
-    return found[0] if found else None
-
-
 def not_unique(name: str, folders: Sequence[Path]) -> ServingError:
+    """Return why a model is not read that lies in several repositories."""
     words = f"failed to poll model '{name}': not unique across all model repositories"
     return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(folder) for folder in folders)}")
 

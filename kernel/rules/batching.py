@@ -62,7 +62,7 @@ class BatchRule:
             return 0, None
         count, best, full = _fill(waiting, first, self)
         # Priorities and time-outs put requests out of their order of arrival: the oldest need not be the first.
-        due = min_enqueued(waiting, first, count) + self.delay if self.delay else now
+        due = _oldest(waiting, first, count) + self.delay if self.delay else now
         late = self.delay > 0 and now >= due
         if best and not late:
             return best, None
@@ -95,7 +95,7 @@ def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: Ba
     return count, best, total >= largest
 
 
-def min_enqueued(waiting: Iterable[InferenceRequest], first: InferenceRequest, count: int) -> float:
+def _oldest(waiting: Iterable[InferenceRequest], first: InferenceRequest, count: int) -> float:
     """Return when the oldest of the first `count` requests came."""
     oldest = first.enqueued
     if count > 1:
@@ -108,6 +108,7 @@ def min_enqueued(waiting: Iterable[InferenceRequest], first: InferenceRequest, c
 
 
 def fits(first: InferenceRequest, other: InferenceRequest, rule: BatchRule) -> bool:
+    """Whether two requests may be in one batch: they bring the same inputs, with shapes that differ in their rows at most."""
     if rule.same_inputs and first.inputs.keys() != other.inputs.keys():
         return False
     for name in rule.equal_shapes:

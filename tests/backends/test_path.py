@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,20 @@ def test_the_readme_shows_the_figures() -> None:
     for route, row in KNOWN["3.11"].items():
         figures = " | ".join(str(row[key]) for key in ("frontend", "core", "python", "frames", "files"))
         assert f"| {route} | {figures} |" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "route", "column"),
+    [
+        ("http", "HTTP, loop, repeated", "frontend"),
+        ("grpc", "gRPC, loop, repeated", "frontend"),
+        ("scheduling", "HTTP, loop, repeated", "core"),
+        ("python", "HTTP, loop, repeated", "python"),
+    ],
+)
+def test_shares_are_told_of_the_figures_as_they_are(page: str, route: str, column: str) -> None:
+    """A table of short ways says of how many instructions its shares are."""
+    text = (BENCH.parent / f"docs/internals/{page}.md").read_text()
+    found = re.search(r"([0-9]+)\s+instructions, `bench/path.py`|`bench/path.py`, ([0-9]+) of them", text)
+    assert found is not None
+    assert int(found[1] or found[2]) == KNOWN["3.11"][route][column]

@@ -9,7 +9,14 @@ import pytest
 from kernel.config import ConfigError, read_config
 from kernel.errors import Code, ServingError
 from kernel.repository.overrides import OverrideFolder, check_model_name, remove_left_behind
-from kernel.repository.repository import FileRepository, ModelFolder, find_model, missing_versions, select_versions
+from kernel.repository.repository import (
+    FileRepository,
+    ModelFolder,
+    Repositories,
+    missing_versions,
+    not_unique,
+    select_versions,
+)
 
 
 def make(root, *files):
@@ -78,14 +85,14 @@ def test_missing_repository(tmp_path):
 
 def test_a_model_in_two_repositories(tmp_path):
     make(tmp_path, "one/a/1/model.py", "two/a/1/model.py", "two/b/1/model.py")
-    repositories = [FileRepository(tmp_path / "one"), FileRepository(tmp_path / "two")]
-    assert find_model(repositories, "b").path == tmp_path / "two" / "b"
-    assert find_model(repositories, "c") is None
-    with pytest.raises(
-        ServingError, match="failed to poll model 'a': not unique across all model repositories"
-    ) as caught:
-        find_model(repositories, "a")
-    assert str(tmp_path / "one" / "a") in str(caught.value)
+    one, two = tmp_path / "one", tmp_path / "two"
+    repositories = Repositories([FileRepository(one), FileRepository(two)])
+    assert [folder.path for folder in repositories.find("b")] == [two / "b"]
+    assert repositories.find("c") == []
+    both = [folder.path for folder in repositories.find("a")]
+    assert both == [one / "a", two / "a"]
+    words = "failed to poll model 'a': not unique across all model repositories"
+    assert str(not_unique("a", both)) == f"{words} — it is in {one / 'a'} and in {two / 'a'}"
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "..", "", "a\\b", ".", "a\0"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +38,19 @@ def test_no_figure_is_above_its_limit(structure: ModuleType) -> None:
     assert figures.keys() == structure.LIMITS.keys()
     found = structure.above(figures, structure.LIMITS)
     assert not found, "\n".join([*found, *(f"{name}: {lines}" for name, lines in details.items() if name in "".join(found))])
+
+
+def test_choices_tell_the_figures_as_they_are(structure: ModuleType) -> None:
+    """What stands against a wanted figure is no reason any more once the figure is another one."""
+    page = (BENCH.parent / "docs/internals/choices.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| [0-9 ]+ \| (?:[0-9 ]+|fewer) \| ([0-9 ]+) \|", page, re.MULTILINE))
+    told = {name: int(value.replace(" ", "")) for name, value in rows.items()}
+    known = json.loads((BENCH / "path.json").read_text())["3.11"]
+    figures, _ = structure.measure(structure.read())
+    figures["a load of a model, frames"] = known["load of a model"]["frames"]
+    figures["code lines of requests, rules, instances, scheduling"] = figures["code lines on a request's path"]
+    assert len(told) == 4
+    assert told == pytest.approx({name: figures[name] for name in told}, rel=0.01)  # in round numbers
 
 
 def test_classes_of_the_core_have_names_of_their_own(structure: ModuleType) -> None:
