@@ -126,6 +126,11 @@ class FrameReader:
         finally:
             outgoing.corked = False
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes have come and wait for another turn of the loop."""
+        return 0 if self.later is None else len(self.later) - self._later_at
+
     def go_on(self, now: float) -> None:
         """Take more of what has come, in a further turn of the loop."""
         data, self.later = self.later, None

@@ -54,7 +54,7 @@ STEP = 1024 * 1024
 #: larger one has a mapping that grows. Before, it is BELIEVED: who touches a byte of what is reserved may get a page of two
 #: megabytes, so that many messages of which little comes would take far more than they sent.
 RESERVE = 64 * 1024 * 1024
-BELIEVED = 1024 * 1024
+BELIEVED = 1024 * 1024 + 64 * 1024  # of a tensor of a megabyte all
 
 ALIGNMENT = 64
 

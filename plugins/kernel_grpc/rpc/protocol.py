@@ -112,14 +112,17 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         http, server = self.http, self.server
         data = self._turns.view[:count]
         http.receive(bytes(data) if count <= COPIED else data, server.now())
-        if not self._turns.spend(count // BYTES + self._work()):
+        if not self._turns.spend(count // BYTES + self._work(count)):
             self._put_off()
 
-    def _work(self) -> int:
-        """Return what the frames that were just received have taken, in units; those that steer take little."""
+    def _work(self, size: int) -> int:
+        """Return what the frames that were just received have taken, in units, besides their `size` bytes.
+
+        Those that steer take little, and those of long messages no more than their bytes.
+        """
         http = self.http
         steering = http.floods.spent
-        return FRAME_UNITS * max(0, http.frames - steering) + steering // 2
+        return FRAME_UNITS * max(0, http.frames - steering - size // BYTES) + steering // 2
 
     # --- more than one turn's work
 
@@ -135,8 +138,9 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         """Do some more of it."""
         http = self.http
         if http.later is not None:
+            size = http.waiting
             http.go_on(self.server.now())
-            self._turns.spend(self._work())
+            self._turns.spend(self._work(size - http.waiting))
         if self.outgoing.out:
             self.flush()
         ending = http.ending

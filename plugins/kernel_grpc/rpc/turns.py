@@ -28,7 +28,7 @@ BYTES = 8192
 FRAME_UNITS = 4
 
 #: The most that is received straight into a message at once.
-PORTION = 512 * 1024
+PORTION = 1024 * 1024 + 64 * 1024  # of a tensor of a megabyte all
 
 
 class Patient(Protocol):

@@ -32,9 +32,9 @@ TURN = 256
 #: How many bytes of long bodies all connections together receive in a turn, in reads of how many, and for how long at most, in
 #: seconds: a page that is new may cost as much as a thousand others. Where that is used up, a read takes LITTLE, and its
 #: connection waits.
-TURNS_BYTES = 2 * 1024 * 1024
-TURNS_SECONDS = 0.004
-PORTION = 512 * 1024
+TURNS_BYTES = 4 * 1024 * 1024
+TURNS_SECONDS = 0.006
+PORTION = 1024 * 1024 + 64 * 1024  # of a tensor of a megabyte all
 LITTLE = 16 * 1024
 
 #: How many of those that wait to receive more read on in a turn.
