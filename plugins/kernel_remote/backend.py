@@ -38,8 +38,14 @@ class RemoteBackend:
         self._known: Endpoints | None = None  # made with the first model: the loop is not there before
 
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
-        """Refuse parameters that make no sense; asks nobody."""
+        """Refuse parameters that make no sense, and what is the far end's to do; asks nobody."""
         read_settings(config)
+        if config.message.HasField("sequence_batching"):
+            raise config.error(
+                f"model '{config.name}' is remote and has sequence_batching",
+                "leave it to the far end, which a sequence's requests reach in their order",
+                at=("sequence_batching",),
+            )
         read_authorities(config, model_folder)
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:

@@ -43,6 +43,7 @@ class Call:
     `message(data)` is told each message that comes, `ended(outcome)` the end, once. `timeout()`: the seconds that are left for
     the far end to keep, when the call is sent. `ask_load`: the far end is to report its load. `ordered`: it must not overtake
     another ordered call to the same endpoint. `most`: bytes of a message that is taken.
+    `metadata`: fields of a header block that go along.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Call:
         ask_load: bool = False,
         ordered: bool = False,
         most: int = 2**32,
+        metadata: bytes = b"",
     ) -> None:
         self.path = path
         self.pieces = pieces
@@ -66,12 +68,14 @@ class Call:
         self.ask_load = ask_load
         self.ordered = ordered
         self.most = most
+        self.metadata = metadata
         self.over = False
         self.stream: CallStream | None = None
 
     def begin(self, connection: ClientConnection, head: bytes, where: str) -> None:
         """Send it on a connection that has room for it. `head`: of `head_of`; `where`: the endpoint."""
         stream = self.stream = CallStream(connection, self, where)
+        head += self.metadata
         if self.timeout is not None:
             head += literal(b"grpc-timeout", _timeout(self.timeout()))
         prefix = b"\0" + self.size.to_bytes(4, "big")

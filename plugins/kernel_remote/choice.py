@@ -46,12 +46,14 @@ class Standing:
         if now > self.until + SLOW_START:
             self._ejections = 0
 
-    def failed(self, now: float) -> None:
-        """It could not be reached, or has broken off."""
+    def failed(self, now: float) -> bool:
+        """It could not be reached, or has broken off. Return whether it is left out for that from now on."""
         self.failures += 1
-        if self.failures >= FAILURES and now >= self.until:
-            self.until = now + min(LONGEST, EJECTED * 2**self._ejections)
-            self._ejections = min(self._ejections + 1, 8)
+        if self.failures < FAILURES or now < self.until:
+            return False
+        self.until = now + min(LONGEST, EJECTED * 2**self._ejections)
+        self._ejections = min(self._ejections + 1, 8)
+        return True
 
     def doubt(self, suspect: bool, now: float) -> None:
         """It gives no answer, or does again: then it comes back slowly."""

@@ -8,6 +8,7 @@ that name the same address share it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from dataclasses import dataclass
@@ -20,12 +21,17 @@ from kernel_remote.wire import Wire
 
 __all__ = ["Endpoint", "Endpoints", "Link", "links"]
 
+log = logging.getLogger("kernel_remote")
+
 #: Seconds that a connection may take, the greeting of the far end included.
 CONNECT_TIMEOUT = 5.0
 
 #: Seconds in which no further attempt is made to connect after one that failed, doubled each time up to the longest.
 BACKOFF = 0.1
 LONGEST = 2.0
+
+#: Seconds that an endpoint stays which nobody uses.
+LINGER = 5.0
 
 #: The largest message that is no inference's.
 SMALL = 64 * 1024 * 1024
@@ -189,7 +195,11 @@ class Endpoint:
         """Nobody is to be sent to an endpoint of whose connections none is healthy, and one that gives no answer."""
         self._first = first = next((wire for wire in self._wires if wire.healthy), None)
         suspect = first is None and any(wire.pulse.suspect for wire in self._wires)
-        if suspect or self.standing.suspect:
+        if suspect != self.standing.suspect:
+            if suspect:
+                log.warning("endpoint %s has not answered a PING: requests go elsewhere as long as it doesn't", self.name)
+            else:
+                log.info("endpoint %s answers again", self.name)
             self.standing.doubt(suspect, self._loop.time())
         if suspect:
             self._connect()
@@ -241,6 +251,11 @@ class Endpoint:
         self._made(wire, problem)
 
     def _made(self, wire: Wire | None, problem: str) -> None:
+        if problem != self._problem:
+            if problem:
+                log.warning("endpoint %s %s", self.name, problem)
+            else:
+                log.info("endpoint %s is connected to again", self.name)
         self._problem = problem
         now = self._loop.time()
         if problem or wire is None:
@@ -292,9 +307,14 @@ class Endpoints:
         return endpoint
 
     def give_back(self, endpoint: Endpoint) -> None:
-        """One user less: the last one closes it."""
+        """One user less. One without any is closed, after a while: a load asks, and makes its instances afterwards."""
         endpoint.users -= 1
-        if not endpoint.users and self._known.pop(endpoint.link, None) is not None:
+        if not endpoint.users:
+            self._loop.call_later(LINGER, self._let_go, endpoint)
+
+    def _let_go(self, endpoint: Endpoint) -> None:
+        if not endpoint.users and self._known.get(endpoint.link) is endpoint:
+            del self._known[endpoint.link]
             endpoint.close()
 
     def close(self) -> None:

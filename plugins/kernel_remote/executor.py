@@ -7,6 +7,7 @@ no response and whose endpoint broke off or is unavailable. Sequences stay with 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Sequence
 
@@ -26,10 +27,12 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.calls import UNAVAILABLE, Call, Outcome
 from kernel_remote.choice import Sequences, Standing, choose, reported
 from kernel_remote.endpoints import Endpoint, Endpoints, Link
-from kernel_remote.messages import Messages, code_of, response_of
+from kernel_remote.messages import Messages, code_of, response_of, trace_fields
 from kernel_remote.settings import Settings
 
 __all__ = ["SERVICE", "RemoteModel"]
+
+log = logging.getLogger("kernel_remote")
 
 SERVICE = "/inference.GRPCInferenceService/"
 INFER, STREAM, READY = (SERVICE + name for name in ("ModelInfer", "ModelStreamInfer", "ModelReady"))
@@ -199,6 +202,7 @@ class _Sending:
             ask_load=len(model.standings) > 1,
             ordered=bool(request.correlation_id),
             most=model.most,
+            metadata=b"" if request.trace is None else trace_fields(request.trace.context),
         )
 
     def _left(self) -> float:
@@ -280,8 +284,8 @@ class _Sending:
             load = reported(outcome.load) if outcome.load else None
             if load is not None:
                 standing.report(load, now)
-        else:
-            standing.failed(now)
+        elif standing.failed(now):
+            log.warning("endpoint %s is left out for %.1f s: %s", standing.name, standing.until - now, outcome.message)
         if outcome.status == 0:
             self._complete()
         elif self._may_try_again(outcome):

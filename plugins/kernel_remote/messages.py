@@ -5,6 +5,7 @@ Pure. The data of large tensors is not copied on its way out.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from kernel import (
     pack_bytes,
     unpack_bytes,
 )
-from kernel_grpc.http2 import Data
+from kernel_grpc.http2 import Data, literal
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
-__all__ = ["Messages", "code_of", "response_of"]
+__all__ = ["Messages", "code_of", "response_of", "trace_fields"]
 
 #: How many descriptions of inputs and outputs are remembered of one model.
 REMEMBERED = 1024
@@ -41,6 +42,14 @@ _CODES = {
 def code_of(status: int) -> Code:
     """Return what a status of gRPC means here: UNAVAILABLE for those that Triton's codes have no word for."""
     return _CODES.get(status, Code.UNAVAILABLE)
+
+
+def trace_fields(context: str | None) -> bytes:
+    """Return what a trace's context tells others, as fields of a header block: the far end's spans belong to the same trace."""
+    if not context:
+        return b""
+    told = json.loads(context)
+    return b"".join(literal(name.encode(), told[name].encode("ascii")) for name in ("traceparent", "tracestate") if name in told)
 
 
 class Messages:

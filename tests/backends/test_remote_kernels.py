@@ -21,6 +21,7 @@ from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import goaway
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.backend import RemoteBackend
+from kernel_remote.messages import trace_fields
 
 TENSORS = """
 input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -238,6 +239,54 @@ def test_the_end_of_a_model_ends_what_it_has_sent(tmp_path: Path) -> None:
         assert far.requests[0].code is not None
 
     run_network(main)
+
+
+def test_a_trace_goes_on_at_the_far_end(tmp_path: Path) -> None:
+    assert trace_fields(None) == trace_fields("") == b""
+
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        network.listen("a", far)
+        async with near(tmp_path, "a") as kernel:
+            request = InferenceRequest("m", {"X": Tensor("X", "FP32", X["X"])}, lambda response, final: None)
+            request.trace = SimpleNamespace(context='{"traceparent":"00-0af7-b7ad-01","other":"x"}')  # type: ignore[assignment]
+            model = next(iter(kernel.model("m").scheduler.instances)).executor
+            batch = Batch([request], 1)
+            batch.instance = SimpleNamespace(finished=lambda *_: None)
+            model.execute(batch)
+            await asyncio.sleep(1)
+            assert far.requests[0].fields[b"traceparent"] == b"00-0af7-b7ad-01"
+            assert b"other" not in far.requests[0].fields
+
+    run_network(main)
+
+
+def test_the_log_tells_who_is_left_out_and_who_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kernel_remote")
+
+    async def main(network: Network) -> None:
+        async with near(tmp_path, "a") as kernel:
+            for _ in range(2):
+                await outcome(kernel.infer("m", X))
+                await asyncio.sleep(0.5)
+            line = network.listen("a", Far(echo))
+            await asyncio.sleep(10)
+            assert await outcome(kernel.infer("m", X)) == "ok"
+            line.cut()
+            asked = asyncio.ensure_future(outcome(kernel.infer("m", X)))
+            await asyncio.sleep(5)
+            line.mend()
+            assert await asked == "ok"
+
+    run_network(main)
+    told = [record.message for record in caplog.records if record.name == "kernel_remote"]
+    assert told == [
+        "endpoint a:8001 can't be connected to (Connection refused)",
+        "endpoint a:8001 is left out for 0.5 s: endpoint a:8001 can't be connected to (Connection refused)",
+        "endpoint a:8001 is connected to again",
+        "endpoint a:8001 has not answered a PING: requests go elsewhere as long as it doesn't",
+        "endpoint a:8001 answers again",
+    ]
 
 
 def test_nothing_of_a_request_waits_for_the_garbage_collector(tmp_path: Path) -> None:

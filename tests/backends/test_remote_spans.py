@@ -217,6 +217,7 @@ FAILURES = {
     "idempotent": ({"endpoints": "{}", "idempotent": "yes"}, "is 'yes' — wanted true or false"),
     "connections": ({"endpoints": "{}", "connections": "65"}, "is '65' — wanted a number from 1 to 64"),
     "keepalive_timeout": ({"endpoints": "{}", "keepalive_timeout": "0.5"}, "is '0.5' — wanted seconds, at least 1"),
+    "sequence_batching": ({"endpoints": "{}", "SEQUENCES": ""}, "model 'm' is remote and has sequence_batching — leave it to"),
     "remote_version": ({"endpoints": "{}", "remote_version": "new"}, "is 'new' — wanted a version's number"),
 }
 
@@ -228,7 +229,8 @@ def test_a_load_fails_with_the_reason(tmp_path: Path, what: str) -> None:
     async def main() -> None:
         async with served(write(tmp_path / "far", {"m": TEST})) as (_, there):
             given = {key: value.format(there) for key, value in values.items()}
-            async with served(write(tmp_path / "near", {"m": f'backend: "remote" {parameters(**given)}'})) as (near, _):
+            more = "" if given.pop("SEQUENCES", None) is None else "sequence_batching { }"
+            async with served(write(tmp_path / "near", {"m": f'backend: "remote" {parameters(**given)} {more}'})) as (near, _):
                 assert words.format(there) in near.index()[0].reason
 
     run(main)
