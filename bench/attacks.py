@@ -259,6 +259,10 @@ def broken_comma(target: Target) -> None:
     ask(target, post("/v2/models/echo/infer", b'{"a":["' + b"x" * 20_000_000 + b'" 1]}'))
 
 
+def one_string(target: Target, size: int) -> None:
+    ask(target, post("/v2/models/text/infer", infer('["' + "x" * size + '"]', [1], "BYTES")))
+
+
 def rank(target: Target) -> None:
     ask(target, post("/v2/models/echo/infer", infer("[1]", [2**62] * 200_000)))
 
@@ -586,6 +590,8 @@ ROWS: list[Row] = [
     Row("logging: a number of 40 KB", logging_number, 0.020, 2 * MB),
     Row("broken JSON: NaN, a string of 20 MB", broken_nan, 0.050, 61 * MB),
     Row("broken JSON: a comma lacks behind 20 MB", broken_comma, 0.050, 61 * MB),
+    Row("one string of 16 MB", lambda target: one_string(target, 16_000_000), 0.050, 160 * MB),
+    Row("one string of 60 MB", lambda target: one_string(target, 60_000_000), 0.050, 181 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
     Row("62 MB of integers", integers, 0.050, 187 * MB),

@@ -13,8 +13,10 @@ import pytest
 from frontends.fakes import Client, Spec, config, infer, parse, request, tensor
 
 from kernel import MemoryBudget, ServingError
+from kernel_http.inference.body import decode as decode_body
+from kernel_http.json import large
 from kernel_http.json.errors import first_wins, read_again
-from kernel_http.json.large import LARGE, LongArray, decode_large, weight_above
+from kernel_http.json.large import LARGE, ONE_CALL, SLOW_CALL, LongArray, decode_large, weight_above
 from kernel_http.json.text import PIECE
 
 COUNT = 100_000
@@ -232,6 +234,56 @@ def test_broken_json_takes_no_more_than_three_times_its_size(data: bytes) -> Non
     finally:
         tracemalloc.stop()
     assert peak <= 3 * len(data) + 1024 * 1024
+
+
+def in_data(text: str) -> bytes:
+    return b'{"inputs":[{"name":"IN_BYTES","datatype":"BYTES","shape":[1],"data":[%b]}]}' % text.encode()
+
+
+LONG = {
+    "one string": (in_data('"' + "x" * (ONE_CALL + 1) + '"'), f"has {ONE_CALL + 3} bytes in one string of 'data', more than the"),
+    "a list of strings": (in_data('["' + "x" * ONE_CALL + '"]'), "bytes in what is neither a flat array nor numbers in lists"),
+    "broken": (in_data('["' + "x" * 5_000_000 + '" 1]'), "malformed: expected ',' or ']' at 5000073 (NaN and infinities are"),
+    "a broken string": (in_data('"' + "x" * 5_000_000 + '\\z"'), "invalid escape character in string at 5000072 ("),
+    "no UTF-8": (in_data('["' + "x" * 5_000_000 + '"]').replace(b"xx", b"x\xff", 1), "utf-8"),
+    "nested": (b'{"a":"' + b"x" * 5_000_000 + b'","b":' + b"[" * 50_000, "JSON nesting depth exceeds maximum allowed"),
+    "equal names": (in_data('["' + "x" * 5_000_000 + '"]')[:-1] + b',"id":"a","id":"b"}', "may have members of equal names"),
+    "NaN": (b'{"a":NaN,"b":"' + b"x" * 5_000_000 + b'"}', "JSON is malformed: invalid character at 5 (NaN and infinities are"),
+}
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_no_decoder_gets_more_at_a_time_than_others_can_wait_for(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """One call of a decoder holds the interpreter until it returns, on whatever thread."""
+    body, words = LONG[what]
+    most = {"fast": 0, "slow": 0}
+
+    def measured(kind: str, call: Any) -> Any:
+        def measure(data: Any, **more: Any) -> Any:
+            most[kind] = max(most[kind], len(data))
+            return call(data, **more)
+
+        return measure
+
+    monkeypatch.setattr(large, "_decode", measured("fast", large._decode))
+    monkeypatch.setattr(json, "loads", measured("slow", json.loads))
+    with pytest.raises(ServingError) as told:
+        for array in long_arrays(decode_body(body, 1 << 20)):
+            list(array.pieces())
+    assert words in told.value.message
+    assert most["fast"] <= ONE_CALL and most["slow"] <= SLOW_CALL
+
+
+def long_arrays(record: Any) -> list[LongArray]:
+    return [item["data"] for item in record["inputs"] if isinstance(item["data"], LongArray)]
+
+
+def test_a_long_string_is_read() -> None:
+    text = "x" * (ONE_CALL - 100)
+    (array,) = long_arrays(decode_body(in_data(f'"{text}"'), 1 << 20))
+    assert list(array.pieces()) == [[text]]
+    record = decode_body(in_data(f'["{text[:-100]}"]'), 1 << 20)
+    assert record["inputs"][0]["data"] == [[text[:-100]]]
 
 
 def test_a_number_too_large_is_found_behind_long_ones() -> None:

@@ -3,7 +3,9 @@
 One call of a decoder holds the interpreter until it returns, on whatever thread. So long arrays, which is what large requests are
 made of, are cut out before and read piece by piece when their datatype is known (`LongArray`): numbers, flat or in regular lists,
 and strings, flat ones. Of what is left, the number of values has a limit, counted before any object is made of them; so have
-strings, of which objects remain. The text itself is copied nowhere.
+strings, of which objects remain. The text itself is copied nowhere. What is left for one call has a limit, too (ONE_CALL): a
+child process that reads it would have to hand the objects over, which costs as much, and to read a string in parts means to copy
+it twice more; who sends that much in one string can send it as binary data.
 """
 
 from __future__ import annotations
@@ -20,14 +22,21 @@ from typing import Any
 
 import msgspec
 
-from kernel import Code, ServingError
-from kernel_http.json.errors import read_again
+from kernel import Code, ServingError, clipped
+from kernel_http.json.errors import DEPTH, read_again
 from kernel_http.json.text import FlatArray, Text, array_at
 
-__all__ = ["LARGE", "LongArray", "decode_large", "weight_above"]
+__all__ = ["LARGE", "ONE_CALL", "SLOW_CALL", "LongArray", "decode_large", "weight_above"]
 
 #: JSON of more bytes than this is not read on the loop.
 LARGE = 64 * 1024
+
+#: The most bytes that one call of the decoder gets: it holds the interpreter for some milliseconds then, or a few more.
+ONE_CALL = 16 * 1024 * 1024
+
+#: The most that one gets of the slow decoder, which takes ten times as long, and knows NaN, the reference's words for what is
+#: wrong, and which of equal names was the first.
+SLOW_CALL = 4 * 1024 * 1024
 
 #: A list or an object takes as long as so many numbers, a string as two.
 CONTAINER = 4
@@ -39,6 +48,7 @@ _KEY = b'"data"'
 _BACKSLASH = ord("\\")
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
 _BRACKET = re.compile(rb"[\[\]]")
+_PLACE = re.compile(r" \(byte ([0-9]++)\)$")
 
 _decode = msgspec.json.Decoder().decode
 
@@ -60,11 +70,12 @@ class LongArray:
     def pieces(self) -> Iterator[list[Any]]:
         """Yield the values in order, some thousands at a time. Raises ServingError where they are no JSON."""
         for at, part in self._flat.parts():
+            _check_size(len(part), "one string of 'data'")
             whole = b"[%b]" % part
             try:
                 items = _decode(whole)
-            except ValueError:
-                items = read_again(whole, self._offset(at))
+            except ValueError as error:
+                items = _read_again(whole, error, self._offset(at))
             if not items:  # nothing stands between two commas
                 read_again(b"[,]", self._offset(at))
             yield items
@@ -91,9 +102,10 @@ def decode_large(
     pairs: Callable[[list[tuple[str, Any]]], Any],
     *,
     flat: bool = False,
+    most: int = ONE_CALL,
 ) -> Any:
     """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `flat`: long arrays that are the `data` of
-    `inputs` are LongArrays, and only strings of them count.
+    `inputs` are LongArrays, and only strings of them count. `most`: bytes of what is read in one call.
 
     `doubled`: whether a value read from that text, which has a method `count` as bytes do, may have lost members to others of
     their names; `pairs` makes its objects then. Raises ServingError(INVALID_ARG).
@@ -108,16 +120,51 @@ def decode_large(
             "equal lengths",
         )
     short, moved = _shortened(text, arrays)
+    if len(short) > most:
+        _check_size(len(short), "what is neither a flat array nor numbers in lists of equal lengths")
     with _without_collector():
         try:
             value = _decode(short)
-        except (ValueError, RecursionError):
-            value = read_again(short, moved)
+        except (ValueError, RecursionError) as error:
+            value = _read_again(short, error, moved)
         if doubled(value, Text(short)):
+            if len(short) > SLOW_CALL:
+                raise ServingError(
+                    Code.INVALID_ARG,
+                    f"the request's JSON may have members of equal names; that is looked into where no more than {SLOW_CALL} "
+                    f"bytes of it stand outside of long arrays, and these are {len(short)}",
+                )
             value = json.loads(str(short, "utf-8"), object_pairs_hook=pairs)
     if arrays:
         _put_back(value, [LongArray(text, array) for array in arrays])
     return value
+
+
+def _check_size(size: int, what: str) -> None:
+    if size > ONE_CALL:
+        raise ServingError(
+            Code.INVALID_ARG,
+            f"the request's JSON has {size} bytes in {what}, more than the {ONE_CALL} that are taken there. Please send tensors "
+            "as binary data",
+        )
+
+
+def _read_again(data: Any, error: Exception, moved: Callable[[int], int] | None) -> Any:
+    """As `read_again`; in a text that is too long for that, say what the decoder said, with its place."""
+    if len(data) <= SLOW_CALL:
+        return read_again(data, moved)
+    if isinstance(error, RecursionError):
+        raise ServingError(Code.INVALID_ARG, DEPTH) from None
+    reason = clipped(str(error))
+    place = _PLACE.search(reason)
+    if place is not None:
+        offset = int(place[1])
+        reason = f"{reason[: place.start()]} at {offset if moved is None else moved(offset)}"
+    raise ServingError(
+        Code.INVALID_ARG,
+        f"failed to parse the request JSON buffer: {reason} (NaN and infinities are taken where no more than {SLOW_CALL} bytes "
+        "of it stand outside of long arrays)",
+    )
 
 
 _collector_lock = threading.Lock()
