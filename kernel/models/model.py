@@ -18,13 +18,13 @@ from kernel.errors import Code, ServingError
 from kernel.instances import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
 from kernel.models.admission import AdmissionStage, own_ceiling
+from kernel.models.backpressure import Backpressure
 from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
 from kernel.models.reshape import Reshape
-from kernel.models.room import Room
 from kernel.models.runtime import Runtime
 from kernel.models.states import ModelState, become
 from kernel.models.warmup import give_up, run_warmup
@@ -51,8 +51,8 @@ class Model:
     mapping where front ends keep what they have worked out for this model; it dies with the model, so a reload starts afresh.
     `check(request)` accepts a request's form or raises ServingError (INVALID_ARG), and says what the request is to this model;
     `enqueue(request)` takes over one that has passed. `tracing`: None, or what is to be told of requests that have come in.
-    `room`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`). `placement_choice`: a
-    PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
+    `backpressure`: whether one more request that waits would be of use, and whose turn it is (`crowded`, `wait`).
+    `placement_choice`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
     `leave_loop`, `stop`, `close`.
@@ -78,8 +78,8 @@ class Model:
         self._passive: list[ModelInstance] = []  # instances that are there and take no requests
         self._changing = asyncio.Lock()  # held by who exchanges instances
         self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
-        self.scheduler: Scheduler  # this, the room and the factory are there from `start` on
-        self.room: Room
+        self.scheduler: Scheduler  # this, the backpressure and the factory are there from `start` on
+        self.backpressure: Backpressure
         self._factory: InstanceFactory
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self.check: Callable[[InferenceRequest], None] = RequestCheck(self, config).check
@@ -110,10 +110,10 @@ class Model:
         self.find_observers()
         scheduler.life.check_outputs(OutputCheck(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
-        self.room = Room(scheduler, kernel.loop)
+        self.backpressure = Backpressure(scheduler, kernel.loop)
         if (headroom := prediction_of(self.config, scheduler, kernel.options.refuse_late)) is not None:
             self.enqueue = PredictionStage(headroom, scheduler, self.enqueue, kernel.clock).enqueue
-            self.room.open = True  # who would have to wait for too long is refused, and at once
+            self.backpressure.open = True  # who would have to wait for too long is refused, and at once
         if (ceiling := kernel.supervision.ceiling) is not None:
             self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
         for ceiling in own_ceiling(self.config):
@@ -308,14 +308,14 @@ class Model:
     def begin_no_sequence(self, silence: float) -> None:
         """The server is about to stop: sequences that run go on, until they are silent for so many seconds; no other begins."""
         if self.config.sequence_batching is not None:
-            self.room.let_all_in()
+            self.backpressure.let_all_in()
             self.scheduler.stop(silence)
 
     def stop(self, silence: float | None = None) -> None:
         """Accept nothing more, but for what goes on with a sequence where `silence` is given (Scheduler.stop)."""
         if self.state is not ModelState.UNLOADING:
             become(self, ModelState.UNLOADING)
-        self.room.let_all_in()  # clients in front of the room have come before the stop, and are served
+        self.backpressure.let_all_in()  # clients in front of it have come before the stop, and are served
         self.scheduler.stop(silence)
 
     @property

@@ -257,6 +257,6 @@ def test_a_queue_that_has_its_own_say_is_left_alone(tmp_path: Path, batching: st
                 made.parameters["sequence_start"].bool_param = True
                 service.start(made)
             model = kernel.model("m")
-            assert model.scheduler.queue.size > 50 and not model.room.crowded
+            assert model.scheduler.queue.size > 50 and not model.backpressure.crowded
 
     run(main())

@@ -107,9 +107,9 @@ class InferStream:
         if recipe.model.tracing is not None:
             recipe.model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         recipe.model.enqueue(request)
-        if request.state is PENDING and len(self.answers) > 1 and not self.waiting and recipe.model.room.crowded:
+        if request.state is PENDING and len(self.answers) > 1 and not self.waiting and recipe.model.backpressure.crowded:
             self.waiting = True
-            recipe.model.room.wait(self, self._go_on)
+            recipe.model.backpressure.wait(self, self._go_on)
             self.balance()
         if len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.balance()

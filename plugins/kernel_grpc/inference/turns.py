@@ -1,7 +1,7 @@
 """Unary calls of clients that have much to send to one model wait here, each connection's in their order, for its turn.
 
 The law: a call that waits here is nobody's yet: whatever ends it, it is passed over. A connection with no other call of the
-model in flight does not wait. Whether there is use in waiting, and whose turn it is, the model's room says.
+model in flight does not wait. Whether there is use in waiting, and whose turn it is, the model says (`Model.backpressure`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Turns:
 
     def began(self, call: Call, model: Model) -> None:
         """A call has begun, and waits in the model's queue: perhaps later ones of its connection are to wait here."""
-        if model.room.crowded and len(call.connection.outgoing.streams) > 1:
+        if model.backpressure.crowded and len(call.connection.outgoing.streams) > 1:
             self._line_up((call.connection, model), _Line(call))
 
     def wait(self, call: Call, model: Model, request: InferenceRequest) -> bool:
@@ -47,14 +47,14 @@ class Turns:
             return False
         if line.last.done and not line.waiting:
             del self.lines[key]
-            model.room.forget(line)
+            model.backpressure.forget(line)
             return False
         line.waiting.append((call, request))
         return True
 
     def _line_up(self, key: tuple[Connection, Model], line: _Line) -> None:
         self.lines[key] = line
-        key[1].room.wait(line, partial(self._go_on, key, line))
+        key[1].backpressure.wait(line, partial(self._go_on, key, line))
 
     def _go_on(self, key: tuple[Connection, Model], line: _Line) -> None:
         """It is the turn of a connection: begin the first call that somebody still waits for."""
@@ -65,7 +65,7 @@ class Turns:
             if call.done:
                 continue
             line.last = call
-            if waiting or model.room.crowded:
+            if waiting or model.backpressure.crowded:
                 self._line_up(key, line)
             call.request = request
             model.enqueue(request)

@@ -175,9 +175,9 @@ class Answers:
         if not server.pipelined or len(exchanges) >= min(server.most, self.ahead):
             return False
         request = exchanges[-1].request
-        if request is not None and request.state is PENDING and (room := request.model.room).crowded:
+        if request is not None and request.state is PENDING and (backpressure := request.model.backpressure).crowded:
             self.barrier = True
-            room.wait(self, self.release)
+            backpressure.wait(self, self.release)
         return not self.barrier
 
     # --- what the client takes

@@ -1,9 +1,9 @@
-"""Whether there is any use in one more request that waits for a model, and whose turn it is to send one where there is not.
+"""Backpressure: whether one more request that waits for a model would be of use, and who may send one where it would not.
 
-The law: the queue's order is nobody's business here; a client with nothing in flight is never asked to wait. Who sends one
-request before the last is answered asks, once one has to wait: where as many wait as keep all instances busy for two rounds,
-more would only stand in front of others. So clients that have much to send do it in turns, one for each answer that is given.
-A queue with a limit, time-outs or priorities of its own is left alone: its config says who may wait.
+The law: the order of the queue is left as it is, and a client with nothing in flight is never asked to wait. A front end asks for
+a client that sends a request while others of its own wait: where as many wait as keep all instances busy for two rounds, one more
+would only stand in front of those of other clients. So clients that have much to send take turns, one for each answer that is
+given. A queue with a limit, time-outs or priorities is left alone: its config says who may wait.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Hashable
 from kernel.requests import InferenceRequest
 from kernel.scheduling import Scheduler
 
-__all__ = ["Room"]
+__all__ = ["Backpressure"]
 
 LEAST = 8  # requests that may wait in any case
 TURNS = 64  # clients that are let in within one turn of the loop
 
 
-class Room:
+class Backpressure:
     """In front of one model version. On the loop. `open`: everybody is let in from now on."""
 
     def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
