@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-__all__ = ["Sequences", "Standing", "choose", "owner", "reported"]
+__all__ = ["Sequences", "Standing", "choose", "home", "reported"]
 
 #: Failures in a row that eject; seconds of the first ejection, doubled each time up to the longest; seconds of the slow start,
 #: and the part of its requests that an endpoint gets at the beginning of it.
@@ -100,13 +100,13 @@ def choose(
     return min(able[first], able[second], key=lambda one: one.cost(now))
 
 
-def owner(standings: Sequence[Standing], sequence: int | str) -> Standing:
-    """Return the endpoint of a sequence: the same for the same endpoints, in whatever order they stand."""
+def home(standings: Sequence[Standing], sequence: int | str) -> Standing:
+    """Return the home of a sequence, an endpoint: the same for the same endpoints, in whatever order they stand."""
     return max(standings, key=lambda one: hashlib.blake2b(f"{one.name}\0{sequence!r}".encode(), digest_size=8).digest())
 
 
 class Sequences:
-    """Where sequences go on: with their owner, or with the one that they began with while their owner could not be had."""
+    """Where sequences go on: with their home, or with the endpoint that they began with while their home could not be had."""
 
     def __init__(self) -> None:
         self._moved: OrderedDict[int | str, Standing] = OrderedDict()
@@ -121,11 +121,11 @@ class Sequences:
         tried: Sequence[Standing] = (),
     ) -> Standing:
         """Return the endpoint for a request of a sequence. `tried`: those that have not taken its first one."""
-        own = owner(standings, sequence)
+        own = home(standings, sequence)
         found = self._moved.pop(sequence, own)
         if starts:
             left = [one for one in standings if one not in tried] or standings
-            found = owner([one for one in left if not one.ejected(now)] or left, sequence)
+            found = home([one for one in left if not one.ejected(now)] or left, sequence)
         if found is not own and not ends:
             self._moved[sequence] = found
             if len(self._moved) > MOVED:

@@ -172,7 +172,7 @@ class ClientHeads(Heads):
 class ClientConnection(FrameReader):
     """One connection to a server, which sends no preface but its SETTINGS.
 
-    `gone`: why its owner has none any more. `came`: grows with what comes of answers.
+    `gone`: why its user has none any more. `came`: grows with what comes of answers.
     """
 
     gone = ""
@@ -208,7 +208,7 @@ class ClientConnection(FrameReader):
         return self.usable and len(self.outgoing.streams) < self.control.most
 
     def left(self) -> None:
-        """A stream was given up: there may be room for another one. Its owner's to override."""
+        """A stream was given up: there may be room for another one. Its user's to override."""
 
     def take_id(self) -> int:
         """Return the id of a new stream, which is to be opened at once."""

@@ -265,14 +265,14 @@ class Endpoint:
             self._judge()
             return
         self._backoff, self._not_before = BACKOFF, 0.0
-        wire.owner = self
+        wire.user = self
         self._wires.append(wire)
         self._judge()
         self._look()
 
 
 class _Greeting:
-    """The owner of a connection until the far end has greeted: then it may be given calls."""
+    """The user of a connection until the far end has greeted: then it may be given calls."""
 
     def __init__(self, greeted: asyncio.Future[None]) -> None:
         self._greeted = greeted

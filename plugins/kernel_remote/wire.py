@@ -19,7 +19,7 @@ __all__ = ["Wire"]
 JOINED = 32 * 1024
 
 
-class Owner(Protocol):
+class User(Protocol):
     """Who has made the connection, as it is told."""
 
     def changed(self, wire: Wire) -> None:
@@ -32,11 +32,11 @@ class Owner(Protocol):
 class Wire(ClientConnection, asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    def __init__(self, user: User, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         super().__init__(loop.time())
         self.pulse = Pulse(loop.time(), patience)
         self.lost = False
-        self.owner = owner
+        self.user = user
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
@@ -73,7 +73,7 @@ class Wire(ClientConnection, asyncio.Protocol):
         self.outgoing.hold_up(False)
         self.flush()
 
-    # --- what its owner does
+    # --- what its user does
 
     def watch(self) -> None:
         """A call was begun: see to it that silence is noticed."""
@@ -84,7 +84,7 @@ class Wire(ClientConnection, asyncio.Protocol):
 
     def left(self) -> None:
         if not self.lost:
-            self.owner.changed(self)
+            self.user.changed(self)
 
     def give_up(self, why: str) -> None:
         """End the connection at once, and with it what goes on."""
@@ -105,7 +105,7 @@ class Wire(ClientConnection, asyncio.Protocol):
             self._later = True  # others have their turn first
             self.transport.pause_reading()
             self._loop.call_soon(self._go_on)
-        self.owner.changed(self)
+        self.user.changed(self)
 
     def _go_on(self) -> None:
         self._later = False
@@ -123,7 +123,7 @@ class Wire(ClientConnection, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.owner.lost(self)
+        self.user.lost(self)
         self.ending.lost()
         self.outgoing.out.clear()
 
@@ -176,4 +176,4 @@ class Wire(ClientConnection, asyncio.Protocol):
         if again < math.inf:
             self._timer = self._loop.call_later(max(0.0, again - now), self._look)
         if action is Action.SUSPECT:
-            self.owner.changed(self)
+            self.user.changed(self)

@@ -22,7 +22,7 @@ from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import DATA, END_STREAM, frame, goaway, header_frames, rst_stream, settings
 from kernel_remote.calls import Call, Outcome
-from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, owner, reported
+from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, home, reported
 from kernel_remote.endpoints import Endpoint, Link
 from kernel_remote.settings import Address
 
@@ -315,11 +315,11 @@ def test_who_fails_is_left_out_and_comes_back_slowly() -> None:
     assert bad.ejected(11.5), "the second time is twice as long"
 
 
-def test_a_sequence_has_an_owner() -> None:
+def test_a_sequence_has_a_home() -> None:
     all_of_them = [Standing(name) for name in "abcd"]
-    before = {i: owner(all_of_them, i) for i in range(200)}
+    before = {i: home(all_of_them, i) for i in range(200)}
     assert {one.name for one in before.values()} == set("abcd")
-    after = {i: owner(all_of_them[:0:-1], i) for i in range(200)}
+    after = {i: home(all_of_them[:0:-1], i) for i in range(200)}
     assert all(after[i] is before[i] for i in before if before[i] is not all_of_them[0]), "only those of who has gone move"
 
 
