@@ -8,22 +8,17 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from telling import TELL, TEXT, until
 
 from kernel import DATATYPES, InferenceRequest, InferenceResponse, Kernel, Tensor
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
-TELL = """
-def tell(requests, value):
-    return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([json.dumps(value)], dtype=object))]) for _ in requests]
-"""
 
 
 def telling(body: str, define: str = "def", rest: str = "") -> str:
@@ -34,13 +29,6 @@ def telling(body: str, define: str = "def", rest: str = "") -> str:
 async def ask(kernel: Kernel, helpers: Any, model: str = "a", value: Any = (1.0,), **fields: Any) -> Any:
     answer = await helpers.ask(kernel, model, value, **fields)
     return json.loads(answer[0]) if isinstance(answer, list) else answer
-
-
-async def until(done: Callable[[], Any]) -> None:
-    """Return once something has come about in another process."""
-    async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
 
 
 async def send(kernel: Kernel, model: str, tensors: list[Tensor]) -> InferenceResponse:

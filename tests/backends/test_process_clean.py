@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from telling import TEXT
 
 from kernel import Kernel, ServingError
 from kernel_python.process import spawn
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 HEAD = """
 import json, multiprocessing, os, random, signal, socket, subprocess, sys, threading, time
 import numpy as np

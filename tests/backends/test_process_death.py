@@ -6,12 +6,12 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from telling import until
 
 from kernel import InferenceRequest, Kernel, ServingError, Tensor
 
@@ -44,13 +44,6 @@ WAITS = """
         while os.path.exists({!r}):
             time.sleep(0.001)
 """
-
-
-async def until(done: Callable[[], Any]) -> None:
-    """Return once something has come about in another process."""
-    async with asyncio.timeout(10):
-        while not done():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
 
 
 def pid_of(kernel: Kernel, model: str = "a", index: int = 0) -> int:

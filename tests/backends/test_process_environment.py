@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from telling import TEXT
 
 import kernel
 import kernel_python
 from kernel import Kernel
 
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 #: Tells of its Python, and of how it is to be a model in it.
 TELLING = """
 import asyncio, os, sys

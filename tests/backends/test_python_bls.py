@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from telling import TEXT
 
 from kernel import Kernel, ServingError
-
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 
 ADD_ONE = """
 class TritonPythonModel:

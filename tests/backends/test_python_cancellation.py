@@ -5,13 +5,13 @@ Models tell through the log what they do, and are told to end by a file; nothing
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from telling import until
 
 from kernel import Kernel
 
@@ -77,13 +77,6 @@ ensemble_scheduling {
   }
 }
 """
-
-
-async def until(done: Callable[[], Any]) -> None:
-    """Return once something has come about on another thread or in another process."""
-    async with asyncio.timeout(15):
-        while not done():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
 
 
 class Scene:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import uvloop
+from telling import TEXT
 
 from kernel import Kernel
 
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 STUCK = "could only wait for itself"
 PLACEMENTS = ["loop", "thread", "process"]
 

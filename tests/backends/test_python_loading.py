@@ -10,10 +10,9 @@ import json
 from typing import Any
 
 import pytest
+from telling import TEXT
 
 from kernel import Kernel, ServingError
-
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 
 HEAD = """
 def tell(requests, value):

@@ -5,18 +5,15 @@ The words were compared with what Triton 2.51 says; where it aborts instead, wit
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from telling import TEXT, until
 
 import triton_python_backend_utils as pb_utils
 from kernel import Kernel, MetricKind
-
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 
 HEAD = """
 MF = pb_utils.MetricFamily
@@ -43,13 +40,6 @@ def placement(request: Any) -> str:
 async def ask(kernel: Kernel, helpers: Any, name: str = "a", value: Any = (1.0,)) -> Any:
     answer = await helpers.ask(kernel, name, value)
     return json.loads(answer[0]) if isinstance(answer, list) else answer
-
-
-async def until(done: Callable[[], Any]) -> None:
-    """Return once something has come about in another process."""
-    async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
 
 
 def shown(kernel: Kernel) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from telling import TEXT
 
 import triton_python_backend_utils as pb_utils
 from kernel import InferenceRequest, Kernel
@@ -124,7 +125,6 @@ def test_a_request_is_made_the_same(given: Any) -> None:
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
-TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 INNER = """
 class TritonPythonModel:
     def execute(self, requests):
