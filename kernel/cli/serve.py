@@ -27,6 +27,7 @@ import uvloop
 from kernel.cli.cache_config import cache_options
 from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli.notify import notify
 from kernel.cli.parser import Parser
 from kernel.cli.signals import Signals
 from kernel.cli.streams import Streams
@@ -117,6 +118,7 @@ The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it
 then on, closes the ports after --drain-delay, begins no sequence any more, tells its clients to go
 elsewhere when none runs, and serves them until nothing is in flight, for --exit-timeout-secs at most in
 all; a second signal, a tenth of a second later or more, ends it at once. SIGHUP opens the log file anew.
+Where NOTIFY_SOCKET names a socket, as systemd's does, it is told that the server serves, or stops.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
 
@@ -298,7 +300,9 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     kernel.on_unload = _tidier(asyncio.get_running_loop())
+    notify("READY=1", "STATUS=serving" if kernel.is_ready() else "STATUS=serving; not ready, as the log tells")
     await stop.wait()
+    notify("STOPPING=1", "STATUS=stopping: what is in flight is answered")
     delay = MOMENT_SECONDS if options.drain_delay is None else options.drain_delay
     return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now)
 
