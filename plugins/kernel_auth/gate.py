@@ -1,6 +1,6 @@
 """The gate: whose key or token a request shows, and whether the rules let it pass. What it says, it says by raising Denied.
 
-What stands in the file is an Edition, which another one replaces when the file has changed; what clients use (Account) lives on.
+What stands in the file is an Edition, which another one replaces when the file has changed; what clients use (Usage) lives on.
 Everything is on the loop but for reading, which a thread does.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernel import Asking, Denial, Denied, ServingError, Stay
 from kernel_auth.audit import Audit
 from kernel_auth.book import Book, Limits, read_book
-from kernel_auth.rules import Account, Identity
+from kernel_auth.rules import Identity, Usage
 from kernel_auth.tokens import Token, Tokens, Wrong
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0
 #: Why a request was refused that has as many beside it as may be: nobody knows when one of them is over.
 RETRY_SECONDS = 1.0
 
-#: How many accounts there are for the subjects of tokens. Those that use nothing go first.
+#: Of how many subjects of tokens the usage is kept. Those that use nothing go first.
 SUBJECTS = 4096
 
 NO_KEY = "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
@@ -92,8 +92,8 @@ class KeyGate:
         self._path = path
         self._seen = self.edition.mark  # the file as it was read last, or tried to
         self._reading = False
-        self._accounts: dict[str, Account] = {}  # by the client's name
-        self._subjects: dict[str, Account] = {}  # by the token's
+        self._usages: dict[str, Usage] = {}  # by the client's name
+        self._subjects: dict[str, Usage] = {}  # by the token's
 
     def door(
         self, fields: Iterable[tuple[bytes, bytes]], category: str, operation: str, model: str | None, changes: bool
@@ -130,14 +130,14 @@ class KeyGate:
         self._seen = edition.mark
         limits = {client.name: client.limits for client in edition.book.clients}
         now = self.clock()
-        for name, account in list(self._accounts.items()):
+        for name, usage in list(self._usages.items()):
             if name in limits:
-                _change(account, limits[name], now)
-            elif not account.running:
-                del self._accounts[name]
+                _change(usage, limits[name], now)
+            elif not usage.running:
+                del self._usages[name]
         if edition.book.tokens is not None:
-            for account in self._subjects.values():
-                _change(account, edition.book.tokens.limits, now)
+            for usage in self._subjects.values():
+                _change(usage, edition.book.tokens.limits, now)
         log.info("the file of keys was read anew: %d clients", len(edition.book.clients))
 
     def _has_keys(self, tokens: Tokens, done: asyncio.Future[bool]) -> None:
@@ -162,8 +162,8 @@ class KeyGate:
         if client is not None and any(hmac.compare_digest(digest, one) for one in client.digests):
             identity = edition.identities.get(client.name)
             if identity is None:
-                account = _account(self._accounts, client.name, client.limits)
-                identity = edition.identities[client.name] = Identity(client.name, client.grants, account)
+                usage = _usage_of(self._usages, client.name, client.limits)
+                identity = edition.identities[client.name] = Identity(client.name, client.grants, usage)
             return identity
         if edition.tokens is None:
             raise Wrong(WRONG_KEY)
@@ -173,34 +173,43 @@ class KeyGate:
         settings = edition.book.tokens
         assert settings is not None
         if len(self._subjects) >= SUBJECTS and token.subject not in self._subjects:
-            for name in [name for name, account in self._subjects.items() if not account.running][: SUBJECTS // 4]:
+            for name in [name for name, usage in self._subjects.items() if not usage.running][: SUBJECTS // 4]:
                 del self._subjects[name]
-        account = _account(self._subjects, token.subject, settings.limits)
-        return Identity(f"jwt:{token.subject}", token.grants, account, token.until)
+        usage = _usage_of(self._subjects, token.subject, settings.limits)
+        return Identity(f"jwt:{token.subject}", token.grants, usage, token.until)
 
 
-def _account(accounts: dict[str, Account], name: str, limits: Limits) -> Account:
-    account = accounts.get(name)
-    if account is None:
-        account = accounts[name] = Account(limits.rate, limits.burst, limits.concurrency)
-    return account
+def _usage_of(usages: dict[str, Usage], name: str, limits: Limits) -> Usage:
+    usage = usages.get(name)
+    if usage is None:
+        usage = usages[name] = Usage(limits.rate, limits.burst, limits.concurrency)
+    return usage
 
 
-def _change(account: Account, limits: Limits, now: float) -> None:
-    account.change(limits.rate, limits.burst, limits.concurrency, now)
+def _change(usage: Usage, limits: Limits, now: float) -> None:
+    usage.change(limits.rate, limits.burst, limits.concurrency, now)
 
 
 class KeyDoor:
     """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file.
 
-    `_look_at`: when the file is to be looked at again, or the token ends. `_account`: None where of a request nothing is counted
+    `_look_at`: when the file is to be looked at again, or the token ends. `_usage`: None where of a request nothing is counted
     or told.
     `_allowed`: the model that `allow` has let pass last; holds for `_identity`, and goes with it.
     """
 
     __slots__ = (
-        "_account", "_allowed", "_category", "_changes", "_credential", "_edition", "_gate", "_identity", "_look_at", "_model",
+        "_allowed",
+        "_category",
+        "_changes",
+        "_credential",
+        "_edition",
+        "_gate",
+        "_identity",
+        "_look_at",
+        "_model",
         "_operation",
+        "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -215,7 +224,7 @@ class KeyDoor:
         self._edition: Edition | None = None
         self._identity: Identity | None = None  # None: of an open category, whoever it is from
         self._look_at = 0.0
-        self._account: Account | None = None
+        self._usage: Usage | None = None
         self._allowed: str | None = None
 
     def check(self, asking: Asking) -> None:
@@ -228,19 +237,19 @@ class KeyDoor:
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
             self._look(asking, now)
-        account = self._account
-        if account is None:
+        usage = self._usage
+        if usage is None:
             return None
-        if account.running >= account.most:
-            words = f"has {account.running} requests under way, which are as many as it may have"
+        if usage.running >= usage.most:
+            words = f"has {usage.running} requests under way, which are as many as it may have"
             self._exhaust(asking, now, words, RETRY_SECONDS)
-        if wait := account.bucket.take(now):
-            rate = account.bucket.rate
+        if wait := usage.bucket.take(now):
+            rate = usage.bucket.rate
             self._exhaust(asking, now, f"may send {rate:g} requests a second; try again in {wait:.3g} s", wait)
         if self._changes:
             assert self._identity is not None
             gate.audit.changed(self._identity.name, asking.client, self._operation, self._model or "")
-        return account.stay
+        return usage.stay
 
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
         gate = self._gate
@@ -270,8 +279,8 @@ class KeyDoor:
             self._edition = self._allowed = None
             identity = None if self._category in edition.book.open else self._identified(asking, now)
             self._identity = identity
-            counted = identity is not None and (self._changes or identity.account.limited)
-            self._account = identity.account if identity is not None and counted else None
+            counted = identity is not None and (self._changes or identity.usage.limited)
+            self._usage = identity.usage if identity is not None and counted else None
             self._edition = edition
         self._look_at = gate.look_at if identity is None else min(gate.look_at, identity.until)
 

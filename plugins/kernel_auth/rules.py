@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-__all__ = ["Account", "Bucket", "Grant", "Identity"]
+__all__ = ["Bucket", "Grant", "Identity", "Usage"]
 
 #: How many answers about models are remembered of one client, and how long their names may be.
 VERDICTS = 1024
@@ -53,7 +53,7 @@ class Bucket:
         self._full = now + min(missing, burst) * self._interval
 
 
-class Account:
+class Usage:
     """What one client uses: outlives the file that says how much it may.
 
     `rate`: requests a second, and `concurrency`: at a time, 0 for any number. `most`: the latter, inf for any number. `running`:
@@ -95,12 +95,12 @@ class Grant(NamedTuple):
 class Identity:
     """A client as the file, or its token, has it. `until`: when that ends, on the kernel's clock."""
 
-    __slots__ = ("_verdicts", "account", "grants", "name", "until")
+    __slots__ = ("_verdicts", "grants", "name", "until", "usage")
 
-    def __init__(self, name: str, grants: Sequence[Grant], account: Account, until: float = float("inf")) -> None:
+    def __init__(self, name: str, grants: Sequence[Grant], usage: Usage, until: float = float("inf")) -> None:
         self.name = name
         self.grants = grants
-        self.account = account
+        self.usage = usage
         self.until = until
         self._verdicts: dict[tuple[str, str | None], bool] = {}
 

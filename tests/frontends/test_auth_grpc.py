@@ -190,7 +190,7 @@ def test_so_many_at_a_time(gated: Gated) -> None:
     gated.caller.cancel(max(gated.caller.answers))
     assert ask().status is None
     gated.caller.transport.abort()
-    assert gated.gate._accounts["one"].running == 0
+    assert gated.gate._usages["one"].running == 0
 
 
 class Streaming:
@@ -232,7 +232,7 @@ def test_requests_of_streams_are_counted_one_by_one(gated: Gated) -> None:
     assert other.send(request("any")) == [full]
     assert stream.send(request("any"))[3:] == [full]
     gated.caller.cancel(other.id)
-    assert gated.gate._accounts["one"].running == 0
+    assert gated.gate._usages["one"].running == 0
     gated.kernel.hold = False
     assert stream.send(request("any"))[4:] == [""]
 

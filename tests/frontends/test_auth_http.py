@@ -136,7 +136,7 @@ def test_so_many_at_a_time(gated: Gated) -> None:
     gated.kernel.hold = False
     assert other.ask(asked).status == 200
     assert other.ask(request("POST", "/v2/models/multi/generate", b"{", bearer("one"))).status == 400
-    assert gated.gate._accounts["one"].running == 0
+    assert gated.gate._usages["one"].running == 0
 
 
 def test_the_body_of_who_may_not_is_thrown_away(gated: Gated) -> None:
@@ -250,7 +250,7 @@ def test_by_asgi(tmp_path: Path) -> None:
                 scope = {"type": "http", "method": "GET", "path": "/v2/models/m", "headers": headers}
                 await app(scope, receive, send)
                 assert sent[0]["status"] == status, key
-            assert kernel.gate._accounts["one"].running == 0
+            assert kernel.gate._usages["one"].running == 0
 
     write_repository(tmp_path / "models", {"m": BASE})
     run(main())

@@ -18,7 +18,7 @@ from kernel_auth import __main__ as new_key
 from kernel_auth.audit import LINES_AT_ONCE, Audit
 from kernel_auth.book import parse_book
 from kernel_auth.gate import credential_of
-from kernel_auth.rules import Account, Bucket, Grant, Identity
+from kernel_auth.rules import Bucket, Grant, Identity, Usage
 from kernel_auth.tokens import grants_of
 
 DIGEST = "sha256:" + "0" * 64
@@ -64,19 +64,19 @@ def test_no_more_passes_than_burst_and_rate_allow(rate: float, burst: float, ste
 
 
 def test_account_keeps_what_was_used_when_limits_change() -> None:
-    account = Account(1.0, 5.0, 2)
-    assert account.limited and account.most == 2
+    usage = Usage(1.0, 5.0, 2)
+    assert usage.limited and usage.most == 2
     for _ in range(5):
-        assert account.bucket.take(0.0) == 0.0
-    leave = [account.stay(), account.stay()]
-    account.change(1.0, 5.0, 3, 0.0)
-    assert account.running == 2 and account.most == 3 and account.bucket.take(0.0) > 0.0
-    account.change(10.0, 20.0, 3, 1.0)  # 4 of 5 are taken then: 16 of 20 are left
-    assert [account.bucket.take(1.0) > 0.0 for _ in range(17)] == [False] * 16 + [True]
-    account.change(0.0, 1.0, 0, 1.0)
-    assert not account.limited and account.most == float("inf") and not any(account.bucket.take(1.0) for _ in range(100))
+        assert usage.bucket.take(0.0) == 0.0
+    leave = [usage.stay(), usage.stay()]
+    usage.change(1.0, 5.0, 3, 0.0)
+    assert usage.running == 2 and usage.most == 3 and usage.bucket.take(0.0) > 0.0
+    usage.change(10.0, 20.0, 3, 1.0)  # 4 of 5 are taken then: 16 of 20 are left
+    assert [usage.bucket.take(1.0) > 0.0 for _ in range(17)] == [False] * 16 + [True]
+    usage.change(0.0, 1.0, 0, 1.0)
+    assert not usage.limited and usage.most == float("inf") and not any(usage.bucket.take(1.0) for _ in range(100))
     leave[0]()
-    assert account.running == 1
+    assert usage.running == 1
 
 
 # --- what
@@ -84,7 +84,7 @@ def test_account_keeps_what_was_used_when_limits_change() -> None:
 
 def test_scopes() -> None:
     grants = (Grant(("resnet*", "m?"), frozenset({"inference", "metadata"})), Grant(("*",), frozenset({"statistics"})))
-    identity = Identity("a", grants, Account(0, 1, 0))
+    identity = Identity("a", grants, Usage(0, 1, 0))
     for _ in range(2):  # the second time it is remembered
         assert identity.may("inference", "resnet50") and identity.may("inference", "m1") and identity.may("inference", None)
         assert not identity.may("inference", "m10") and not identity.may("inference", "Resnet")
