@@ -159,7 +159,7 @@ class _Search:
                 found += begun or instance.running  # what waits in a thread's inbox goes when those before it do
             elif (holding := self.facts.holding(instance)) is not None:
                 found.append(holding)
-            elif instance.claim is None or not instance.claim.would_starve(partial(self._would_stay, target)):
+            elif instance.contender is None or not instance.contender.would_starve(partial(self._would_stay, target)):
                 return None
             else:
                 found.append(target)  # it is free, but what it needs is held

@@ -20,7 +20,7 @@ from kernel.requests import LATER, SKIPPED, Batch, InferenceRequest, InferenceRe
 
 if TYPE_CHECKING:
     from kernel.instances.turn import Turn
-    from kernel.rules import Claimant
+    from kernel.rules import Contender
 
 log = logging.getLogger("kernel")
 
@@ -106,7 +106,7 @@ class ModelInstance:
     alone = False  # has `runs`, and is its model's only instance
     in_warmup = False  # executes samples, before it takes requests
     healthy = True  # may be counted on; see remote.py
-    claim: Claimant | None = None  # what its executions hold while they last, under a rate limiter
+    contender: Contender | None = None  # what the rate limiter knows of it, where there is one
     own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's
     may_be_killed = False  # `close` ends even what is in the middle of an execution
 

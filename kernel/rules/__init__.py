@@ -9,7 +9,7 @@ from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sig
 from kernel.rules.instance_groups import Slot, rearranged, slots_of
 from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
-from kernel.rules.rate_limiter import Claimant, RateLimiter, ResourceLimit, needs_of
+from kernel.rules.rate_limiter import Contender, RateLimiter, ResourceLimit, needs_of
 from kernel.rules.residency import Budget, Resident, idle_for_long, retry_seconds, who_goes
 from kernel.rules.response_cache import (
     CacheUsage,
@@ -31,7 +31,7 @@ __all__ = [
     "Breaker",
     "Budget",
     "CacheUsage",
-    "Claimant",
+    "Contender",
     "Controls",
     "Deadlines",
     "ExecutionTime",

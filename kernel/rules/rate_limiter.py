@@ -2,7 +2,7 @@
 
 The law: what is held of a resource never exceeds what there is when it is taken; whoever may start next is who will then have had
 the least (`priority × executions`, that one included; of equals the one with the larger share, then who came first), and who
-waits for resources keeps others from taking them first, so nobody waits for ever. An instance says what it needs as a Claimant;
+waits for resources keeps others from taking them first, so nobody waits for ever. An instance says what it needs as a Contender;
 the scheduler (limited_pool.py) asks, takes and gives back. (Contract: scheduling, section 7.)
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["Claimant", "RateLimiter", "Resource", "ResourceLimit", "needs_of"]
+__all__ = ["Contender", "RateLimiter", "Resource", "ResourceLimit", "needs_of"]
 
 #: Stands for the device of a resource that all devices share.
 GLOBAL = -1
@@ -65,8 +65,8 @@ def needs_of(resources: Iterable[tuple[str, bool, int]], device: int) -> dict[Re
     return {resource: count for resource, count in needs.items() if count}
 
 
-class Claimant:
-    """An instance as the limiter sees it.
+class Contender:
+    """An instance as the limiter sees it: it contends for resources with the others.
 
     `rank`: its priority times its executions, the next one included; who has the lowest is the next. With those so far alone all
     would begin as equals, and who has the smallest share would be ahead of it by one execution for ever. `step`: its priority.
@@ -113,12 +113,12 @@ class RateLimiter:
 
     def __init__(self, limits: Sequence[ResourceLimit] = ()) -> None:
         self._limits = tuple(limits)
-        self._members: dict[Claimant, None] = {}
+        self._members: dict[Contender, None] = {}
         self._capacity: dict[Resource, int] = {}
         self._held: dict[Resource, int] = {}
         self._arrivals = 0
-        self.holding: dict[object, Claimant] = {}
-        self.waiting: dict[Claimant, None] = {}
+        self.holding: dict[object, Contender] = {}
+        self.waiting: dict[Contender, None] = {}
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -144,16 +144,16 @@ class RateLimiter:
                         f"instances, the minimum required count is {largest[device, name]}",
                     )
 
-    def enter(self, claimant: Claimant) -> None:
+    def enter(self, contender: Contender) -> None:
         """Let an instance take part."""
-        self._members[claimant] = None
+        self._members[contender] = None
         self._measure()
 
-    def leave(self, claimant: Claimant) -> None:
+    def leave(self, contender: Contender) -> None:
         """Let an instance go, with what its executions still hold."""
-        self._members.pop(claimant, None)
-        self.waiting.pop(claimant, None)
-        for execution in [execution for execution, other in self.holding.items() if other is claimant]:
+        self._members.pop(contender, None)
+        self.waiting.pop(contender, None)
+        for execution in [execution for execution, other in self.holding.items() if other is contender]:
             self.finish(execution)
         self._measure()
 
@@ -172,8 +172,8 @@ class RateLimiter:
 
     def _largest(self) -> dict[Resource, int]:
         largest: dict[Resource, int] = {}
-        for claimant in self._members:
-            for resource, count in claimant.needs.items():
+        for contender in self._members:
+            for resource, count in contender.needs.items():
                 largest[resource] = max(count, largest.get(resource, 0))
         return largest
 
@@ -185,70 +185,70 @@ class RateLimiter:
 
     # -- whose turn it is ----------------------------------------------------------------------------------------------
 
-    def may_start(self, claimant: Claimant) -> bool:
+    def may_start(self, contender: Contender) -> bool:
         """Whether what it needs is there, and nobody waits for any of it whose turn is before."""
-        needs = claimant.needs
+        needs = contender.needs
         for resource, count in needs.items():
             if self.held(resource) + count > self.capacity(resource):
                 return False
-        if not needs or claimant.urgent():
+        if not needs or contender.urgent():
             return True
         for other in list(self.waiting):
-            if other is claimant or other.look == claimant.look:
+            if other is contender or other.look == contender.look:
                 continue  # instances of one model execute the same requests: it doesn't matter which begins
-            if _before(other, claimant) and not needs.keys().isdisjoint(other.needs):
+            if _before(other, contender) and not needs.keys().isdisjoint(other.needs):
                 if other.wants():
                     return False
                 del self.waiting[other]  # it wanted to start when it was entered, and doesn't any more
         return True
 
-    def wait(self, claimant: Claimant) -> None:
+    def wait(self, contender: Contender) -> None:
         """Note that it wants to start and may not; it is told when it may (`ready`)."""
-        if claimant in self.waiting:
+        if contender in self.waiting:
             return
         self._arrivals += 1
-        claimant.since = self._arrivals
+        contender.since = self._arrivals
         rivals = [
             other.rank
             for group in (self.waiting, self.holding.values())
             for other in group
-            if other is not claimant and not claimant.needs.keys().isdisjoint(other.needs)
+            if other is not contender and not contender.needs.keys().isdisjoint(other.needs)
         ]
         if rivals:
-            claimant.rank = max(claimant.rank, min(rivals) - CREDIT * claimant.step)
-        self.waiting[claimant] = None
+            contender.rank = max(contender.rank, min(rivals) - CREDIT * contender.step)
+        self.waiting[contender] = None
 
-    def start(self, claimant: Claimant, execution: object) -> None:
+    def start(self, contender: Contender, execution: object) -> None:
         """Take what it needs, until `finish`."""
-        self.waiting.pop(claimant, None)
-        claimant.since = 0
-        claimant.rank += claimant.step
-        if claimant.needs:
-            self.holding[execution] = claimant
-            for resource, count in claimant.needs.items():
+        self.waiting.pop(contender, None)
+        contender.since = 0
+        contender.rank += contender.step
+        if contender.needs:
+            self.holding[execution] = contender
+            for resource, count in contender.needs.items():
                 self._held[resource] = self.held(resource) + count
 
     def finish(self, execution: object) -> None:
         """Give back what an execution holds, if it holds anything."""
-        claimant = self.holding.pop(execution, None)
-        if claimant is None:
+        contender = self.holding.pop(execution, None)
+        if contender is None:
             return
-        for resource, count in claimant.needs.items():
+        for resource, count in contender.needs.items():
             self._held[resource] -= count
             if not self._held[resource]:
                 del self._held[resource]
 
-    def ready(self) -> Iterator[Claimant]:
+    def ready(self) -> Iterator[Contender]:
         """Yield those who wait and may start, in order. Whoever gets one lets it look, before asking for the next."""
-        for claimant in sorted(self.waiting, key=lambda one: (one.rank, one.step, one.since)):
-            if claimant not in self.waiting:
+        for contender in sorted(self.waiting, key=lambda one: (one.rank, one.step, one.since)):
+            if contender not in self.waiting:
                 continue
-            if not claimant.wants():
-                del self.waiting[claimant]
-            elif self.may_start(claimant):
-                del self.waiting[claimant]  # if it does not start after all, it is not to stand in the way of the next
-                yield claimant
+            if not contender.wants():
+                del self.waiting[contender]
+            elif self.may_start(contender):
+                del self.waiting[contender]  # if it does not start after all, it is not to stand in the way of the next
+                yield contender
 
 
-def _before(one: Claimant, other: Claimant) -> bool:
+def _before(one: Contender, other: Contender) -> bool:
     return (one.rank, one.step, one.since) < (other.rank, other.step, other.since or one.since + 1)

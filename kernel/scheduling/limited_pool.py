@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel.instances import ModelInstance
 from kernel.requests import Batch, InferenceRequest
-from kernel.rules import Claimant, RateLimiter, ResourceLimit, Slot, needs_of
+from kernel.rules import Contender, RateLimiter, ResourceLimit, Slot, needs_of
 from kernel.scheduling.pool import Pool
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue
@@ -36,14 +36,14 @@ class Limits:
 
     def _look(self) -> None:
         self._on_its_way = False
-        for claimant in self.limiter.ready():
-            claimant.look()
+        for contender in self.limiter.ready():
+            contender.look()
 
     def let_go(self, instance: ModelInstance) -> None:
         """An instance is gone for good, with whatever its executions still held."""
-        claim, instance.claim = instance.claim, None
-        if claim is not None:
-            self.limiter.leave(claim)
+        contender, instance.contender = instance.contender, None
+        if contender is not None:
+            self.limiter.leave(contender)
             self.changed()
 
 
@@ -70,26 +70,26 @@ class LimitedPool(Pool):
 
     def let_in(self, instances: Sequence[ModelInstance]) -> None:
         for instance in instances:
-            if instance.claim is None:
+            if instance.contender is None:
                 slot = self._slot_of(instance)
                 needs, wants = needs_of(slot.resources, slot.device_id), self._wanting(instance)
-                instance.claim = Claimant(self._limiter, needs, slot.priority, wants, self._hurries, self._look)
-                self._limiter.enter(instance.claim)
+                instance.contender = Contender(self._limiter, needs, slot.priority, wants, self._hurries, self._look)
+                self._limiter.enter(instance.contender)
         super().let_in(instances)
 
     def see_out(self, instances: Collection[ModelInstance], loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
         gone = super().see_out(instances, loop)
         for instance in instances:
-            self._limiter.waiting.pop(_claim(instance), None)
+            self._limiter.waiting.pop(_contender(instance), None)
         self._limits.changed()
         return gone
 
     def _arrange(self, instances: tuple[ModelInstance, ...]) -> None:
         for instance in instances:
-            if _claim(instance).needs:
+            if _contender(instance).needs:
                 instance.runs = False  # one batch at a time: those behind it in a run would hold resources while they wait
         super()._arrange(instances)
-        if any(_claim(instance).needs for instance in instances):
+        if any(_contender(instance).needs for instance in instances):
             self.single = None
 
     def _wanting(self, instance: ModelInstance) -> Callable[[], bool]:
@@ -111,12 +111,12 @@ class LimitedPool(Pool):
     def best(self) -> ModelInstance | None:
         """Return the instance that has had the least of those that may start; the others are told when they may."""
         free = [instance for instance in self.instances if instance.outstanding < instance.limit]
-        free.sort(key=lambda instance: (_claim(instance).rank, instance.outstanding))
+        free.sort(key=lambda instance: (_contender(instance).rank, instance.outstanding))
         for instance in free:
-            if self._limiter.may_start(_claim(instance)):
+            if self._limiter.may_start(_contender(instance)):
                 return instance
         for instance in free:
-            self._limiter.wait(_claim(instance))
+            self._limiter.wait(_contender(instance))
         return None
 
     def best_for(self, request: InferenceRequest) -> ModelInstance | None:
@@ -124,16 +124,16 @@ class LimitedPool(Pool):
         return self.best()
 
     def may_start(self, instance: ModelInstance) -> bool:
-        claim = _claim(instance)
-        if self._limiter.may_start(claim):
+        contender = _contender(instance)
+        if self._limiter.may_start(contender):
             return True
-        self._limiter.wait(claim)
+        self._limiter.wait(contender)
         return False
 
     def started(self, instance: ModelInstance, batch: Batch) -> None:
         if instance.in_warmup:
             return
-        self._limiter.start(_claim(instance), batch)
+        self._limiter.start(_contender(instance), batch)
         if self._urgent:
             self._urgent.difference_update(batch.requests)
         self._limits.changed()
@@ -166,12 +166,12 @@ class LimitedPool(Pool):
             self._limits.changed()  # others may have waited behind what does not wait any more
 
     def why_waiting(self) -> str:
-        if any(_claim(instance) in self._limiter.waiting for instance in self.instances):
+        if any(_contender(instance) in self._limiter.waiting for instance in self.instances):
             return "for resources of the rate limiter, which other executions hold"
         return ""
 
     def circle(self, name: str, cycle: str) -> str:
-        held = sorted({name for instance in self.instances for _, name in _claim(instance).needs})
+        held = sorted({name for instance in self.instances for _, name in _contender(instance).needs})
         if not held or any(instance.outstanding >= instance.capacity for instance in self.instances):
             return super().circle(name, cycle)
         names = ", ".join(map(repr, held))
@@ -181,9 +181,9 @@ class LimitedPool(Pool):
         )
 
 
-def _claim(instance: ModelInstance) -> Claimant:
-    assert instance.claim is not None, "every instance that takes requests has one"
-    return instance.claim
+def _contender(instance: ModelInstance) -> Contender:
+    assert instance.contender is not None, "every instance that takes requests has one"
+    return instance.contender
 
 
 def _made_by_model(request: InferenceRequest) -> bool:

@@ -652,4 +652,4 @@ async def story(folder: Path, models: list[Any], history: list[Any], limits: tup
             client.outcome(id)  # asserts that there is one final answer
         limiter = kernel.supervision.limits.limiter  # type: ignore[union-attr]
         assert not limiter.holding and not limiter._held and not holding
-        assert not [claimant for claimant in limiter.waiting if claimant.wants()]
+        assert not [contender for contender in limiter.waiting if contender.wants()]

@@ -7,35 +7,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel import ServingError
-from kernel.rules.rate_limiter import CREDIT, GLOBAL, Claimant, RateLimiter, Resource, ResourceLimit, needs_of
+from kernel.rules.rate_limiter import CREDIT, GLOBAL, Contender, RateLimiter, Resource, ResourceLimit, needs_of
 
 R: Resource = (0, "R")
 
 
 class Instance:
-    """A claimant that wants to start as long as it is told to."""
+    """A contender that wants to start as long as it is told to."""
 
     def __init__(self, limiter: RateLimiter, needs: dict[Resource, int] | int = 1, priority: int = 1) -> None:
         self.limiter = limiter
         self.wants, self.urgent, self.looked = True, False, 0
         needs = {R: needs} if isinstance(needs, int) else needs
-        self.claimant = Claimant(limiter, needs, priority, lambda: self.wants, lambda: self.urgent, self.look)
-        limiter.enter(self.claimant)
+        self.contender = Contender(limiter, needs, priority, lambda: self.wants, lambda: self.urgent, self.look)
+        limiter.enter(self.contender)
 
     def look(self) -> None:
         self.looked += 1
 
     def may(self) -> bool:
         """Whether it may start; if not, it waits."""
-        if self.limiter.may_start(self.claimant):
+        if self.limiter.may_start(self.contender):
             return True
-        self.limiter.wait(self.claimant)
+        self.limiter.wait(self.contender)
         return False
 
     def start(self) -> object:
         assert self.may()
         execution = object()
-        self.limiter.start(self.claimant, execution)
+        self.limiter.start(self.contender, execution)
         return execution
 
 
@@ -46,9 +46,9 @@ def test_by_default_there_is_what_the_largest_needs() -> None:
     limiter = RateLimiter()
     small, large = Instance(limiter, 1), Instance(limiter, 4)
     assert limiter.capacity(R) == 4
-    limiter.leave(large.claimant)
+    limiter.leave(large.contender)
     assert limiter.capacity(R) == 1
-    limiter.leave(small.claimant)
+    limiter.leave(small.contender)
     assert limiter.capacity(R) == 0
 
 
@@ -135,7 +135,7 @@ def test_who_waits_keeps_others_from_what_it_needs() -> None:
     assert not other.may(), "three are there, but the large one has had less"
     assert apart.may(), "of that, the large one wants nothing"
     limiter.finish(held)
-    assert next(limiter.ready()) is large.claimant
+    assert next(limiter.ready()) is large.contender
 
 
 def test_the_ready_come_in_the_order_of_what_they_have_had() -> None:
@@ -149,12 +149,12 @@ def test_the_ready_come_in_the_order_of_what_they_have_had() -> None:
         assert not one.may()
     limiter.finish(held)
     order = []
-    for claimant in limiter.ready():
-        order.append(claimant)
+    for contender in limiter.ready():
+        order.append(contender)
         execution = object()
-        limiter.start(claimant, execution)
+        limiter.start(contender, execution)
         limiter.finish(execution)
-    assert order == [third.claimant, second.claimant, first.claimant]
+    assert order == [third.contender, second.contender, first.contender]
     assert not limiter.waiting
 
 
@@ -166,7 +166,7 @@ def test_who_does_not_want_any_more_stands_in_nobody_s_way() -> None:
     assert not large.may() and not last.may()
     large.wants = False
     assert last.may()
-    assert list(limiter.waiting) == [last.claimant]
+    assert list(limiter.waiting) == [last.contender]
 
 
 def test_who_is_told_and_does_not_start_is_not_waited_for() -> None:
@@ -176,7 +176,7 @@ def test_who_is_told_and_does_not_start_is_not_waited_for() -> None:
     first, second = Instance(limiter), Instance(limiter)
     assert not first.may() and not second.may()
     limiter.finish(held)
-    assert list(limiter.ready()) == [first.claimant, second.claimant]
+    assert list(limiter.ready()) == [first.contender, second.contender]
 
 
 def test_what_an_execution_waits_for_goes_past_those_that_wait() -> None:
@@ -198,8 +198,8 @@ def test_a_priority_is_a_share() -> None:
         one.may()
     for _ in range(110):
         limiter.finish(execution)
-        claimant = next(limiter.ready())
-        (one,) = [one for one in instances if one.claimant is claimant]
+        contender = next(limiter.ready())
+        (one,) = [one for one in instances if one.contender is contender]
         counts[one] += 1
         execution = one.start()
         one.may()
@@ -216,9 +216,9 @@ def test_who_comes_late_catches_up_only_so_far() -> None:
     for _ in range(2 * CREDIT):
         assert not old.may() and not late.may()
         limiter.finish(execution)
-        claimant = next(limiter.ready())
-        turns.append(claimant is late.claimant)
-        limiter.start(claimant, execution := object())
+        contender = next(limiter.ready())
+        turns.append(contender is late.contender)
+        limiter.start(contender, execution := object())
     assert turns[: CREDIT - 1] == [True] * (CREDIT - 1)
     assert 0 < turns.count(False), "the one that was there first gets its turns again"
 
@@ -228,7 +228,7 @@ def test_who_leaves_gives_everything_back() -> None:
     one, other = Instance(limiter), Instance(limiter)
     one.start()
     assert not other.may()
-    limiter.leave(one.claimant)
+    limiter.leave(one.contender)
     assert other.may() and not limiter.holding and not limiter.held(R)
 
 
@@ -254,12 +254,12 @@ def test_never_more_than_there_is_and_nobody_is_forgotten(
         wanting.pop(one, None)
         one.wants = one in wanting
         for resource in [(0, name) for name in NAMES]:
-            held = sum(other.claimant.needs.get(resource, 0) for other in running.values())
+            held = sum(other.contender.needs.get(resource, 0) for other in running.values())
             assert held == limiter.held(resource) <= limiter.capacity(resource)
 
     def pump() -> None:
-        for claimant in limiter.ready():
-            start(next(one for one in instances if one.claimant is claimant))
+        for contender in limiter.ready():
+            start(next(one for one in instances if one.contender is contender))
 
     for one in instances:
         one.wants = False
