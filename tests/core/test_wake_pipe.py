@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,9 +111,10 @@ def test_what_threads_post_arrives_in_their_order_on_every_loop(new_loop: Callab
 
 
 def asleep(thread: InstanceThread) -> None:
-    while not thread._asleep:
+    """Return once it has gone to sleep; whoever has been woken up is awake for the system at once."""
+    state = Path(f"/proc/self/task/{thread._thread.native_id}/stat")
+    while not (thread._asleep and state.read_text().rpartition(")")[2].split()[0] == "S"):
         time.sleep(0.001)
-    time.sleep(0.02)  # until it reads
 
 
 @pytest.mark.parametrize("gone", [["write"], ["read"], ["write", "read"]])
@@ -129,7 +131,7 @@ def test_a_thread_whose_pipe_was_closed_is_woken_otherwise(gone: list[str], when
         os.close(getattr(thread._pipe, f"_{end}"))
         (thread._pipe.put_away if end == "write" else thread._pipe.close).detach()
     go.set()
-    time.sleep(0.05)  # until it has seen it, if it sees it
+    asleep(thread)  # it has seen it, if it sees it
     for _ in range(5):
         over.clear()
         assert thread.put(over.set) is LATER
