@@ -16,9 +16,9 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.calls import Outcome
 from kernel_remote.endpoints import Endpoints, Link, links
 from kernel_remote.executor import SERVICE, RemoteModel
+from kernel_remote.files import read_authorities, read_fields
 from kernel_remote.messages import code_of
 from kernel_remote.settings import Settings, read_settings
-from kernel_remote.tls import read_authorities
 
 __all__ = ["RemoteBackend"]
 
@@ -39,14 +39,13 @@ class RemoteBackend:
 
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         """Refuse parameters that make no sense, and what is the far end's to do; asks nobody."""
-        read_settings(config)
+        reached(config, model_folder)
         if config.message.HasField("sequence_batching"):
             raise config.error(
                 f"model '{config.name}' is remote and has sequence_batching",
                 "leave it to the far end, which a sequence's requests reach in their order",
                 at=("sequence_batching",),
             )
-        read_authorities(config, model_folder)
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
         """Return whether the far end would be asked for its config."""
@@ -58,7 +57,7 @@ class RemoteBackend:
             return config
         settings = read_settings(config)
         request = pb.ModelConfigRequest(name=settings.model, version=settings.version)
-        there = links(settings, read_authorities(config, model_folder))
+        there = reached(config, model_folder)
         answer = self._ask(settings, there, config.name, "ModelConfig", request, pb.ModelConfigResponse)
         far = answer.config
 
@@ -85,7 +84,7 @@ class RemoteBackend:
         """Make an instance, where some endpoint says that its model is ready. Raises ServingError."""
         config = context.config
         settings = read_settings(config)
-        there = links(settings, read_authorities(config, context.model_folder))
+        there = reached(config, context.model_folder)
         request = pb.ModelReadyRequest(name=settings.model, version=settings.version)
         self._ask(
             settings, there, config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
@@ -139,3 +138,8 @@ class RemoteBackend:
             return await endpoint.ask(path, request, PATIENCE)
         finally:
             endpoints.give_back(endpoint)
+
+
+def reached(config: ModelConfig, model_folder: Path) -> list[Link]:
+    """Return how the endpoints of a model are reached, as its config says. Raises ConfigError."""
+    return links(read_settings(config), read_authorities(config, model_folder), read_fields(config, model_folder))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_remote.calls import UNAVAILABLE, Call, Outcome, head_of
 from kernel_remote.choice import Standing
@@ -42,7 +42,7 @@ CLOSED = "is no longer used"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How an address is reached. `connections`: the most; `patience`: of a Pulse.
+    """How an address is reached. `connections`: the most; `patience`: of a Pulse; `fields`: metadata, as a header block has them.
 
     For TLS: `authorities` as PEM, "" for the system's; `server_name`: to which the certificate belongs, "" for the host.
     """
@@ -50,17 +50,18 @@ class Link:
     address: Address
     connections: int = 4
     patience: float = 10.0
+    fields: bytes = b""
     authorities: str = ""
     server_name: str = ""
 
 
-def links(settings: Settings, authorities: str) -> list[Link]:
+def links(settings: Settings, authorities: str, fields: bytes) -> list[Link]:
     """Return how each of a model's endpoints is reached."""
-    return [
-        Link(one, settings.connections, settings.patience, authorities, settings.server_name) if one.secure
-        else Link(one, settings.connections, settings.patience)
-        for one in settings.endpoints
-    ]  # fmt: skip
+    found = []
+    for one in settings.endpoints:
+        link = Link(one, settings.connections, settings.patience, fields)
+        found.append(replace(link, authorities=authorities, server_name=settings.server_name) if one.secure else link)
+    return found
 
 
 class Endpoint:
@@ -175,7 +176,8 @@ class Endpoint:
         head = self._heads.get(key)
         if head is None:
             address = self.link.address
-            head = self._heads[key] = head_of(call.path, address.authority, address.secure, call.ask_load)
+            head = head_of(call.path, address.authority, address.secure, call.ask_load) + self.link.fields
+            self._heads[key] = head
         call.begin(wire, head, self.name)
         wire.watch()
 

@@ -228,6 +228,41 @@ def test_tls(tmp_path: Path, certificates: Certificates, what: str) -> None:
     asyncio.run(main())
 
 
+# --- metadata
+
+#: What the file holds -> the words of the failure, "" where the model serves.
+METADATA = {
+    "# a key\n\ntriton-grpc-protocol-secret: a word\nother:\n": "",
+    "triton-grpc-protocol-secret: another\n": "This protocol is restricted, expecting header 'triton-grpc-protocol-secret'",
+    "a: b\nGRPC\n": "can't use the metadata_file 'metadata' of model 'm' — line 2 is no 'name: value'",
+    "grpc-timeout: 1S": "line 1 is no 'name: value', with a name in lower case that is not gRPC's own",
+    "a: \u00e4": "'ascii' codec can't decode byte",
+}
+
+
+@pytest.mark.parametrize("text", METADATA)
+def test_metadata_from_a_file_go_along(tmp_path: Path, text: str) -> None:
+    words = METADATA[text]
+
+    async def main() -> None:
+        write(tmp_path / "far", "m", CONFIG)
+        async with asyncio.timeout(30), Kernel(tmp_path / "far", plugins=[TestBackend({"m": echo})]) as far:
+            front = frontend(far, "--grpc-restricted-protocol=inference,model-config,health:secret=a word")
+            await front.start()
+            address = front.address.removeprefix("grpc://")
+            write(tmp_path / "near", "m", remote(address, parameters(metadata_file="metadata")))
+            (tmp_path / "near/m/metadata").write_text(text, encoding="utf-8")
+            async with Kernel(tmp_path / "near", exit_on_error=False) as near:
+                if words:
+                    assert words in near.index()[0].reason
+                else:
+                    assert (await near.infer("m", X))["Y"].tolist() == [0, 1, 2]
+                    assert "a word" not in str(near.model("m").config.message)
+            await front.stop()
+
+    asyncio.run(main())
+
+
 # --- far ends that do what a test says
 
 HEAD = header_frames(1, response(200, [(b"content-type", b"application/grpc")]), end_stream=False)
