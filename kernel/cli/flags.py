@@ -12,6 +12,7 @@ from typing import Any
 
 from kernel.cli.backend_config import add_backend_flags
 from kernel.cli.cache_config import add_cache_flags
+from kernel.cli.group_flags import add_group_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds, size
 from kernel.cli.trace_config import add_trace_flags
 from kernel.config import parse_refuse_late
@@ -216,6 +217,7 @@ def add_serve_flags(parser: Parser) -> None:
     )
     parser.add_switch("--exit-on-error", True, "exit when a model fails to load at start")
     parser.add_switch("--strict-readiness", True, "not ready while a model has failed")
+    add_group_flags(parser)
     parser.add_argument(
         "--exit-timeout-secs",
         type=seconds,

@@ -14,6 +14,7 @@ import ctypes
 import functools
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -27,6 +28,8 @@ import uvloop
 from kernel.cli.cache_config import cache_options
 from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli.group import supervise
+from kernel.cli.group_flags import check_group
 from kernel.cli.notify import notify
 from kernel.cli.parser import Parser
 from kernel.cli.signals import Signals
@@ -35,11 +38,12 @@ from kernel.cli.table import table
 from kernel.cli.trace_config import trace_options
 from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
-from kernel.frontends import ListeningFrontend
+from kernel.frontends import ListeningFrontend, machine_share
 from kernel.interfaces import Frontend
 from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins
 from kernel.registry import UNLOADED, ModelIndex
+from kernel.replicas import Member, Role, end_with_parent
 from kernel.repository import StartFailed
 from kernel.rules import Budget
 from kernel.server import Kernel
@@ -114,6 +118,8 @@ examples:
   kernel serve repository/ --http-port 9000 --log-verbose 1
   kernel serve --model-repository=/models --model-control-mode=explicit --load-model=add_sub
 
+  kernel serve repository/ --replicas auto
+
 The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it is not ready from
 then on, closes the ports after --drain-delay, begins no sequence any more, tells its clients to go
 elsewhere when none runs, and serves them until nothing is in flight, for --exit-timeout-secs at most in
@@ -142,6 +148,7 @@ def serve(arguments: Sequence[str]) -> int:
             f"--drain-delay {options.drain_delay} leaves nothing of --exit-timeout-secs {options.exit_timeout_secs} for what is "
             "in flight when the ports close"
         )
+    check_group(parser, options)
     chosen = log_options(options)
     streams = Streams()
     try:
@@ -149,8 +156,12 @@ def serve(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1
-    for flag in options.without_effect:
-        log.warning("%s has no effect: there is nothing here that it could act on", flag)
+    role: Role | None = options.replica
+    if role is None or role.speaks:
+        for flag in options.without_effect:
+            log.warning("%s has no effect: there is nothing here that it could act on", flag)
+    if role is None and options.replicas > 1:
+        return supervise(arguments, options, process_log)
     sys.setswitchinterval(SWITCH_INTERVAL)
     _keep_memory()
     _allow_files()
@@ -250,7 +261,9 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
 
     _keep_open(loop, streams)
     limit = options.exit_timeout_secs + HELD_SECONDS
-    Signals(loop, signalled, functools.partial(leave, 1), limit).start(signal.SIGTERM, signal.SIGINT)
+    signals = Signals(loop, signalled, functools.partial(leave, 1), limit, once=options.replica is not None)
+    signals.start(signal.SIGTERM, signal.SIGINT)
+    member = _member(loop, options.replica, signals, now)
     if options.log_file:
         loop.add_signal_handler(signal.SIGHUP, process_log.reopen)  # sent by who has moved the file away
     frontends: list[Frontend] = []
@@ -261,7 +274,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:
         return _not_created(error)
-    if not await _reserve(frontends):  # before models load, which may take minutes
+    if not await _reserve(frontends, member):  # before models load, which may take minutes
         await kernel.stop(0.0)
         return 1
     Watchdog(kernel).start()
@@ -287,13 +300,13 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         return _not_created(ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
     process_log.protect()  # once more: loggers of ours that were made while models were loaded
     if kernel.broken is None:
-        _log_models(kernel)
+        _log_models(kernel, tell=_speaks(member))
     elif options.watch:
         await kernel.stop(0.0)
         return _not_created(kernel.broken)
-    if not await _start(frontends):
+    if not await _open(frontends, member, stop):
         await kernel.stop(0.0)
-        return 1
+        return 0 if stop.is_set() else 1
     if options.watch:
         kernel.watch(Console(sys.stderr))
     gc.collect()
@@ -314,6 +327,8 @@ def _budget(options: argparse.Namespace) -> Budget | None:
 
 def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: LogSettings) -> Kernel:
     """Return the kernel that the flags ask for. Raises ServingError."""
+    # What a process takes of the machine by default is for all replicas; 0 is that default of a process alone.
+    share = 0 if options.replica is None else machine_share(options.replica.count)
     return Kernel(
         *paths,
         control_mode=options.model_control_mode,
@@ -333,8 +348,8 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         max_inflight=options.max_inflight,
         execution_timeout=options.execution_timeout,
         refuse_late=options.refuse_late,
-        memory_limit_receive=options.memory_limit_receive,
-        memory_limit_send=options.memory_limit_send,
+        memory_limit_receive=options.memory_limit_receive or share,
+        memory_limit_send=options.memory_limit_send or share,
         max_request_values=options.max_request_values,
         max_connections=options.max_connections,
         max_connections_per_address=options.max_connections_per_address,
@@ -347,12 +362,51 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
     )
 
 
-async def _reserve(frontends: Sequence[Frontend]) -> bool:
+def _member(loop: asyncio.AbstractEventLoop, role: Role | None, signals: Signals, now: asyncio.Event) -> Member | None:
+    """Join the group, where there is one. Without its supervisor this process stops as by a signal."""
+    if role is None:
+        return None
+
+    def alone() -> None:
+        if not signals.came:
+            log.error("the supervisor has gone")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    end_with_parent()
+    return Member(loop, role, alone, now.set)
+
+
+def _speaks(member: Member | None) -> bool:
+    """Whether this process tells what is the same for all replicas."""
+    return member is None or member.role.speaks
+
+
+async def _open(frontends: Sequence[Frontend], member: Member | None, stop: asyncio.Event) -> bool:
+    """Open the ports, those of a replica when all are to open. False: they are not, as one can't be had, or all is to stop."""
+    if member is None:
+        return await _start(frontends)
+    opened = await _may_open(member, stop) and await _start(frontends, tell=_speaks(member))
+    if opened:
+        member.opened()
+    return opened
+
+
+async def _may_open(member: Member, stop: asyncio.Event) -> bool:
+    """Wait until the others have loaded, too; return whether that has come, and no stop."""
+    loaded = asyncio.ensure_future(member.loaded())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((loaded, stopping), return_when=FIRST)
+    for waiting in (loaded, stopping):
+        waiting.cancel()
+    return not stop.is_set()
+
+
+async def _reserve(frontends: Sequence[Frontend], member: Member | None) -> bool:
     """Take the ports, which nobody can connect to yet. Tell why not where one can't be had."""
     for frontend in frontends:
         if isinstance(frontend, ListeningFrontend):
             try:
-                await frontend.reserve()
+                await frontend.reserve(None if member is None else member.bind)
             except OSError as error:
                 return await _not_started(frontend, error, frontends)
     return True
@@ -368,15 +422,19 @@ async def _not_started(frontend: Frontend, error: OSError, others: Sequence[Fron
     return False
 
 
-async def _start(frontends: Sequence[Frontend]) -> bool:
-    """Open the ports. Tell why not and close them again where one can't be had."""
+async def _start(frontends: Sequence[Frontend], *, tell: bool = True) -> bool:
+    """Open the ports. Tell why not and close them again where one can't be had. `tell`: where they are."""
     for k, frontend in enumerate(frontends):
         try:
             await frontend.start()
         except OSError as error:
             return await _not_started(frontend, error, frontends[:k])
+        if not tell:
+            continue
         protocol, endpoint = _service(frontend)
         log.info("Started %s at %s", SERVICES.get(protocol, f"{protocol}Service"), endpoint)
+    if not tell:
+        return True
     if not frontends:
         log.warning("no front end is switched on: nobody can reach the models")
     open_to_all = [_service(frontend)[1] for frontend in frontends if getattr(frontend, "open_to_all", False)]
@@ -473,8 +531,10 @@ def _not_created(error: ServingError) -> int:
     return 1
 
 
-def _log_models(kernel: Kernel, *, stopped: bool = False) -> None:
+def _log_models(kernel: Kernel, *, stopped: bool = False, tell: bool = True) -> None:
     """Tell what became of the models. `stopped`: none is served, since some have failed; why they have was told."""
+    if not tell:
+        return
 
     def status(line: ModelIndex) -> str:
         if not line.reason:

@@ -39,7 +39,8 @@ class Signals:
     """Handles signals of the process from `start` on. On the main thread, in which `loop` runs.
 
     `on_signal(signal)` is called on the loop for each; `leave()` ends the process at once. Where the process has not ended
-    `limit` seconds after the first one, it is ended: the loop, which should have, is held.
+    `limit` seconds after the first one, it is ended: the loop, which should have, is held. `once`: those after the first
+    do nothing, as several tell of one stop.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Signals:
         on_signal: Callable[[signal.Signals], None],
         leave: Callable[[], NoReturn],
         limit: float,
+        once: bool = False,
     ) -> None:
         self._loop = loop
         self._on_signal = on_signal
@@ -56,12 +58,18 @@ class Signals:
         self._came = 0
         self._first = 0.0  # when the first came
         self._told = 0  # signals that the loop has been told of
+        self._once = once
 
     def start(self, *numbers: signal.Signals) -> None:
         """Handle these from now on."""
         for number in numbers:
             self._arm(number)
         guard(self)
+
+    @property
+    def came(self) -> bool:
+        """Whether there was one."""
+        return self._came > 0
 
     def forked(self) -> None:
         """A terminal sends SIGINT to the children of models as well, and it is the server's to heed.
@@ -80,7 +88,7 @@ class Signals:
         """Runs on the main thread between any two instructions, so it takes no lock: the code that it interrupts may hold it."""
         self._arm(number)
         now = time.monotonic()
-        if self._came and now - self._first < TOGETHER:
+        if self._came and (self._once or now - self._first < TOGETHER):
             return
         self._first = self._first or now
         self._came += 1

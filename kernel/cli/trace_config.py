@@ -136,4 +136,7 @@ def add_trace_flags(parser: Parser) -> None:
 
 def trace_options(options: argparse.Namespace) -> TraceOptions:
     trace: TraceOptions = options.trace
+    role = getattr(options, "replica", None)
+    if role is not None and trace.file:
+        trace = replace(trace, file=f"{trace.file}.replica{role.index}")  # each writes a file of its own, from its beginning
     return trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel.frontends.budget import Account, MemoryBudget
+from kernel.frontends.budget import Account, MemoryBudget, machine_share
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
 from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
@@ -47,6 +47,7 @@ __all__ = [
     "is_local",
     "is_restricted",
     "local_categories",
+    "machine_share",
     "model_metadata",
     "only_local",
     "parse_restrictions",

@@ -14,7 +14,7 @@ from pathlib import Path
 from kernel.errors import Code, ServingError
 from kernel.frontends.crowds import Crowd
 
-__all__ = ["Account", "MemoryBudget", "machine_memory"]
+__all__ = ["Account", "MemoryBudget", "machine_memory", "machine_share"]
 
 #: The part of the machine's memory that each direction may hold, where nobody says how much.
 SHARE = 4
@@ -116,11 +116,16 @@ class MemoryBudget:
     __slots__ = ("crowd", "receive", "send", "values")
 
     def __init__(self, receive: int = 0, send: int = 0, values: int = 0, connections: tuple[int, int] = (0, 0)) -> None:
-        share = machine_memory() // SHARE if not (receive and send) else 0
+        share = machine_share() if not (receive and send) else 0
         self.receive = Account(receive or share, "--memory-limit-receive")
         self.send = Account(send or share, "--memory-limit-send")
         self.values = values or VALUES
         self.crowd = Crowd(*connections)
+
+
+def machine_share(processes: int = 1) -> int:
+    """Return how many bytes each direction may hold by default, of each of so many processes that share the machine."""
+    return machine_memory() // SHARE // processes
 
 
 def machine_memory(cgroups: tuple[Path, ...] = CGROUPS) -> int:

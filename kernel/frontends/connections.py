@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kernel.frontends.crowds import Access, Crowd
-from kernel.frontends.listening import Listener
+from kernel.frontends.listening import Bind, Listener
 from kernel.interfaces import Host
 
 __all__ = ["Connections", "ListeningFrontend", "peer_name"]
@@ -148,9 +148,9 @@ class ListeningFrontend:
         self._make = make
         self._scheme = scheme
 
-    async def reserve(self) -> None:
-        """Take the endpoint, at which nobody is listened to yet. Raises OSError as `start` does."""
-        await self._listener.reserve(self._kernel.loop)
+    async def reserve(self, bind: Bind | None = None) -> None:
+        """Take the endpoint, at which nobody is listened to yet. Raises OSError as `start` does. `bind`: who binds instead."""
+        await self._listener.reserve(self._kernel.loop, bind)
 
     async def start(self) -> None:
         """Listen. Raises OSError, in the reference's words when the endpoint is taken."""

@@ -14,8 +14,8 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from kernel.forking import guard, put_away_sockets
@@ -23,7 +23,7 @@ from kernel.frontends.addresses import Address, read_address
 from kernel.frontends.restriction import is_local
 from kernel.frontends.tls import RenewedContext
 
-__all__ = ["Endpoint", "Listener"]
+__all__ = ["Bind", "Endpoint", "Listener"]
 
 #: Connections that may wait to be accepted.
 BACKLOG = 1024
@@ -59,6 +59,7 @@ class Endpoint:
     """
 
     def __init__(self, address: str, port: int) -> None:
+        self.written = address
         self.path = address.removeprefix(UNIX) if address.startswith(UNIX) else ""
         self.address = Address("") if self.path else read_address(address)
         self.port = port
@@ -71,6 +72,10 @@ class Endpoint:
     def __str__(self) -> str:
         """The endpoint as a URL has it."""
         return f"{UNIX}{self.path}" if self.path else self.address.with_port(self.port)
+
+
+#: `bind(service, endpoint, reuse_port)` returns sockets that are bound to an endpoint. Raises OSError.
+Bind = Callable[[str, Endpoint, bool], Awaitable[list[socket.socket]]]
 
 
 class Listener:
@@ -95,14 +100,25 @@ class Listener:
         self._inode: tuple[int, int] | None = None  # of our socket's file
         self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
 
-    async def reserve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind, and don't listen yet: who comes is refused, and nobody else gets the endpoint. Raises OSError as `start` does."""
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Those that are bound, and not listened at yet."""
+        return self._sockets
+
+    async def reserve(self, loop: asyncio.AbstractEventLoop, bind: Bind | None = None) -> None:
+        """Bind, and don't listen yet: who comes is refused, and nobody else gets the endpoint. Raises OSError as `start` does.
+
+        `bind`: who binds instead, and owns the file of a Unix socket; its errors are passed on as they are.
+        """
         endpoint = self.endpoint
-        with self._in_words():
-            if endpoint.path:
+        with self._in_words() if bind is None else nullcontext():
+            if bind is not None:
+                self._sockets = await bind(self._service, endpoint, self._reuse_port)
+            elif endpoint.path:
                 self._sockets = [self._bound(endpoint.path)]
             else:
                 self._sockets = _bound_together(await _targets(endpoint, loop), endpoint.port, self._reuse_port)
+            if not endpoint.path:
                 endpoint.port = self._sockets[0].getsockname()[1]
             self._names = [sock.getsockname() for sock in self._sockets]
             guard(self)

@@ -32,6 +32,7 @@ ROOMS = (
     "models",
     "registry",
     "frontends",
+    "replicas",
     "hookspecs plugins",
     "server watchdog local __init__",
     "testing",

@@ -50,6 +50,23 @@ def test_a_server_that_is_not_ready_says_so(tmp_path: Path, monkeypatch: pytest.
             assert sock.recv(1024) == b"READY=1\nSTATUS=serving; not ready, as the log tells"
 
 
+def test_replicas_are_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the process that the unit is about."""
+    write_model(tmp_path / "models", "echo")
+    monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(f"{tmp_path}/notify")
+        sock.settimeout(30)
+        with serving(tmp_path, tmp_path / "models", "--replicas=2") as server:
+            assert sock.recv(1024) == b"READY=1\nSTATUS=2 replicas serve"
+            server.signal()
+            assert sock.recv(1024).startswith(b"STOPPING=1\n")
+            assert server.wait() == 0
+        sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sock.recv(1024)
+
+
 def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "models", "echo")
     monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/nowhere")

@@ -1,0 +1,22 @@
+"""Several kernels of one host as one server: who starts them, who owns the ports, who begins anew what has died.
+
+The supervisor runs no code of models and is on no request's way. It has the listening sockets, which each replica shares, so that
+a client who comes while one of them dies or is replaced is accepted by another. What they say to one another goes over a socket
+pair for each replica. Knows no protocol of clients, and no model.
+"""
+
+from __future__ import annotations
+
+from kernel.replicas.member import Member, Role, end_with_parent
+from kernel.replicas.ports import Ports
+from kernel.replicas.processes import Processes
+from kernel.replicas.supervisor import Supervisor
+
+__all__ = [
+    "Member",
+    "Ports",
+    "Processes",
+    "Role",
+    "Supervisor",
+    "end_with_parent",
+]

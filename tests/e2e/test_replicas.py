@@ -1,0 +1,197 @@
+"""`kernel serve --replicas`: real processes that share their ports, what becomes of them, and what is left at the end."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.serving import BROKEN, FREE_PORTS, SLEEPER, Server, command, serving, wait_until, write_model
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
+
+KILLS = 20  # what is to be shown under load
+
+
+#: What all processes of a test have in their environment.
+MARK = "KERNEL_TEST_GROUP"
+
+
+def marked(mark: str) -> set[int]:
+    """Return the processes that have this mark, but for those that have ended."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return {pid for pid in found if is_alive(pid)} - {os.getpid()}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def serves(server: Server) -> list[tuple[int, float]]:
+    """Return the processes that have told that they serve, in order, and after how many seconds."""
+    found = re.findall(r"replica \d+ \(process (\d+)\) serves, ([\d.]+) s after", server.text())
+    return [(int(pid), float(seconds)) for pid, seconds in found]
+
+
+@contextmanager
+def group(folder: Path, count: int, *arguments: object) -> Iterator[Server]:
+    """Serve with replicas, all of which are up; when the test is over nothing of them may be left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(folder))
+        with serving(folder, *arguments, "--replicas", count) as server:
+            wait_until(lambda: len(serves(server)) == count, 30.0)
+            assert len(marked(str(folder))) > count
+            yield server
+    wait_until(lambda: not marked(str(folder)))
+
+
+def test_replicas_serve_at_one_port_and_end_together(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "sleeper", SLEEPER)
+    with group(tmp_path, 2, repository) as server:
+        assert server.text().count("Started HTTPService") == 1
+        answers: list[object] = []
+        threads = [threading.Thread(target=lambda: answers.append(server.infer("sleeper", 1.0)[0])) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: (repository / "sleeper/1/started").exists())
+        time.sleep(0.2)  # for the others, who wait for the first, or on the other replica
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.wait() == 0
+        for thread in threads:
+            thread.join()
+        assert answers == [200] * 4
+
+
+def test_a_signal_to_all_processes_is_one_stop(tmp_path: Path) -> None:
+    """As a service manager does that tells every process of a group."""
+    repository = tmp_path / "repository"
+    write_model(repository, "sleeper", SLEEPER)
+    with group(tmp_path, 2, repository) as server:
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(server.infer("sleeper", 1.5)[0]))
+        thread.start()
+        wait_until(lambda: (repository / "sleeper/1/started").exists())
+        for pid, _ in serves(server):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.3)  # which makes two signals of it
+        server.signal()
+        assert server.wait() == 0
+        thread.join()
+        assert answers == [200]
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "sleeper", SLEEPER)
+    with group(tmp_path, 2, repository) as server:
+
+        def ask() -> None:
+            with pytest.raises((OSError, http.client.HTTPException)):
+                server.infer("sleeper", 25.0, 30.0)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: (repository / "sleeper/1/started").exists())
+        server.signal()
+        time.sleep(0.5)
+        server.signal()
+        began = time.monotonic()
+        assert server.wait() == 1
+        assert time.monotonic() - began < 10
+        thread.join()
+
+
+def test_a_start_that_fails_says_why_once(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "broken", BROKEN)
+    done = subprocess.run(
+        command("serve", *FREE_PORTS, "--replicas=3", tmp_path / "repository"), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("error: creating server:") == 1
+    assert done.stderr.count("loading: broken:1") == 1
+
+
+def test_ports_that_are_taken_are_told_once(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "echo")
+    with serving(tmp_path, tmp_path / "repository") as other:
+        arguments = [*FREE_PORTS, f"--http-port={other.port}", "--replicas=2", tmp_path / "repository"]
+        done = subprocess.run(command("serve", *arguments), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    wanted = f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{other.port}' already in use "
+    assert done.stderr.count(wanted) == 1
+
+
+PROCESSES = "--backend-config=python,default-placement=process"
+
+
+def test_replicas_end_with_their_supervisor(tmp_path: Path) -> None:
+    """And with them the processes of their models."""
+    write_model(tmp_path / "repository", "echo")
+    with group(tmp_path, 2, tmp_path / "repository", PROCESSES) as server:
+        assert len(marked(str(tmp_path))) >= 5
+        server.process.kill()
+        server.wait()
+        wait_until(lambda: not marked(str(tmp_path)), 30.0)
+
+
+def test_nothing_is_left_of_a_replica_that_is_killed(tmp_path: Path) -> None:
+    """Of the processes of its models."""
+    write_model(tmp_path / "repository", "echo")
+    with group(tmp_path, 2, tmp_path / "repository", PROCESSES) as server:
+        count = len(marked(str(tmp_path)))
+        os.kill(serves(server)[0][0], signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(marked(str(tmp_path))) == count)
+
+
+def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_path: Path) -> None:
+    """Twenty times, under load: who asks after it is served, and it comes back."""
+    write_model(tmp_path / "repository", "echo")
+    with group(tmp_path, 3, tmp_path / "repository") as server:
+        over = threading.Event()
+        failed: list[float] = []  # when requests began that were not answered
+        count = [0] * 4
+
+        def ask(k: int) -> None:
+            while not over.is_set():
+                began = time.monotonic()
+                try:
+                    assert server.infer("echo", 1.0, 30.0)[0] == 200
+                    count[k] += 1
+                except (OSError, http.client.HTTPException):
+                    failed.append(began)
+
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(len(count))]
+        for thread in threads:
+            thread.start()
+        kills: list[float] = []
+        for kill in range(KILLS):
+            pid = serves(server)[-3][0]  # of the three that are there the one that has served the longest
+            os.kill(pid, signal.SIGKILL)
+            kills.append(time.monotonic())
+            wait_until(lambda: len(serves(server)) == 4 + kill, 30.0)  # noqa: B023
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert min(count) > 0
+        late = [began for began in failed if not any(began <= kill for kill in kills if kill - began < 1)]
+        assert not late and len(failed) <= KILLS * len(count)
