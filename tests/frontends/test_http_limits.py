@@ -10,12 +10,13 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from frontends.fakes import Client, FakeKernel, FakeLoop, binary, infer, parse, request, tensor
+from frontends.fakes import Client, FakeKernel, FakeLoop, Spec, binary, config, infer, parse, request, tensor
 
 from kernel import InferenceResponse, MemoryBudget, Tensor
 from kernel_http.connection.answers import FIRST
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
 from kernel_http.connection.heads import Head
+from kernel_http.connection.holding import answers_little
 from kernel_http.connection.protocol import ProbeConnection
 from kernel_http.connection.routes import SMALL_BODY
 from kernel_http.connection.server import READ_SIZE
@@ -555,6 +556,9 @@ def test_one_that_waits_for_an_answer_is_not_idle() -> None:
     assert not client.transport.closing
 
 
+SUM = infer("add_sub", {"inputs": [tensor(name, "FP32", [4], [1.0] * 4) for name in ("INPUT0", "INPUT1")]})
+
+
 def test_where_answers_are_large_fewer_are_in_flight_and_later_as_many_as_ever() -> None:
     kernel = small(receive=64 * MB, send=2**30)
     client = Client(kernel)
@@ -568,8 +572,44 @@ def test_where_answers_are_large_fewer_are_in_flight_and_later_as_many_as_ever()
     assert len(parse(client.take())) == 8
     for _ in range(4):
         server.sweep(kernel.loop.now)
-    client.send(big(10) * 100)
+    client.send(SUM * 100)
     assert len(kernel.requests) == 8 + MAX_PIPELINED
+
+
+def test_who_has_had_small_answers_may_not_have_as_many_large_ones() -> None:
+    """How large they become nobody knows before they are made, but for those whose sizes a config says."""
+    kernel = small(receive=64 * MB, send=2**30)
+    client = Client(kernel)
+    client.send(SUM * 20)
+    assert client.connection.answers.ahead == MAX_PIPELINED
+    kernel.hold = True
+    client.send((big(10) + LIVE) * 64)
+    assert len(kernel.held) <= FIRST
+    while kernel.held:
+        assert len(kernel.held) <= FIRST
+        kernel.finish(kernel.held.pop(0))
+        client.send(b"")
+    assert len(parse(client.take())) == 148
+    client.send(SUM * 63 + big(10) * 8)
+    assert len([one for one in kernel.held if one.model.name == "types"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("outputs", "more", "little"),
+    [
+        ([Spec("Y", "FP32", (4, 8))], {}, True),
+        ([Spec("Y", "FP32", (-1,))], {}, False),
+        ([Spec("Y", "BYTES", (1,))], {}, False),
+        ([Spec("Y", "INT8", (1024,)), Spec("Z", "FP64", (1024, 16))], {}, False),
+        ([Spec("Y", "FP64", (1024,))], {"batch": 16}, True),
+        ([Spec("Y", "FP64", (1024,))], {"batch": 17}, False),
+        ([Spec("Y", "FP32", (1,))], {"decoupled": True}, False),
+        ([], {}, False),
+    ],
+)
+def test_whether_answers_are_little_says_the_config(outputs: list[Spec], more: dict[str, Any], little: bool) -> None:
+    model = FakeKernel().add(config("new", [Spec("X", "FP32", (1,))], outputs, **more))
+    assert answers_little(model) is answers_little(model) is little
 
 
 def test_a_connection_whose_answers_are_large_has_few_requests_in_flight_from_the_beginning() -> None:

@@ -16,7 +16,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable, reply
 from kernel_http.connection.heads import CHUNKED, Head
-from kernel_http.connection.holding import Holding
+from kernel_http.connection.holding import Holding, answers_little
 from kernel_http.connection.turns import AHEAD, MAX_PIPELINED
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ PENDING = RequestState.PENDING
 PRESSED_PROGRESS = 1024 * 1024
 WHOLE_SECONDS = 3600.0
 
-#: How many requests of a connection are in flight before any of its answers is out.
+#: How many requests of a connection are in flight before any of its answers is out, and later, where the model's config does not
+#: say that its answers are little: who has had small ones may ask for large ones next.
 FIRST = 8
 
 #: The longest request that is recognised by its bytes alone: head and body.
@@ -174,11 +175,22 @@ class Answers:
         server, exchanges = self.server, self.exchanges
         if not server.pipelined or len(exchanges) >= min(server.most, self.ahead):
             return False
+        if len(exchanges) >= FIRST and not self._may_have_many():
+            return False
         request = exchanges[-1].request
         if request is not None and request.state is PENDING and (backpressure := request.model.backpressure).crowded:
             self.barrier = True
             backpressure.wait(self, self.release)
         return not self.barrier
+
+    def _may_have_many(self) -> bool:
+        """Whether more than FIRST answers may be made at a time: the last that is awaited is little, and not much waits."""
+        if self._holding.sent > AHEAD:
+            return False
+        for exchange in reversed(self.exchanges):
+            if exchange.request is not None:
+                return answers_little(exchange.request.model)
+        return True
 
     # --- what the client takes
 
