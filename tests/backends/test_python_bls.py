@@ -9,25 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from telling import TEXT
+from telling import ADD_ONE, TEXT
 
 from kernel import Kernel, ServingError
-
-ADD_ONE = """
-class TritonPythonModel:
-    def execute(self, requests):
-        out = []
-        for r in requests:
-            x = pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
-            if x[0] == -1:
-                error = pb_utils.TritonError("callee says no", pb_utils.TritonError.NOT_FOUND)
-                out.append(pb_utils.InferenceResponse(error=error))
-            elif x[0] == -2:
-                raise ValueError("callee boom")
-            else:
-                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)]))
-        return out
-"""
 
 COUNT = """
 class TritonPythonModel:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from telling import TEXT
+from telling import ADD_ONE, TEXT
 
 import triton_python_backend_utils as pb_utils
 from kernel import InferenceRequest, Kernel
@@ -125,22 +125,11 @@ def test_a_request_is_made_the_same(given: Any) -> None:
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
-INNER = """
-class TritonPythonModel:
-    def execute(self, requests):
-        out = []
-        for r in requests:
-            x = pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
-            if x[0] == -1:
-                error = pb_utils.TritonError("callee says no", pb_utils.TritonError.NOT_FOUND)
-                out.append(pb_utils.InferenceResponse(error=error))
-            elif x[0] == -2:
-                raise ValueError("callee boom")
-            else:
-                said = json.dumps([r.request_id(), r.correlation_id(), json.loads(r.parameters()), r.timeout()])
-                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)], parameters={"said": said}))
-        return out
-"""
+#: ADD_ONE, which says what it was told, too.
+INNER = ADD_ONE.replace(
+    'x + 1)])',
+    'x + 1)], parameters={"said": json.dumps([r.request_id(), r.correlation_id(), json.loads(r.parameters()), r.timeout()])})',
+)
 GEN = """
 class TritonPythonModel:
     def execute(self, requests):

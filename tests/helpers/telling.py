@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["TELL", "TEXT", "until"]
+__all__ = ["ADD_ONE", "TELL", "TEXT", "until"]
 
 TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "S" data_type: TYPE_STRING dims: [ -1 ] } ]'
 
@@ -14,6 +14,23 @@ TEXT = 'input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { nam
 TELL = """
 def tell(requests, value):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("S", np.array([json.dumps(value)], dtype=object))]) for _ in requests]
+"""
+
+#: A model that is called: Y is X + 1; where X begins with -1 the answer is an error, with -2 it raises.
+ADD_ONE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
+            if x[0] == -1:
+                error = pb_utils.TritonError("callee says no", pb_utils.TritonError.NOT_FOUND)
+                out.append(pb_utils.InferenceResponse(error=error))
+            elif x[0] == -2:
+                raise ValueError("callee boom")
+            else:
+                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)]))
+        return out
 """
 
 
