@@ -21,7 +21,7 @@ from kernel.rules.response_cache import (
     load_key,
 )
 from kernel.rules.sequence_state import START, Controls, States, StateValues, null_inputs, zeros
-from kernel.rules.sequencing import Sequence, Sequencer, SequenceRule
+from kernel.rules.sequencing import RequestSequence, Sequencer, SequenceRule
 
 __all__ = [
     "BUSY_SHARE",
@@ -42,9 +42,9 @@ __all__ = [
     "RateLimiter",
     "RequestKeys",
     "RequestQueue",
+    "RequestSequence",
     "Resident",
     "ResourceLimit",
-    "Sequence",
     "SequenceRule",
     "Sequencer",
     "Sight",

@@ -1,9 +1,9 @@
 """Sequences of one model: which slot each has, who waits for one, and which of their requests may be executed now. Pure.
 
 The law: the requests of a sequence are executed one at a time, in the order in which they came, on one instance; a sequence
-holds a slot from its first request to its last; whoever finds none free waits in line, first come first served, with all that
-follows it.
-`now` is an argument; what is decided here the scheduler carries out. (Contract: scheduling, sections 5.1 to 5.4, 5.6, 5.7.)
+holds a slot from its first request to its last; one that finds none free waits in the backlog, first come first served, with all
+its requests. `now` is an argument; what is decided here the scheduler carries out. (Contract: scheduling, sections 5.1 to 5.4,
+5.6, 5.7.)
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kernel.requests import InferenceRequest
 from kernel.rules.batching import BatchRule, fits
 from kernel.rules.sequence_state import END, START, StateValues
 
-__all__ = ["Sequence", "SequenceRule", "Sequencer"]
+__all__ = ["RequestSequence", "SequenceRule", "Sequencer"]
 
 
 TINY = 1e-6  # configs hold the utilization in four bytes: 0.3 of ten slots are three
 
 
-def _nothing(request: InferenceRequest, sequence: Sequence) -> None:
-    """What is prepared where nobody says otherwise."""
+def _nothing(request: InferenceRequest, sequence: RequestSequence) -> None:
+    """Prepare nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SequenceRule:
         )
 
 
-class Sequence:
+class RequestSequence:
     """One sequence. `waiting`: its requests that are not executing, in order; `running`: the one that is.
 
     `over`: it takes no more requests, its id means nothing any more. `memory`: its implicit state.
@@ -77,9 +77,7 @@ class Sequence:
         self.id = id
         self.waiting: deque[InferenceRequest] = deque()
         self.running: InferenceRequest | None = None
-        self.home: _Slots | None = (
-            None  # the instance's slots in one of which it is; None in the backlog, and at its end
-        )
+        self.home: _Slots | None = None  # the instance's slots in one of which it is; None in the backlog, and at its end
         self.number = 0  # of its slot
         self.over = False
         self.last_came = now  # when its last request came
@@ -93,7 +91,7 @@ class _Slots:
     __slots__ = ("occupants", "order", "ready", "retired", "taken")
 
     def __init__(self, count: int, order: int) -> None:
-        self.occupants: list[Sequence | None] = [None] * count
+        self.occupants: list[RequestSequence | None] = [None] * count
         self.order = order
         self.ready: dict[InferenceRequest, None] = {}
         self.taken = 0
@@ -108,7 +106,7 @@ class Sequencer:
     """
 
     def __init__(
-        self, rule: SequenceRule, model: str, prepare: Callable[[InferenceRequest, Sequence], None] = _nothing
+        self, rule: SequenceRule, model: str, prepare: Callable[[InferenceRequest, RequestSequence], None] = _nothing
     ) -> None:
         self.rule = rule
         self._silence = rule.idle  # seconds
@@ -117,15 +115,13 @@ class Sequencer:
         self._prepare = prepare
         self.size = 0
         self.backlogged = 0
-        self._known: dict[int | str, Sequence] = {}  # those that take requests
-        self._sequence_of: dict[InferenceRequest, Sequence] = {}
+        self._known: dict[int | str, RequestSequence] = {}  # those that take requests
+        self._sequence_of: dict[InferenceRequest, RequestSequence] = {}
         self._homes: dict[object, _Slots] = {}
         self._free: list[tuple[int, int, _Slots]] = []  # slots without a sequence, the lowest number first
-        self._backlog: OrderedDict[Sequence, None] = OrderedDict()
-        self._idle: OrderedDict[Sequence, None] = (
-            OrderedDict()
-        )  # those with a slot that take requests, longest silent first
-        self._expiries: list[tuple[float, int, Sequence]] = []  # of the backlog; some are stale
+        self._backlog: OrderedDict[RequestSequence, None] = OrderedDict()
+        self._idle: OrderedDict[RequestSequence, None] = OrderedDict()  # with a slot, and taking requests: longest silent first
+        self._expiries: list[tuple[float, int, RequestSequence]] = []  # of the backlog; some are stale
         self._counter = 0
 
     # -- instances -----------------------------------------------------------------------------------------------------
@@ -209,7 +205,7 @@ class Sequencer:
         id = request.correlation_id
         sequence = None if alone else self._known.get(id)
         if sequence is None:
-            sequence = Sequence(id, now)
+            sequence = RequestSequence(id, now)
             if alone:
                 sequence.over = True
             else:
@@ -230,14 +226,14 @@ class Sequencer:
         if request.flags & END and not self.rule.iterative:
             self._forget(sequence)
 
-    def _settle_in(self, sequence: Sequence) -> None:
+    def _settle_in(self, sequence: RequestSequence) -> None:
         """Give a new sequence a slot, or have it wait in the backlog."""
         if self._free:
             self._place(sequence)
         else:
             self._backlog[sequence] = None
 
-    def _place(self, sequence: Sequence) -> None:
+    def _place(self, sequence: RequestSequence) -> None:
         number, _, home = heapq.heappop(self._free)
         sequence.home, sequence.number = home, number
         home.occupants[number] = sequence
@@ -245,7 +241,7 @@ class Sequencer:
         if not sequence.over and not self.rule.iterative:
             self._idle[sequence] = None
 
-    def _limit_wait(self, sequence: Sequence, request: InferenceRequest) -> None:
+    def _limit_wait(self, sequence: RequestSequence, request: InferenceRequest) -> None:
         longest = request.timeout_us / 1e6
         if self.rule.wait and not 0 < longest < self.rule.wait:
             longest = self.rule.wait
@@ -256,14 +252,14 @@ class Sequencer:
                 self._counter += 1
                 heapq.heappush(self._expiries, (expires, self._counter, sequence))
 
-    def _ready(self, sequence: Sequence) -> None:
+    def _ready(self, sequence: RequestSequence) -> None:
         """Let the sequence's first waiting request be executed."""
         assert sequence.home is not None and sequence.running is None
         request = sequence.waiting[0]
         self._prepare(request, sequence)
         sequence.home.ready[request] = None
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: RequestSequence) -> None:
         """The sequence takes no more requests; its id is free for another."""
         if not sequence.over:
             sequence.over = True
@@ -273,7 +269,7 @@ class Sequencer:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def sequence_of(self, request: InferenceRequest) -> Sequence | None:
+    def sequence_of(self, request: InferenceRequest) -> RequestSequence | None:
         """Return the sequence of a request that waits or executes, or has executed and is still to be answered."""
         return self._sequence_of.get(request)
 
@@ -325,9 +321,7 @@ class Sequencer:
         sequence.running = request
         self.size -= 1
         if not self.rule.oldest and sequence.over and not sequence.waiting and not self.rule.iterative:
-            self._vacate(
-                sequence, now
-            )  # nothing of it is to come: the next one may have its slot already (reference behaviour)
+            self._vacate(sequence, now)  # nothing of it is to come: the next one may have its slot already (reference behaviour)
 
     def executed(self, request: InferenceRequest, again: bool, now: float) -> None:
         """An execution of the request has ended; `again`: it is to be executed once more, before all that follows it."""
@@ -419,7 +413,7 @@ class Sequencer:
                 self._ready(sequence)
         return lost
 
-    def _drop(self, sequence: Sequence, request: InferenceRequest) -> None:
+    def _drop(self, sequence: RequestSequence, request: InferenceRequest) -> None:
         """Take a waiting request out."""
         if sequence.waiting[-1] is request:
             sequence.waiting.pop()
@@ -431,7 +425,7 @@ class Sequencer:
         else:
             sequence.home.ready.pop(request, None)
 
-    def _end(self, sequence: Sequence, now: float) -> None:
+    def _end(self, sequence: RequestSequence, now: float) -> None:
         self._forget(sequence)
         sequence.expires = None
         if sequence.home is not None:
@@ -439,7 +433,7 @@ class Sequencer:
         else:
             self._backlog.pop(sequence, None)
 
-    def _vacate(self, sequence: Sequence, now: float) -> None:
+    def _vacate(self, sequence: RequestSequence, now: float) -> None:
         """Free the sequence's slot, for the one that has waited longest for one."""
         home = sequence.home
         assert home is not None

@@ -15,8 +15,7 @@ from kernel.config import ModelConfig
 from kernel.errors import clipped
 from kernel.instances import BlockedCall, ModelInstance
 from kernel.requests import RESCHEDULED, Batch, InferenceRequest, InferenceResponse, RequestState, nobody
-from kernel.rules import START, Controls, Sequencer, SequenceRule, States, StateValues, null_inputs
-from kernel.rules import Sequence as RequestSequence
+from kernel.rules import START, Controls, RequestSequence, Sequencer, SequenceRule, States, StateValues, null_inputs
 from kernel.scheduling.batchers import number_of_environment
 from kernel.tensor import Array
 
