@@ -52,13 +52,13 @@ class Local:
         if options.setdefault("control_mode", "explicit") == "explicit":
             options.setdefault("load_models", ["*"])
         self.kernel = Kernel(*repositories, **options)
-        life = self._life = _Life(self.kernel)
+        thread = self._thread = _KernelThread(self.kernel)
         try:
-            life.up.result()
+            thread.up.result()
         except BaseException:
-            life.end(0.0)
+            thread.end(0.0)
             raise
-        weakref.finalize(self, life.stop, EXIT_SECONDS).atexit = False  # `_at_exit` waits for it as well
+        weakref.finalize(self, thread.stop, EXIT_SECONDS).atexit = False  # `_at_exit` waits for it as well
 
     def infer(self, model: str, inputs: Mapping[str, Any], **options: Any) -> InferenceResponse:
         """Run one inference and return the response; `response["SUM"]` is the numpy array of an output.
@@ -130,7 +130,7 @@ class Local:
 
     def close(self, timeout: float = 30.0) -> None:
         """Accept nothing more, finish what was accepted, for `timeout` seconds at most, and finalize all models."""
-        self._life.end(timeout)
+        self._thread.end(timeout)
 
     def __enter__(self) -> Local:
         return self
@@ -141,14 +141,14 @@ class Local:
         self.close()
 
     def _start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        life = self._life
-        if life.over:
+        thread = self._thread
+        if thread.over:
             coroutine.close()
             raise ServingError(Code.UNAVAILABLE, "this Local has been closed and serves nothing any more; make a new one")
-        return asyncio.run_coroutine_threadsafe(coroutine, life.loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, thread.loop)
 
     def _check_thread(self) -> None:
-        if threading.current_thread() is self._life.thread:
+        if threading.current_thread() is self._thread.thread:
             words = "waiting on the kernel's own loop would stop it for ever; there the methods of `Local.kernel` are awaited"
             raise ServingError(Code.UNSUPPORTED, words)
 
@@ -161,7 +161,7 @@ def _wait(future: concurrent.futures.Future[T]) -> T:
         raise
 
 
-class _Life:
+class _KernelThread:
     """The thread with the kernel's loop. Must not know the Local, or nobody could let go of that.
 
     `up`: done when the kernel has started, or why it has not. `over`: it takes nothing more.
@@ -176,7 +176,7 @@ class _Life:
         self._limit = EXIT_SECONDS
         self._end = asyncio.Event()
         self.thread = threading.Thread(target=self._run, name="kernel-local", daemon=True)
-        _lives.add(self)
+        _threads.add(self)
         self.thread.start()
 
     def _run(self) -> None:
@@ -184,7 +184,7 @@ class _Life:
             with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
                 runner.run(self._main())
         finally:
-            _lives.discard(self)
+            _threads.discard(self)
 
     async def _main(self) -> None:
         starting = self.loop.create_task(self._kernel.start())
@@ -220,7 +220,7 @@ class _Life:
                 log.warning("a kernel has not come to its end within %.0f s and was left at that", seconds + GRACE_SECONDS)
 
 
-_lives: set[_Life] = set()
+_threads: set[_KernelThread] = set()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -234,8 +234,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 @atexit.register
 def _at_exit() -> None:
     """End what nobody has closed, in a time that can be borne; all at once."""
-    lives = [life for life in _lives if life.process == os.getpid()]  # a fork has none of their threads
-    for life in lives:
-        life.stop(EXIT_SECONDS)
-    for life in lives:
-        life.end(EXIT_SECONDS)
+    threads = [thread for thread in _threads if thread.process == os.getpid()]  # a fork has none of their threads
+    for thread in threads:
+        thread.stop(EXIT_SECONDS)
+    for thread in threads:
+        thread.end(EXIT_SECONDS)

@@ -33,8 +33,8 @@ class ModelTracer(Protocol):
         """Return what a model's `tracing` is to be."""
 
 
-class Limited(Protocol):
-    """Who looks after executions that may only last for so long."""
+class ExecutionLimits(Protocol):
+    """Who ends what an execution limit forbids (server/overtime.py)."""
 
     def know(self, model: Any) -> None:
         """Look after those of a model version from now on."""
@@ -54,7 +54,7 @@ class Supervising(Protocol):
     lookout: Lookout
 
     @property
-    def overtime(self) -> Limited: ...
+    def overtime(self) -> ExecutionLimits: ...
 
 
 class Runtime(Host, Protocol):

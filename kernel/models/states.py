@@ -37,13 +37,13 @@ MOVES: dict[ModelState, frozenset[ModelState]] = {
 }
 
 
-class Stated(Protocol):
-    """What is in a state; as a `str` it says who it is."""
+class HasState(Protocol):
+    """A model, or a version in the index. Its `str` names it in messages."""
 
     state: ModelState
 
 
-def become(who: Stated, then: ModelState) -> None:
+def become(who: HasState, then: ModelState) -> None:
     """Move to another state, or to the same once more. Raises AssertionError where that may not follow."""
     if then not in MOVES[who.state]:
         raise AssertionError(f"{who} is {who.state.value} and can't become {then.value}")

@@ -28,8 +28,8 @@ log = logging.getLogger("kernel")
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
 
-class Waiting(Protocol):
-    """The queue, as far as it is asked here."""
+class WaitingRequests(Protocol):
+    """The queue, as it is needed here."""
 
     def withdraw(self, request: InferenceRequest) -> Sequence[InferenceRequest]:
         """Take a request out that is not executing; return those that can't be executed without it."""
@@ -45,7 +45,7 @@ class Lifecycle(Release):
     sees each response that is given before its execution ends, `on_release(request)` hears of each final answer.
     """
 
-    def __init__(self, config: ModelConfig, version: int, clock: Callable[[], float], queue: Waiting) -> None:
+    def __init__(self, config: ModelConfig, version: int, clock: Callable[[], float], queue: WaitingRequests) -> None:
         batching = config.dynamic_batching
         super().__init__(config.name, str(version))
         self.decoupled = config.decoupled

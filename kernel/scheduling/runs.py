@@ -22,8 +22,8 @@ GATHER_SECONDS = 0.0003  # … and they are short: where large bodies are read m
 PIECE = 6  # requests of a burst for a process that it is handed while more come in
 
 
-class Scheduling(Protocol):
-    """Whose runs these are."""
+class RunsOwner(Protocol):
+    """The scheduler, as its runs need it."""
 
     def put_back(self, instance: ModelInstance, batches: list[Batch]) -> None: ...
 
@@ -34,7 +34,7 @@ class Runs:
     """The runs of one model's instances, and the burst that is to become the next one. On the loop."""
 
     def __init__(
-        self, scheduler: Scheduling, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], mailbox: Mailbox
+        self, scheduler: RunsOwner, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], mailbox: Mailbox
     ) -> None:
         self._scheduler = scheduler
         self._loop = loop

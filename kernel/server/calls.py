@@ -25,7 +25,7 @@ from kernel.requests import InferenceRequest, InferenceResponse, Respond
 from kernel.tensor import Tensor
 
 __all__ = [
-    "Asked",
+    "AppKernel",
     "Collected",
     "NotStarted",
     "answered",
@@ -39,8 +39,8 @@ __all__ = [
 Future = asyncio.Future[InferenceResponse]
 
 
-class Asked(Host, Protocol):
-    """The kernel, as those who ask for an app need it."""
+class AppKernel(Host, Protocol):
+    """The kernel, as the calls of an app need it."""
 
     exiting: bool
     live: bool
@@ -53,7 +53,7 @@ class Asked(Host, Protocol):
 
 
 def make_request(
-    kernel: Asked,
+    kernel: AppKernel,
     model: str,
     inputs: Mapping[str, Any],
     respond: Respond,
@@ -76,7 +76,7 @@ def make_request(
     )
 
 
-def _tensors(kernel: Asked, model: str, version: str, inputs: Any) -> dict[str, Tensor]:
+def _tensors(kernel: AppKernel, model: str, version: str, inputs: Any) -> dict[str, Tensor]:
     """Make tensors of what the caller gave; copies, so that nobody else can see or change them."""
     if not isinstance(inputs, Mapping):
         words = f"the inputs for model '{model}' are a {type(inputs).__name__}, wanted a mapping of names to values"
@@ -96,7 +96,7 @@ def _tensors(kernel: Asked, model: str, version: str, inputs: Any) -> dict[str, 
     return tensors
 
 
-def _input_specs(kernel: Asked, model: str, version: str) -> Mapping[str, TensorSpec]:
+def _input_specs(kernel: AppKernel, model: str, version: str) -> Mapping[str, TensorSpec]:
     try:
         specs: Mapping[str, TensorSpec] = kernel.model(model, version).input_specs
         return specs
@@ -142,7 +142,7 @@ class Collected:
 
 
 def inferred(
-    kernel: Asked,
+    kernel: AppKernel,
     model: str,
     inputs: Mapping[str, Any],
     version: int | str,
@@ -164,7 +164,7 @@ def inferred(
 
 
 def _inferred_once_loaded(
-    kernel: Asked,
+    kernel: AppKernel,
     away: NotLoaded,
     inputs: Mapping[str, Any],
     timeout: float | None,
@@ -220,7 +220,7 @@ def _copy_outcome(done: Future, outer: Future) -> None:
         outer.set_result(done.result())
 
 
-def answered(kernel: Asked, request: InferenceRequest, collected: Collected) -> asyncio.Future[InferenceResponse]:
+def answered(kernel: AppKernel, request: InferenceRequest, collected: Collected) -> asyncio.Future[InferenceResponse]:
     """Submit a request that `collected` is the continuation of; return the future of its response, of the loop that runs here."""
     if get_ident() != kernel.loop_thread:
         try:
@@ -240,7 +240,7 @@ def answered(kernel: Asked, request: InferenceRequest, collected: Collected) -> 
 
 
 def answered_elsewhere(
-    kernel: Asked, request: InferenceRequest, collected: Collected
+    kernel: AppKernel, request: InferenceRequest, collected: Collected
 ) -> concurrent.futures.Future[InferenceResponse]:
     """As `answered`, from another thread than the loop's."""
     future: concurrent.futures.Future[InferenceResponse] = concurrent.futures.Future()
@@ -251,7 +251,7 @@ def answered_elsewhere(
 
 
 async def responses(
-    kernel: Asked, make: Callable[[Respond], InferenceRequest]
+    kernel: AppKernel, make: Callable[[Respond], InferenceRequest]
 ) -> AsyncIterator[InferenceResponse]:
     """Submit the request that `make` makes, and yield its responses as they come; on the loop that runs here.
 
@@ -286,7 +286,7 @@ async def responses(
             _give_up(kernel, request)
 
 
-def _post(kernel: Asked, call: Callable[[InferenceRequest], None], request: InferenceRequest) -> None:
+def _post(kernel: AppKernel, call: Callable[[InferenceRequest], None], request: InferenceRequest) -> None:
     """Have the loop make a call, from another thread. Raises ServingError once nobody would."""
     try:
         kernel.call_soon(call, request)
@@ -294,7 +294,7 @@ def _post(kernel: Asked, call: Callable[[InferenceRequest], None], request: Infe
         raise _stopped() from None
 
 
-def _give_up(kernel: Asked, request: InferenceRequest) -> None:
+def _give_up(kernel: AppKernel, request: InferenceRequest) -> None:
     """Cancel a request from another thread; once the kernel has stopped it has been answered."""
     with contextlib.suppress(ServingError):
         _post(kernel, kernel.cancel, request)
@@ -311,7 +311,7 @@ class NotStarted(ServingError, AttributeError):
         super().__init__(Code.UNAVAILABLE, words)
 
 
-def check_running(kernel: Asked) -> None:
+def check_running(kernel: AppKernel) -> None:
     """Raise ServingError where the kernel has not been started, or has come to its end."""
     if kernel.live:
         return

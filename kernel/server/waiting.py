@@ -17,14 +17,14 @@ from kernel.instances import BlockedCall, Leavable, Mailbox, Turn
 from kernel.requests import Batch, InferenceRequest, InferenceResponse, Respond, nobody
 from kernel.server.supervision import Supervision
 
-__all__ = ["Waited", "may_leave", "wait", "wait_for"]
+__all__ = ["WaitingKernel", "may_leave", "wait", "wait_for"]
 
 _blocked = WaitView.blocked
 _BLOCKS = "waiting here would block the event loop"
 
 
-class Waited(Protocol):
-    """The kernel, as those who wait need it."""
+class WaitingKernel(Protocol):
+    """The kernel, as code that waits needs it."""
 
     loop_thread: int
     mailbox: Mailbox
@@ -38,7 +38,7 @@ class Waited(Protocol):
     def submit_to(self, model: Any, request: InferenceRequest) -> None: ...
 
 
-def may_leave(kernel: Waited) -> Leavable | None:
+def may_leave(kernel: WaitingKernel) -> Leavable | None:
     """Return where the calling code would wait: the greenlet that it leaves, or None on a thread that may block.
 
     Raises RuntimeError where it may not wait: on the loop, where it can't be left.
@@ -52,7 +52,7 @@ def may_leave(kernel: Waited) -> Leavable | None:
     return leaving
 
 
-def wait_for(kernel: Waited, step: Callable[[Callable[[], None]], None]) -> None:
+def wait_for(kernel: WaitingKernel, step: Callable[[Callable[[], None]], None]) -> None:
     """As `Kernel.wait_for`."""
     leaving = may_leave(kernel)
     if leaving is not None:
@@ -63,7 +63,7 @@ def wait_for(kernel: Waited, step: Callable[[Callable[[], None]], None]) -> None
     call.wait()
 
 
-def wait(kernel: Waited, request: InferenceRequest, batch: Batch | None, model: Any) -> InferenceResponse | None:
+def wait(kernel: WaitingKernel, request: InferenceRequest, batch: Batch | None, model: Any) -> InferenceResponse | None:
     """As `Kernel.wait`."""
     leaving = may_leave(kernel)
     if leaving is None:
