@@ -359,6 +359,23 @@ def test_a_closed_endpoint_ends_what_it_has_once() -> None:
     run_network(main)
 
 
+@pytest.mark.parametrize("when", [0.0, 0.0005, 0.0015, 0.0025, 2.0, 6.0])
+def test_an_endpoint_may_be_closed_while_it_is_connected_to(when: float) -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        far.silent = True
+        network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(when)
+        calls.endpoint.close()
+        await asyncio.sleep(60)
+        assert len(calls.ends) == 1
+        assert all(end.closing for line in network.lines.values() for end in line.connections)
+
+    run_network(main)
+
+
 # --- the pulse
 
 

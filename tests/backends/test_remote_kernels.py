@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -74,6 +75,29 @@ def answered(request: Request, **parameters: bool) -> bytes:
 
 def echo(request: Request) -> None:
     request.answer(answered(request))
+
+
+def echo_twice(request: Request) -> None:
+    """Answer a call of a decoupled model: two responses, and then that there are no more."""
+    response = pb.ModelInferResponse.FromString(answered(request, triton_final_response=False))
+    last = pb.ModelInferResponse(model_name="m")
+    last.parameters["triton_final_response"].bool_param = True
+    messages = [pb.ModelStreamInferResponse(infer_response=one).SerializeToString() for one in (response, response, last)]
+    request.say(messages[0])
+    asyncio.get_running_loop().call_later(0.01, lambda: request.done or request.answer(*messages[1:]))
+
+
+async def streamed(kernel: Kernel, timeout: float) -> str:
+    """Return "ok", or the error's words, of a request to a decoupled model."""
+    count = 0
+    try:
+        async for response in kernel.stream("m", X, timeout=timeout):
+            assert response["Y"].tolist() == [0, 1, 2]
+            count += 1
+    except ServingError as error:
+        return error.message
+    assert count == 2
+    return "ok"
 
 
 async def outcome(asked: Any) -> str:
@@ -412,5 +436,81 @@ def test_a_batch_of_ours_is_several_requests_there(tmp_path: Path) -> None:
             found = await asyncio.gather(*asked, return_exceptions=True)
             assert [isinstance(one, ServingError) for one in found] == [False, True, False, False]
             assert len(far.requests) == 4
+
+    run_network(main)
+
+
+# --- all of it at once
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("seed", range(15))
+def test_each_request_has_one_answer_in_time_whatever_happens(tmp_path: Path, seed: int, decoupled: bool) -> None:
+    """Far ends that do anything, and lines that are cut: answers come once, within the deadline, and nothing is left behind."""
+    rng = random.Random(seed)
+
+    def act(request: Request) -> None:
+        """Do something with a call, now or a little later."""
+        later = asyncio.get_running_loop().call_later
+        wait = rng.choice((0.0, 0.0, 0.01, 0.3))
+        what = rng.random()
+        if what < 0.8:
+            later(wait, lambda: request.done or (echo_twice if decoupled else echo)(request))
+        elif what < 0.85:
+            later(wait, lambda: request.done or request.refuse(rng.choice((ErrorCode.REFUSED_STREAM, ErrorCode.INTERNAL_ERROR))))
+        elif what < 0.9:
+            later(wait, lambda: request.done or request.answer(status=rng.choice((3, 8, 13, 14)), text="so it is"))
+        elif what < 0.92:
+            later(wait, lambda: request.far.transport.close())
+        elif what < 0.94:
+            later(wait, lambda: request.far.send(goaway(max(0, request.id - rng.choice((0, 2, 4))), ErrorCode.NO_ERROR)))
+
+    async def disturb(line: Line) -> None:
+        while True:
+            await asyncio.sleep(rng.choice((0.5, 2.0)))
+            line.cut()
+            line.refuses = rng.random() < 0.5
+            await asyncio.sleep(rng.choice((0.1, 1.5, 6.0)))
+            line.refuses = False
+            line.mend()
+
+    async def main(network: Network) -> None:
+        lines = [network.listen(host, Far(act, most=rng.choice((3, 100)))) for host in "abc"]
+        disturbing = [asyncio.create_task(disturb(line)) for line in lines]
+        more = rng.choice(("", IDEMPOTENT)) + DECOUPLED * decoupled
+        async with near(tmp_path, "a,b,c", more) as kernel:
+            ends: list[tuple[float, float, str]] = []
+
+            async def ask() -> None:
+                limit = rng.choice((0.2, 3.0, 20.0))
+                begun = network.time()
+                said_of = streamed(kernel, limit) if decoupled else outcome(kernel.infer("m", X, timeout=limit))
+                asked = asyncio.ensure_future(said_of)
+                if rng.random() < 0.05:
+                    network.call_later(rng.random(), asked.cancel)
+                try:
+                    said = await asked
+                except asyncio.CancelledError:
+                    said = "cancelled"
+                ends.append((network.time() - begun, limit, said))
+
+            asking = []
+            for _ in range(300):
+                asking.append(asyncio.create_task(ask()))
+                await asyncio.sleep(rng.choice((0.0, 0.0, 0.02, 0.1)))
+            await asyncio.gather(*asking)
+            assert len(ends) == 300
+            assert all(took <= limit + 0.005 for took, limit, _ in ends), max(took - limit for took, limit, _ in ends)
+            known = ("ok", "cancelled", "endpoint ", "[request id: ")
+            assert all(said.startswith(known) for _, _, said in ends), {said for _, _, said in ends}
+            assert sum(said == "ok" for _, _, said in ends) > 40
+            for one in disturbing:
+                one.cancel()
+            for line in lines:
+                line.mend()
+            await asyncio.sleep(30)
+            model = next(iter(kernel.model("m").scheduler.instances)).executor
+            assert not model._executions and [one.outstanding for one in model.standings] == [0, 0, 0]
+            assert await (streamed(kernel, 20) if decoupled else outcome(kernel.infer("m", X, timeout=20))) != "", "it goes on"
 
     run_network(main)
