@@ -29,6 +29,7 @@ PACKAGES = {
     "kernel_onnx",
     "kernel_opentelemetry",
     "kernel_python",
+    "kernel_remote",
 }
 NAMES = MODULES | PACKAGES | {"triton_python_backend_utils-stubs"}
 
@@ -42,7 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"):
         shutil.copy(ROOT / name, target)
-    for name in ("kernel", "plugins", "repository", "tests"):
+    for name in ("kernel", "ops", "plugins", "repository", "tests"):
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     return target
 
@@ -80,6 +81,7 @@ def test_sdist(source: Path, tmp_path: Path) -> None:
     with tarfile.open(build(source, "build_sdist", tmp_path)) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "kernel/server/kernel.py", "plugins/kernel_http/__init__.py"} <= files
+    assert "ops/Containerfile" in files
     assert not any(name.endswith((".pyc", ".venv")) for name in files)
 
 
