@@ -6,10 +6,15 @@ raises is a violation. Where somebody else's parser of the same language can be 
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import math
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory as SharedMemoryObject
 from typing import Any
 
 import hpack
@@ -198,19 +203,33 @@ def infer(data: bytes) -> str:
 
 
 SHARED = SharedMemory(True)
+OBJECT = f"fuzz_object_{os.getpid()}"
 
 
 def shared(data: bytes) -> str:
-    """No key leads out of the folder of shared memory, and none that is not there is opened."""
-    key = data.decode("utf-8", "surrogateescape")
+    """No key leads to anything but the one object that is there, and nothing beyond its end is registered.
+
+    Lines: key, offset, byte size.
+    """
+    key, *numbers = data.decode("utf-8", "surrogateescape").split("\n")
+    offset, size = ([int(text) for text in numbers[:2] if re.fullmatch(r"-?[0-9]{1,25}", text, re.ASCII)] + [0, 1])[:2]
     try:
-        SHARED.register("fuzz", key, 0, 1)
+        SHARED.register("fuzz", key, offset, size)
     except (ServingError, UnicodeError) as error:
-        return str(error)[:20]
+        words = str(error).replace(key, "KEY") if key else str(error)
+        return re.sub(r"\d+", "0", words)[:100]
     SHARED.unregister("fuzz")
-    name = key.lstrip("/")
-    assert name and "/" not in name and name not in (".", ".."), f"{key!r} was opened"
+    assert key.lstrip("/") == there().name.lstrip("/"), f"{key!r} was opened"
+    assert 0 <= offset < offset + size <= there().size, f"{size} bytes from {offset} on were registered"
     return "opened"
+
+
+@functools.cache
+def there() -> SharedMemoryObject:
+    """Return the one object that there is."""
+    there = SharedMemoryObject(OBJECT, create=True, size=4096)
+    atexit.register(there.unlink)
+    return there
 
 
 def trace(data: bytes) -> str:
@@ -223,7 +242,7 @@ def trace(data: bytes) -> str:
     except UnicodeError:
         return "no text"
     except ServingError as error:
-        return error.message[:20]
+        return re.sub(r"\d+", "0", error.message)[:60]
     shown = trace_settings.shown()
     assert int(str(shown["trace_rate"])) >= 0 and int(str(shown["trace_count"])) >= -1
     return "taken"
@@ -253,6 +272,7 @@ MESSAGE.inputs.add(name="X", datatype="FP32", shape=[1])
 CONFIG_WORDS = b"{ } [ ] : \" \\ # , ; < > input dims: -1 1e9 0x7 name: key: true TYPE_FP32".split()
 JSON_WORDS = b"{ } [ ] , : \" \\u0041 \\ud800 NaN 1e400 -0 0.1 true null 18446744073709551615".split()
 HEAD_WORDS = (b"\r\n", b": ", b"Content-Length", b"Host", b"%2e%2e/", b"HTTP/1.1", b"\0", b"Expect", b"\n", b"Transfer-Encoding")
+SHARED_WORDS = (b"/", b"..", b"\0", b".", b"\n", OBJECT.encode(), b"/dev/shm/", b"-1", b"4096", b"18446744073709551615")
 TARGETS: dict[str, Target] = {
     "config": Target(config, CONFIG, (*CONFIG_WORDS, b"\n")),
     "child": Target(child, (wire.frame((1, wire.GREETING, {"a": 1})), wire.frame((13, 1, 0.5)) * 2), (b"(", b"r\0\0\0\0")),
@@ -262,6 +282,6 @@ TARGETS: dict[str, Target] = {
     "blocks": Target(blocks, BLOCKS, (b"\xff\xfe", b"\x3f\xe1\x1f")),
     "frames": Target(frames, FRAMES, (PREFACE, *FRAMES, settings(), window_update(1, 2**31 - 1))),
     "infer": Target(infer, (MESSAGE.SerializeToString(),), (b"\x0a\x01m", b"\x3a\x04abcd", b"\x2a", b"\xff\xff\xff\xff\x0f")),
-    "shared": Target(shared, (b"/kernel_test_nothing", b"../../etc/passwd"), (b"/", b"..", b"\0", b".")),
+    "shared": Target(shared, (b"/%b\n0\n64" % OBJECT.encode(), b"../../etc/passwd", b"nothing\n1\n1"), SHARED_WORDS),
     "trace": Target(trace, TRACES, (b"\x1f", b"\n", b"trace_file", b"trace_count", b"trace_level", b"-1")),
 }
