@@ -93,6 +93,7 @@ def test_what_is_packed_is_what_was_to_be_sent(parts: list[bytes]) -> None:
 @example("QQ==QQ==")
 @example("QUJD" * 6 + "QQ==")
 @example("QUJD" * 4 + "Q===")
+@example("QUJD" * 2 + "=")
 def test_base64_is_read_in_pieces(text: str) -> None:
     def outcome(decode: Any) -> Any:
         try:

@@ -234,6 +234,9 @@ def load_overrides(parameters: dict[str, Any]) -> Overrides:
 def decoded_base64(text: str) -> bytes:
     """Return what a text in base64 says. Piece by piece: it may be long, and is read beside the loop. Raises ValueError."""
     if not 0 <= text.find("=") < len(text) - 2:  # else it ends in the middle, which is refused
-        pieces = [base64.b64decode(text[at : at + BASE64_PIECE], validate=True) for at in range(0, len(text), BASE64_PIECE)]
-        return b"".join(pieces)
+        starts = list(range(0, len(text), BASE64_PIECE)) or [0]
+        if len(starts) > 1 and len(text) - starts[-1] <= 2:
+            starts.pop()  # what pads goes with what it pads
+        ends = [*starts[1:], len(text)]
+        return b"".join(base64.b64decode(text[start:end], validate=True) for start, end in zip(starts, ends, strict=True))
     return base64.b64decode(text, validate=True)
