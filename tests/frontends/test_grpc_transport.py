@@ -72,7 +72,7 @@ from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
-from kernel_grpc.rpc.turns import TURN, Turns
+from kernel_grpc.rpc.turns import NOTED, READ_SIZE, TURN, TURNS_SECONDS, Turns
 
 
 @pytest.fixture(autouse=True)
@@ -1473,6 +1473,18 @@ def test_what_16_connections_are_sent_is_done_some_in_a_turn(monkeypatch: pytest
     for client in clients:
         client.transport.abort()
     modest.kernel.loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_where_what_is_done_takes_long_less_is_done_in_a_turn() -> None:
+    """Memory that was never used may take a hundred times as long as other: its pages come from the system."""
+    now, called = [0.0], []
+    turns = Turns(SimpleNamespace(call_soon=called.append), lambda: now[0])  # type: ignore[arg-type]
+    assert turns.spend(1) and turns.spend(1)
+    now[0] += TURNS_SECONDS
+    assert not turns.spend(1) and not turns.roomy and len(turns.view) == turns.portion == NOTED
+    (next_turn,) = called
+    next_turn()
+    assert turns.roomy and len(turns.view) == READ_SIZE and turns.spend(1)
 
 
 def test_a_stream_of_tiny_messages_is_taken_a_few_at_a_time(caller: Caller) -> None:

@@ -103,7 +103,7 @@ class Server(Connections[Served]):
         self.deadlines = Deadlines(self._arm)
         #: Few: what they copy holds the interpreter, for which the loop would have to wait.
         self.unpackers = ThreadPoolExecutor(UNPACKERS, thread_name_prefix="kernel-grpc-unpack")
-        self.turns = Turns(kernel.loop)
+        self.turns = Turns(kernel.loop, kernel.clock)
         self._scheduled: list[Served] = []
         self.crowded = False
         self._timer: asyncio.TimerHandle | None = None

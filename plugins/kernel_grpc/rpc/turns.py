@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["BYTES", "FRAME_UNITS", "NOTED", "READ_SIZE", "TURN", "TURNS", "Patient", "Turns"]
+__all__ = ["BYTES", "FRAME_UNITS", "NOTED", "READ_SIZE", "TURN", "TURNS", "TURNS_SECONDS", "Patient", "Turns"]
 
 #: What one read takes at most where it does not go into a message directly.
 READ_SIZE = 256 * 1024
@@ -26,6 +27,9 @@ TURN = 256
 NOTED = 1024
 BYTES = 8192
 FRAME_UNITS = 4
+
+#: For how long all of it may take, in seconds: a page of memory that is new may cost as much as a thousand others.
+TURNS_SECONDS = 0.004
 
 #: The most that is received straight into a message at once.
 PORTION = 1024 * 1024 + 64 * 1024  # of a tensor of a megabyte all
@@ -43,10 +47,13 @@ class Turns:
     `portion`: how much is received straight into a message at once. Both are small where this turn's work is done.
     """
 
-    __slots__ = ("_buffer", "_called", "_loop", "_patient", "_spent", "portion", "view")
+    __slots__ = ("_buffer", "_called", "_clock", "_loop", "_patient", "_since", "_spent", "portion", "view")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        """`clock`: goes on within a turn."""
         self._loop = loop
+        self._clock = clock
+        self._since = 0.0  # when something was counted first in this turn
         self._buffer = self.view = memoryview(bytearray(READ_SIZE))
         self.portion = PORTION
         self._spent = 0  # units in this turn
@@ -60,7 +67,12 @@ class Turns:
 
     def spend(self, units: int) -> bool:
         """So much has been done in this turn. False: that is enough, and who did it waits for another."""
-        self._spent += units
+        now = self._clock()
+        if not self._spent:
+            self._since = now
+        self._spent += units + 1
+        if now - self._since >= TURNS_SECONDS:
+            self._spent = max(self._spent, TURN)
         if self._spent >= TURN:
             self.view = self._buffer[:NOTED]
             self.portion = NOTED
