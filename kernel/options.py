@@ -1,6 +1,6 @@
 """What a kernel is told when it is made: one frozen record, checked once, which nobody changes afterwards.
 
-Plain values alone. What a kernel is made of besides (plugins, a cache, a log) are arguments of class Kernel.
+Values alone. What a kernel is made of besides (plugins, a cache, a log) are arguments of class Kernel.
 """
 
 from __future__ import annotations

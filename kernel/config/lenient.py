@@ -16,7 +16,7 @@ _SPACE = re.compile(r"[ \t\n\v\f\r]*")
 _KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+x-]*")
 _KEYWORDS = {"true": True, "false": False, "null": None}
-_PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"}
+_UNESCAPED = {quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _CODE = re.compile(r"[0-9a-fA-F]{4}")
 
@@ -129,10 +129,10 @@ class _Parser:
         self._at += 1
         parts = []
         while True:
-            plain = _PLAIN[quote].match(self._text, self._at)
-            assert plain is not None
-            parts.append(plain.group())
-            self._at = plain.end()
+            unescaped = _UNESCAPED[quote].match(self._text, self._at)
+            assert unescaped is not None
+            parts.append(unescaped.group())
+            self._at = unescaped.end()
             ending = self._text[self._at : self._at + 1]
             if not ending:
                 raise self._error("this string has no end", began)

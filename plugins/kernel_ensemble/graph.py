@@ -21,7 +21,7 @@ class Feed:
     """What a step's response, or the request, gives: `routes` are (its own name of the tensor, the takers).
 
     `apart`: its tensors go to different takers, so two of them must not lie in the same memory. `single`: the name, the taker
-    and its name, where one tensor goes to one taker, as in a plain chain.
+    and its name, where one tensor goes to one taker, as in a chain.
     """
 
     __slots__ = ("apart", "routes", "single")

@@ -116,14 +116,14 @@ class ModelSeries:
 
     def _names(self, labels: dict[str, str]) -> list[tuple[str, Sequence[str]]]:
         """Return each family's name and what stands before its values; `_values` has the same order."""
-        plain = labelled(labels)
+        text = labelled(labels)
         found: list[tuple[str, Sequence[str]]] = []
 
         def one(name: str) -> None:
-            found.append((name, [series(name, plain)]))
+            found.append((name, [series(name, text)]))
 
         def histogram(name: str, bounds: Sequence[float]) -> None:
-            found.append((name, histogram_lines(name, plain, bounds)))
+            found.append((name, histogram_lines(name, text, bounds)))
 
         one(COUNTS[0][0])
         name = COUNTS[1][0]
@@ -152,7 +152,7 @@ class ModelSeries:
             histogram(FIRST_RESPONSE, observer.first_ms.bounds)
         if self._quantiles:
             for name, _ in (*SUMMARIES, *(CACHE_SUMMARIES if self._cached else ())):
-                found.append((name, summary_lines(name, plain, self._quantiles)))
+                found.append((name, summary_lines(name, text, self._quantiles)))
         return found
 
     def _values(self, now: float) -> list[float]:

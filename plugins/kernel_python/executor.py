@@ -108,13 +108,13 @@ class ModelExecutor:
             if result is not None:
                 raise self._failure(requests, self._not_none())
             return self._rescheduled(requests)
-        plain = type(result) is list and len(result) == len(requests)
-        if plain:
+        one_each = type(result) is list and len(result) == len(requests)
+        if one_each:
             for request, response in zip(requests, result):
                 if type(response) is not InferenceResponse or request._sender is not None or request._release:
-                    plain = False
+                    one_each = False
                     break
-        if plain:
+        if one_each:
             # `answers` counts who else holds the responses and their arrays (memory.py): `result` has to be our only reference.
             del request, response
             requests.clear()

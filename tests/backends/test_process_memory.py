@@ -327,7 +327,7 @@ def test_parameters_become_plain() -> None:
     class Number(int):
         """Not exactly an int."""
 
-    values = wire.plain({Name("a"): Name("b"), "n": Number(5), "f": np.float64(1.5), "t": True, "none": None})
+    values = wire.builtin_values({Name("a"): Name("b"), "n": Number(5), "f": np.float64(1.5), "t": True, "none": None})
     assert values == {"a": "b", "n": 5, "f": 1.5, "t": True, "none": None}
     assert {type(value) for value in values.values()} == {str, int, float, bool, type(None)}
-    assert wire.plain({}) is wire.plain(None) is None
+    assert wire.builtin_values({}) is wire.builtin_values(None) is None

@@ -410,7 +410,7 @@ def test_a_response_larger_than_any_message(service: Service) -> None:
     large = Tensor("Y", "UINT8", np.broadcast_to(np.zeros(1, np.uint8), (2**31,)))
     reply = Reply(b"", [large], ())
     with pytest.raises(ServingError, match=r"response has 21474836\d\d bytes, a gRPC message can have no more than 2147483647"):
-        joined(b"", [], len(reply.plain) + reply.size)
+        joined(b"", [], len(reply.prefix) + reply.size)
 
 
 # --- what is refused, in the reference's words

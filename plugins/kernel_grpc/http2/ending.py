@@ -58,7 +58,7 @@ class Ending:
             self._outgoing.put(goaway(self._history.finish(), ErrorCode.NO_ERROR))
 
     @property
-    def telling(self) -> bool:
+    def client_unaware(self) -> bool:
         """Whether the client may still be sending without knowing that the connection is about to end."""
         return self.draining and self._history.final_id is None and not self.closed
 

@@ -47,7 +47,7 @@ __all__ = [
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-#: Frame types. Plain numbers: they are compared for every frame.
+#: Frame types. Numbers and no enum: they are compared for every frame.
 DATA = 0
 HEADERS = 1
 PRIORITY = 2

@@ -56,16 +56,16 @@ class Replies:
 class Reply:
     """The unchanging parts of a response of one signature.
 
-    `plain`: all that comes before the data, where there is no id and no parameter. `last`: the same as the last response of
-    a stream. `outputs`: what `plain` says of the outputs. `heads`: what comes before each output's data, None where that
+    `prefix`: all that comes before the data, where there is no id and no parameter. `last`: the same as the last response of
+    a stream. `outputs`: what `prefix` says of the outputs. `heads`: what comes before each output's data, None where that
     depends on its size. `size`: of the data with their heads, -1 where it is not fixed. `is_small`: fixed, and to be joined.
     """
 
-    __slots__ = ("heads", "is_small", "last", "outputs", "plain", "size")
+    __slots__ = ("heads", "is_small", "last", "outputs", "prefix", "size")
 
     def __init__(self, start: bytes, outputs: list[Tensor], sunk: Collection[str]) -> None:
         self.outputs = b"".join(map(_described, outputs))
-        self.plain = start + self.outputs
+        self.prefix = start + self.outputs
         self.heads: list[bytes | None] = []
         self.size = 0
         for tensor in outputs:
@@ -102,7 +102,7 @@ def encode(response: InferenceResponse, replies: Replies, sunk: Collection[str] 
     if response.id or response.parameters:
         prefix = replies.start + _special(response) + reply.outputs
     else:
-        prefix = reply.plain
+        prefix = reply.prefix
     if reply.is_small:
         return _small(prefix, reply, outputs)
     data, size = _data(reply, outputs, sunk, on_loop)

@@ -68,9 +68,9 @@ PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 class MessageMemory(np.ndarray[Any, Any]):
     """The memory of a large message, of type uint8. `MessageMemory(n, np.uint8)` is not filled.
 
-    A subclass on purpose. numpy has a view of a view refer to the last plain array below: if the memory were one, a view that a
-    model takes of its tensor would refer to the memory and not to the tensor's array, and reference counts could not tell whether
-    the model keeps it.
+    A subclass on purpose. numpy has a view of a view refer to the last array below that is of no subclass: if the memory were
+    such a one, a view that a model takes of its tensor would refer to the memory and not to the tensor's array, and reference
+    counts could not tell whether the model keeps it.
     """
 
 

@@ -401,7 +401,7 @@ def open_call(server: Server, connection: Connection, id: int, head: Head, ended
     if server.memory.send.used:
         meaning = refusal(server, connection, meaning) or meaning
     call = Call(server, connection, id, ended, head.content_length, meaning)
-    if not meaning.plain:
+    if not meaning.ordinary:
         call.begin()
     return call
 
@@ -412,7 +412,7 @@ def open_probe(server: Server, connection: Connection, id: int, head: Head, ende
     if meaning.method is not None and meaning.method.category != "health":
         meaning = _HEALTH_ALONE
     call = Call(server, connection, id, ended, head.content_length, meaning)
-    if not meaning.plain:
+    if not meaning.ordinary:
         call.begin()
     return call
 

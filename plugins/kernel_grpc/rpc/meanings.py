@@ -68,13 +68,13 @@ class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
     `timeout`: in seconds. `load`: returns the field of the trailers with the report of the load, where one is asked for and a
-    model is known. `plain`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
+    model is known. `ordinary`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
     message is the same for all calls. Most methods read no metadata, which may
     be new for each call: they are not taken out of the fields before somebody asks.
     """
 
     __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "load",
-                 "method", "plain", "refusal", "report", "timeout")  # fmt: skip
+                 "method", "ordinary", "refusal", "report", "timeout")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -88,7 +88,7 @@ class Meaning:
         self.load: Callable[[], bytes] | None = None
         self.constant = kind.compression is None and not kind.report
         self.timeout = timeout
-        self.plain = method is not None and not method.streaming and timeout is None and not kind.report
+        self.ordinary = method is not None and not method.streaming and timeout is None and not kind.report
         self._fields = fields
         self._forwarding = forwarding
         self._metadata: Metadata | None = None

@@ -222,7 +222,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         """Whether a call is under way that has an end of its own, or may be on its way to us, from a client that has not read yet
         that the connection ends. What waits on a stream, the kernel knows.
         """
-        return self.http.ending.telling or any(not call.is_stream for call in self._calls())
+        return self.http.ending.client_unaware or any(not call.is_stream for call in self._calls())
 
     def drain(self) -> None:
         """Finish the calls that run, then close."""

@@ -1,7 +1,7 @@
 """gRPC's status codes, which of them stands for which error of the kernel, and the header blocks that carry them.
 
 The mapping is the contract's (grpc_protocol, section 1). Blocks are written without HPACK's table, so they are right on
-every connection; those of the plain answer are constants.
+every connection; those of an ordinary answer are constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CONTENT_TYPE", "DENIED", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "
 
 
 class Status:
-    """The status codes of gRPC that a server gives. Plain numbers: they are only ever written."""
+    """The status codes of gRPC that a server gives. Numbers and no enum: they are only ever written."""
 
     OK = 0
     CANCELLED = 1
@@ -58,7 +58,7 @@ NOBODYS_FAULT = frozenset((Status.CANCELLED, Status.DEADLINE_EXCEEDED, Status.RE
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
 
-#: The block before the first message of a plain answer, and the one behind its last.
+#: The block before the first message of an ordinary answer, and the one behind its last.
 HEAD = response(200, [CONTENT_TYPE])
 TRAILERS = literal(b"grpc-status", b"0")
 

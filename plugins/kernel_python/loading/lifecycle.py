@@ -86,8 +86,8 @@ def _called(function: Any, wanted: str, *arguments: object) -> Any:
 
 def _misfit(function: Any) -> str:
     """Return why a plain function can't be called with one argument; "" where it can, or where nobody can tell."""
-    plain = getattr(function, "__func__", function)
-    if not isinstance(plain, types.FunctionType) or hasattr(plain, "__signature__"):
+    inner = getattr(function, "__func__", function)
+    if not isinstance(inner, types.FunctionType) or hasattr(inner, "__signature__"):
         return ""
     try:
         inspect.signature(function, follow_wrapped=False).bind(None)

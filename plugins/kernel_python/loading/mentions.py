@@ -479,8 +479,8 @@ def _class(node: ast.ClassDef, scope: Scope) -> Class:
     found = Class(scope, [_name(base) for base in node.bases])
     for statement in node.body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            plain = not statement.decorator_list
-            found.methods[statement.name] = isinstance(statement, ast.AsyncFunctionDef) if plain else None
+            undecorated = not statement.decorator_list
+            found.methods[statement.name] = isinstance(statement, ast.AsyncFunctionDef) if undecorated else None
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             found.methods.update({target.id: None for target in targets if isinstance(target, ast.Name)})

@@ -45,7 +45,7 @@ def completes_config(file: Path) -> bool:
         tree = tree_of(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
-    return not any(isinstance(node, ast.ClassDef) and node.name == CLASS and _is_plain(node) for node in tree.body)
+    return not any(isinstance(node, ast.ClassDef) and node.name == CLASS and _is_simple(node) for node in tree.body)
 
 
 def faults_of(file: Path, folders: Sequence[Path]) -> list[ConfigError]:
@@ -161,11 +161,11 @@ def _class_faults(tree: ast.Module, path: Path) -> Iterator[ConfigError]:
             yield _fault(path, None, words, f"its classes are {', '.join(classes) or 'none'}")
         return
     made = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == CLASS]
-    if len(made) == 1 and made[0] in tree.body and _is_plain(made[0]) and not _given_later(tree):
+    if len(made) == 1 and made[0] in tree.body and _is_simple(made[0]) and not _given_later(tree):
         yield from _method_faults(made[0], path)
 
 
-def _is_plain(node: ast.ClassDef) -> bool:
+def _is_simple(node: ast.ClassDef) -> bool:
     """Whether all that the class has is what its body says."""
     bases = all(isinstance(base, ast.Name) and base.id == "object" for base in node.bases)
     return bases and not node.keywords and not node.decorator_list
@@ -203,12 +203,12 @@ def _call_faults(node: ast.ClassDef, name: str, arguments: int, path: Path) -> I
     if not isinstance(method, ast.FunctionDef) or method not in node.body or method.decorator_list:
         return
     old = method.args
-    plain = [[ast.arg(one.arg) for one in each] for each in (old.posonlyargs, old.args, old.kwonlyargs)]
+    own = [[ast.arg(one.arg) for one in each] for each in (old.posonlyargs, old.args, old.kwonlyargs)]
     rest = [None if one is None else ast.arg(one.arg) for one in (old.vararg, old.kwarg)]
     none = ast.Constant(None)
     stand_in: Any = ast.parse(f"class {CLASS}:\n    def called(): pass")
     stand_in.body[0].body[0].args = ast.arguments(
-        plain[0], plain[1], rest[0], plain[2], [none if one else None for one in old.kw_defaults], rest[1],
+        own[0], own[1], rest[0], own[2], [none if one else None for one in old.kw_defaults], rest[1],
         [none for _ in old.defaults],
     )  # fmt: skip
     scope: dict[str, Any] = {}

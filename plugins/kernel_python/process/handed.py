@@ -104,10 +104,10 @@ class Handed:
         trace = request.trace
         return (
             request.id,
-            request.correlation_id and wire.plain_value(request.correlation_id),
+            request.correlation_id and wire.builtin_value(request.correlation_id),
             request.flags,
             request.timeout_us,
-            wire.plain(request.parameters),
+            wire.builtin_values(request.parameters),
             request.model_version,
             [str(name) for name in outputs] if outputs else None,
             None if trace is None else trace.context or "",

@@ -22,11 +22,11 @@ from kernel_python.process.pool import INLINE, Loans, Pool
 
 __all__ = [
     "Frames",
+    "builtin_value",
+    "builtin_values",
     "drop_tensors",
     "frame",
     "messages_in",
-    "plain",
-    "plain_value",
     "read_response",
     "read_tensors",
     "write_response",
@@ -158,14 +158,14 @@ class Frames:
         self._view = memoryview(bytearray(size))
 
 
-def plain(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return parameters as plain types: marshal writes no subclasses of `str` or `int`."""
+def builtin_values(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return parameters as values of built-in types: marshal writes no subclasses of `str` or `int`."""
     if not parameters:
         return None
-    return {str(key): plain_value(value) for key, value in parameters.items()}
+    return {str(key): builtin_value(value) for key, value in parameters.items()}
 
 
-def plain_value(value: Any) -> Any:
+def builtin_value(value: Any) -> Any:
     if type(value) in (bool, int, str, float) or value is None:
         return value
     return str(value) if isinstance(value, str) else float(value) if isinstance(value, float) else int(value)
@@ -239,7 +239,7 @@ def write_response(response: InferenceResponse | None, pool: Pool) -> tuple[Any,
     error = response.error
     if error is not None:
         return (), error.code.name, error.message, None
-    return write_tensors(response.outputs, pool), None, "", plain(response.parameters)
+    return write_tensors(response.outputs, pool), None, "", builtin_values(response.parameters)
 
 
 def read_response(
