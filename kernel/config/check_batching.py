@@ -15,6 +15,7 @@ __all__ = ["check_dynamic_batching", "check_preferred_sizes"]
 
 
 def check_dynamic_batching(report: Report) -> None:
+    """Check `dynamic_batching`: sizes, priority levels and the policies of their queues."""
     message, name = report.message, report.name
     if not message.HasField("dynamic_batching"):
         return

@@ -20,6 +20,7 @@ _ONLY_LIMITED = "It can't be loaded with --rate-limit=execution_count."
 
 
 def check_instance_groups(report: Report) -> None:
+    """Check the kinds, counts and GPUs of each `instance_group`."""
     message = report.message
     if message.platform == "ensemble" or message.HasField("ensemble_scheduling"):
         return
@@ -70,6 +71,7 @@ def _usable(report: Report) -> str:
 
 
 def check_rate_limiter(report: Report) -> None:
+    """Warn of a resource that all devices share in one group and not in another."""
     scopes: dict[str, bool] = {}
     for index, group in enumerate(report.message.instance_group):
         for nth, resource in enumerate(group.rate_limiter.resources):

@@ -26,6 +26,7 @@ _CORRID = "CONTROL_SEQUENCE_CORRID"
 
 
 def check_sequence_batching(report: Report) -> None:
+    """Check `sequence_batching`: its strategy, its controls and its state."""
     message, name = report.message, report.name
     if not message.HasField("sequence_batching"):
         return
@@ -109,6 +110,7 @@ def _check_correlation(report: Report, control: Any, at: Path) -> None:
 
 
 def check_initial_states(report: Report) -> None:
+    """Check the first values of state, and the files that they come from."""
     for index, state in enumerate(report.message.sequence_batching.state):
         at: Path = ("sequence_batching", "state", index, "initial_state")
         who = state.input_name

@@ -20,6 +20,7 @@ _DIM = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 
 
 def check_tensors(report: Report) -> None:
+    """Check the names, datatypes, dims and reshapes of all inputs and outputs."""
     both: tuple[tuple[str, Sequence[Any]], ...] = (("input", report.message.input), ("output", report.message.output))
     for kind, tensors in both:
         first: dict[str, int] = {}
@@ -109,6 +110,7 @@ def _fixed_sizes(dims: Sequence[int]) -> list[int]:
 
 
 def check_batch_tensors(report: Report) -> None:
+    """Check `batch_input` and `batch_output`: tensors that say how a batch is put together."""
     message = report.message
     inputs = [io.name for io in message.input]
     outputs = [io.name for io in message.output]

@@ -13,6 +13,7 @@ __all__ = ["check_warmup"]
 
 
 def check_warmup(report: Report) -> None:
+    """Check the samples of `model_warmup`."""
     for index, sample in enumerate(report.message.model_warmup):
         if sample.batch_size == 0:
             continue

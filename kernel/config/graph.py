@@ -18,6 +18,7 @@ _STEPS: Path = ("ensemble_scheduling", "step")
 
 
 def check_ensemble(report: Report) -> None:
+    """Check `ensemble_scheduling`: that it is there where it has to be, and the graph of its steps."""
     message, name = report.message, report.name
     scheduled = message.HasField("ensemble_scheduling")
     if message.platform != "ensemble":

@@ -85,13 +85,15 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
+    """Instances that are alike: `count` of them, on each of `gpus` where the kind is "GPU"."""
+
     name: str
     kind: str  # "CPU", "GPU" or "MODEL"
     count: int
     gpus: tuple[int, ...] = ()
-    passive: bool = False
+    passive: bool = False  # they are there and take no requests
     resources: tuple[tuple[str, bool, int], ...] = ()  # of the rate limiter: name, whether all devices share it, how much
-    priority: int = 0
+    priority: int = 0  # of the rate limiter: 2 executes half as often as 1; 0 is 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
+    """Which versions are served: the `num_versions` latest, all, or those of `versions`."""
+
     kind: str = "latest"  # or "all" or "specific"
     num_versions: int = 1
     versions: tuple[int, ...] = ()

@@ -14,6 +14,8 @@ __all__ = ["ScanError", "Token", "refused", "tokens"]
 
 @dataclass(frozen=True, slots=True)
 class ScanError:
+    """Where a text can't be cut into tokens, and why. `line` and `column` count from 1."""
+
     line: int
     column: int
     message: str

@@ -50,7 +50,10 @@ class AnswerCheck(Protocol):
 
 
 class Owner(Protocol):
-    """Who gives an instance its batches, and takes them back: the scheduler of its model. `calls`: see there."""
+    """Who gives an instance its batches, and takes them back: the scheduler of its model.
+
+    `calls`: executions wait, or have waited, for calls, for what these have called, or for resources.
+    """
 
     name: str
     calls: bool
@@ -105,7 +108,7 @@ class ModelInstance:
     runs = False  # may be handed more than it can begin at once
     alone = False  # has `runs`, and is its model's only instance
     in_warmup = False  # executes samples, before it takes requests
-    healthy = True  # may be counted on; see remote.py
+    healthy = True  # may be counted on: not while its executor, which is elsewhere, is down
     contender: Contender | None = None  # what the rate limiter knows of it, where there is one
     own_loop: asyncio.AbstractEventLoop | None = None  # where its tasks run, if not on the kernel's
     may_be_killed = False  # `close` ends even what is in the middle of an execution

@@ -44,7 +44,7 @@ class WakePipe:
         if self._other_way is None:
             self.wait = bytes  # reads nothing: the file's number may soon mean another one
             self._other_way = threading.Event()
-            return  # who has looked before it was there has put something down
+            return  # whoever found no event to set a moment ago has left something to do: the reader looks before it waits
         self._other_way.wait()
         self._other_way.clear()
 

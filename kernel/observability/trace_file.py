@@ -44,6 +44,7 @@ class TraceFile:
         """Do nothing: a file names no trace of a client, and is written when the tree is complete."""
 
     def completed(self, trace: Trace) -> None:
+        """Keep a tree that is complete, and write what is kept when that is enough, or all there will be."""
         sampler = trace.sampler
         kept = self._kept.setdefault(sampler, [])
         kept.append(trace)
@@ -53,6 +54,7 @@ class TraceFile:
             self._flush(sampler)
 
     def retired(self, sampler: Any) -> None:
+        """Write what is kept of settings that are replaced."""
         self._flush(sampler)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ __all__ = ["HeldRequests"]
 
 
 class HeldRequests:
-    """Those of one kernel."""
+    """The requests of one kernel that wait for their models to be loaded, each with the timer of its deadline."""
 
     def __init__(self, kernel: Runtime) -> None:
         self._kernel = kernel

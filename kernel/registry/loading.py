@@ -171,7 +171,7 @@ class Loader:
                 rename=rename if self.repositories.namespacing else None,
             )
         except ConfigErrors as errors:
-            if errors.stage == "A" or not folder.versions:
+            if errors.stage == "A" or not folder.versions:  # "A": it can't be read, so nothing is known of its versions
                 raise NotRead(name, errors, folder.path) from errors
             raise LoadFailed(name, [Problem.of(max(folder.versions), errors, folder.path)]) from errors
         untold = (NO_CONFIG,) if read.source.kind == "none" and read.backend == "python" else ()

@@ -65,6 +65,7 @@ class LoadPlan:
     warnings: tuple[str, ...] = ()
 
     def origin(self, number: int) -> Origin:
+        """Return what a version is made from: one of an equal origin need not be made anew."""
         message = type(self.config.message)()
         message.CopyFrom(self.config.message)
         message.ClearField("instance_group")

@@ -36,6 +36,7 @@ __all__ = [
 #: The one completion. `(response, final)`; the response is None only for a final flag that carries no data.
 Respond: TypeAlias = "Callable[[InferenceResponse | None, bool], None]"
 
+
 class RequestState(enum.IntEnum):
     """Where a request is in its life; who made it may look, the core alone moves it."""
 

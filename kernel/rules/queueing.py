@@ -252,7 +252,7 @@ class RequestQueue:
         return level
 
     def _sweep(self) -> None:
-        """Forget the time-outs of those that have left once most are theirs, so that nothing is kept for them."""
+        """Drop the entries of requests that have left once most of the heap is theirs: an entry keeps its request alive."""
         if len(self._expiries) > 2 * self.size + SLACK:
             self._expiries = [entry for entry in self._expiries if entry[2] in self._level(entry[2]).waiting]
             heapq.heapify(self._expiries)

@@ -171,7 +171,7 @@ class LimitedPool(Pool):
         return ""
 
     def circle(self, name: str, cycle: str) -> str:
-        held = sorted({name for instance in self.instances for _, name in _contender(instance).needs})
+        held = sorted({resource for instance in self.instances for _, resource in _contender(instance).needs})
         if not held or any(instance.outstanding >= instance.capacity for instance in self.instances):
             return super().circle(name, cycle)
         names = ", ".join(map(repr, held))

@@ -31,7 +31,7 @@ class Queue(RequestQueue):
     #: By what batches are formed; None where each request is one.
     rule: Decider | None = None
     #: Why a request is refused that has waited too long.
-    expired = "Request timeout expired"
+    expiry_words = "Request timeout expired"
 
     def take(self, instance: ModelInstance, now: float) -> Taken:
         """Take out what `instance` is to execute now; or nothing, and when to look again. Somebody waits, and it has room.

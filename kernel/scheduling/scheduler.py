@@ -258,7 +258,7 @@ class Scheduler:
         try:
             now = self.clock()
             if not queue.no_policy and (expiry := queue.next_expiry()) is not None and expiry <= now:
-                self._give_up(queue.expire(now), ServingError(Code.UNAVAILABLE, queue.expired, Reason.REJECTED))
+                self._give_up(queue.expire(now), ServingError(Code.UNAVAILABLE, queue.expiry_words, Reason.REJECTED))
             again = self._hand_out(now) if queue.size else None
             if again is not None:
                 self._timer.arm(again)

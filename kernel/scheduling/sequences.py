@@ -50,7 +50,7 @@ class SequenceQueue:
     no_policy = False  # order, slots and time-outs are asked for each batch, so none is handed over before its time
     rule = None  # its own, one for each instance
     immediate = False
-    expired = "timeout of the corresponding sequence has been expired"
+    expiry_words = "timeout of the corresponding sequence has been expired"
 
     def __init__(
         self, config: ModelConfig, clock: Callable[[], float], initial: Mapping[str, Array] | None = None
