@@ -110,7 +110,7 @@ from kernel.requests import (
     nobody,
 )
 from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.server import InflightRequest, Kernel
+from kernel.server import AskOthers, InflightRequest, Kernel, steered
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 
@@ -200,6 +200,7 @@ __all__ += [
     "LOG_FORMATS",
     "Access",
     "Account",
+    "AskOthers",
     "Connections",
     "Crowd",
     "CudaSharedMemory",
@@ -230,6 +231,7 @@ __all__ += [
     "peer_name",
     "size_mismatch",
     "stand_in",
+    "steered",
     "strings_of",
     "unpacked",
 ]

@@ -46,7 +46,7 @@ from kernel.registry import UNLOADED, ModelIndex
 from kernel.replicas import Member, Role, end_with_parent
 from kernel.repository import StartFailed
 from kernel.rules import Budget
-from kernel.server import Kernel
+from kernel.server import Kernel, join, steered
 from kernel.watchdog import Watchdog
 
 __all__ = ["serve"]
@@ -270,6 +270,8 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     try:
         kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
         kernel.open()
+        if member is not None:
+            join(kernel, member)
         kernel.gate = kernel.plugins.gate(kernel, options)
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:
@@ -304,7 +306,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     elif options.watch:
         await kernel.stop(0.0)
         return _not_created(kernel.broken)
-    if not await _open(frontends, member, stop):
+    if not await _open(kernel, frontends, member, stop):
         await kernel.stop(0.0)
         return 0 if stop.is_set() else 1
     if options.watch:
@@ -381,12 +383,13 @@ def _speaks(member: Member | None) -> bool:
     return member is None or member.role.speaks
 
 
-async def _open(frontends: Sequence[Frontend], member: Member | None, stop: asyncio.Event) -> bool:
+async def _open(kernel: Kernel, frontends: Sequence[Frontend], member: Member | None, stop: asyncio.Event) -> bool:
     """Open the ports, those of a replica when all are to open. False: they are not, as one can't be had, or all is to stop."""
     if member is None:
         return await _start(frontends)
     opened = await _may_open(member, stop) and await _start(frontends, tell=_speaks(member))
     if opened:
+        steered(kernel).watch()
         member.opened()
     return opened
 

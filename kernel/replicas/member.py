@@ -7,19 +7,41 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from kernel.errors import Code, ServingError
 from kernel.forking import guard, put_away
 from kernel.frontends import Endpoint
 from kernel.replicas.channel import Channel
-from kernel.replicas.messages import Bind, Bound, Loaded, Message, Now, Open, Opened
+from kernel.replicas.messages import (
+    Answer,
+    Answers,
+    Ask,
+    Bind,
+    Bound,
+    Loaded,
+    Message,
+    Now,
+    Open,
+    Opened,
+    OthersReady,
+    Ready,
+    Told,
+    Wanted,
+)
 
 __all__ = ["Member", "Role", "end_with_parent"]
 
+log = logging.getLogger("kernel.serve")
+
 _PR_SET_PDEATHSIG = 1
+
+#: How long others may take to answer a question: one whose loop is held does not.
+ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +66,8 @@ class Role:
 class Member:
     """A replica's connection to its supervisor, from now on. On `loop`.
 
-    `on_end()`: the supervisor has gone. `on_now()`: the end is to come at once.
+    `on_end()`: the supervisor has gone. `on_now()`: the end is to come at once. `others_ready`: whether all other replicas that
+    serve are ready.
 
     The core's own: `forked`.
     """
@@ -53,6 +76,11 @@ class Member:
         self, loop: asyncio.AbstractEventLoop, role: Role, on_end: Callable[[], None], on_now: Callable[[], None]
     ) -> None:
         self.role = role
+        self.others_ready = True
+        self._asking: dict[int, asyncio.Future[list[Answer]]] = {}
+        self._count = 0
+        self._answering: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = loop
         self._on_now = on_now
         self._open: asyncio.Future[None] = loop.create_future()
@@ -79,6 +107,65 @@ class Member:
         """Tell that connections are accepted."""
         self._channel.send(Opened())
 
+    def tell_ready(self, ready: bool) -> None:
+        """Tell that this replica has become ready, or is not any more."""
+        self._channel.send(Ready(ready))
+
+    # -- what concerns others, too -------------------------------------------------------------------------------------
+
+    def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer questions and make changes of a topic by `handler`; what that raises as a ServingError is the answer, too."""
+        self._answering[topic] = handler
+
+    async def ask(self, topic: str, data: bytes) -> list[bytes]:
+        """Return what the other replicas answer to a question. Raises ServingError where one does not, with which."""
+        try:
+            answers = await asyncio.wait_for(self._asked(topic, data), ANSWER_SECONDS)
+        except TimeoutError:
+            words = f"the other replicas have not answered within {ANSWER_SECONDS:.0f} s; their loops may be held"
+            raise ServingError(Code.UNAVAILABLE, words) from None
+        for answer in answers:
+            if answer.code:
+                raise ServingError(Code[answer.code], f"replica {answer.index} of {self.role.count}: {answer.message}")
+        return [answer.data for answer in answers]
+
+    async def change(self, topic: str, data: bytes, key: str, forget: bool = False) -> None:
+        """Have all replicas, this one too, make a change, and those that begin later. `key`, `forget`: as Ask says.
+
+        Raises ServingError where some have not: this one's own where all have failed alike, else with which and why.
+        """
+        answers = await self._asked(topic, data, key, forget)
+        failed = [answer for answer in answers if answer.code]
+        if not failed:
+            return
+        first = failed[0]
+        if len(failed) == len(answers) and len({(answer.code, answer.message) for answer in failed}) == 1:
+            raise ServingError(Code[first.code], first.message)
+        reasons = "; ".join(f"replica {answer.index}: {answer.message}" for answer in failed)
+        done = ", ".join(str(answer.index) for answer in answers if not answer.code) or "none"
+        raise ServingError(Code[first.code], f"{reasons} (of {self.role.count} replicas these have done it: {done})")
+
+    async def _asked(self, topic: str, data: bytes, key: str = "", forget: bool = False) -> list[Answer]:
+        self._count += 1
+        number = self._count
+        future: asyncio.Future[list[Answer]] = self._loop.create_future()
+        self._asking[number] = future
+        self._channel.send(Ask(number, topic, data, key, forget))
+        try:
+            return await future
+        finally:
+            del self._asking[number]
+
+    async def _answer(self, record: Wanted) -> None:
+        try:
+            told = Told(record.id, await self._answering[record.topic](record.data))
+        except ServingError as error:
+            told = Told(record.id, b"", error.code.name, error.message)
+        except Exception as error:
+            log.exception("what another replica has asked failed")
+            told = Told(record.id, b"", Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+        self._channel.send(told)
+
     def forked(self) -> None:
         """In a child that model code has forked: it is no replica."""
         put_away(self.role.descriptor)
@@ -102,6 +189,16 @@ class Member:
                 self._open.set_result(None)
         elif isinstance(record, Now):
             self._on_now()
+        elif isinstance(record, Wanted):
+            task = self._loop.create_task(self._answer(record))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(record, Answers):
+            asking = self._asking.get(record.id)
+            if asking is not None and not asking.done():
+                asking.set_result(record.answers)
+        elif isinstance(record, OthersReady):
+            self.others_ready = record.ready
 
 
 def end_with_parent() -> None:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Bind", "Bound", "Loaded", "Message", "Now", "Open", "Opened"]
+__all__ = [
+    "Answer",
+    "Answers",
+    "Ask",
+    "Bind",
+    "Bound",
+    "Loaded",
+    "Message",
+    "Now",
+    "Open",
+    "Opened",
+    "OthersReady",
+    "Ready",
+    "Told",
+    "Wanted",
+]
 
 
 class Bind(msgspec.Struct, tag=True):
@@ -42,4 +57,66 @@ class Now(msgspec.Struct, tag=True):
     """Supervisor: whoever is still there ends at once."""
 
 
-Message = Bind | Bound | Loaded | Open | Opened | Now
+class Ask(msgspec.Struct, tag=True):
+    """Replica: something concerns others, too. `id` is its own, and comes back.
+
+    `key`: "" for a question, which goes to the others. Else a change, which goes to all, itself among them, in one order for all
+    changes; whoever begins later is told it, too, unless another one of the same key has come since. `forget`: nobody has to be
+    told later, neither of this one nor of those before it; a key that ends in ":" stands for all that begin with it.
+    """
+
+    id: int
+    topic: str
+    data: bytes
+    key: str = ""
+    forget: bool = False
+
+
+class Wanted(msgspec.Struct, tag=True):
+    """Supervisor: do what was asked, and tell what came of it."""
+
+    id: int
+    topic: str
+    data: bytes
+
+
+class Told(msgspec.Struct, tag=True):
+    """Replica: what came of what was asked: `data`, or an error: `code` is the name of one, "" for none."""
+
+    id: int
+    data: bytes = b""
+    code: str = ""
+    message: str = ""
+
+
+class Answer(msgspec.Struct):
+    """What came of it at replica `index`, as Told says."""
+
+    index: int
+    data: bytes = b""
+    code: str = ""
+    message: str = ""
+
+
+class Answers(msgspec.Struct, tag=True):
+    """Supervisor: all have told, or are gone."""
+
+    id: int
+    answers: list[Answer]
+
+
+class Ready(msgspec.Struct, tag=True):
+    """Replica: whether it is ready has changed."""
+
+    ready: bool
+
+
+class OthersReady(msgspec.Struct, tag=True):
+    """Supervisor: whether all others that serve are ready has changed."""
+
+    ready: bool
+
+
+Message = (
+    Answers | Ask | Wanted | Bind | Bound | Loaded | Now | Open | Opened | OthersReady | Ready | Told
+)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from kernel.replicas.messages import Bind, Bound, Loaded, Message, Now, Open, Opened
+from kernel.replicas.messages import Ask, Bind, Bound, Loaded, Message, Now, Open, Opened, OthersReady, Ready, Told
 from kernel.replicas.ports import Ports
+from kernel.replicas.questions import Questions
 from kernel.replicas.restart import Backoff
 
 __all__ = ["Process", "Start", "Supervisor"]
@@ -74,6 +75,12 @@ class Replica:
         self.process: Process
         self.state = State.STARTING
         self.opened_at: float | None = None
+        self.ready = True  # as far as it has said
+        self.others_ready = True  # as far as it was told
+
+    def send(self, record: Message) -> None:
+        """Send it a record; one that has gone gets none."""
+        self.process.send(record)
 
     def __str__(self) -> str:
         return f"replica {self.index} (process {self.process.pid})"
@@ -96,6 +103,7 @@ class Supervisor:
         self._backoffs = [Backoff() for _ in range(count)]
         self._restarts: dict[int, asyncio.TimerHandle] = {}  # those who are to begin anew, by index
         self._tasks: set[asyncio.Task[None]] = set()
+        self._questions: Questions[Replica] = Questions()
         self._serving = False  # all have been open
         self._stopping = False
         self._status = 0
@@ -130,6 +138,14 @@ class Supervisor:
             replica.state = State.OPEN
             replica.opened_at = self._loop.time()
             self._opened(replica)
+            self._tell_ready()
+        elif isinstance(record, Ask):
+            self._questions.ask(replica, record, [one for one in self._alive if one.state is not State.STARTING])
+        elif isinstance(record, Told):
+            self._questions.told(replica, record)
+        elif isinstance(record, Ready):
+            replica.ready = record.ready
+            self._tell_ready()
 
     async def _bind(self, replica: Replica, wanted: Bind) -> None:
         try:
@@ -143,7 +159,7 @@ class Supervisor:
         if self._stopping:
             return
         if self._serving:
-            self._open(replica)
+            self._questions.catch_up(replica, partial(self._open, replica))
         elif replica.index == 0 and self.count > len(self._alive):
             for index in range(1, self.count):
                 self._launch(index)
@@ -152,7 +168,18 @@ class Supervisor:
             for one in self._alive:
                 self._open(one)
 
+    def _tell_ready(self) -> None:
+        """Tell each replica whether all others that serve are ready, where that has changed."""
+        for replica in self._alive:
+            others = [one for one in self._alive if one is not replica and one.state is State.OPEN]
+            ready = all(one.ready for one in others)
+            if ready is not replica.others_ready:
+                replica.others_ready = ready
+                replica.send(OthersReady(ready))
+
     def _open(self, replica: Replica) -> None:
+        if replica not in self._alive or self._stopping:
+            return  # it has ended meanwhile
         replica.state = State.OPENING
         replica.process.send(Open())
 
@@ -175,6 +202,8 @@ class Supervisor:
 
     def _ended(self, replica: Replica, status: int) -> None:
         self._alive.remove(replica)
+        self._questions.gone(replica)
+        self._tell_ready()
         if self._stopping:
             self._status = self._status or int(status != 0)
             if status < 0:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from kernel.server.inflight import InflightRequest
 from kernel.server.kernel import Kernel
+from kernel.server.together import AskOthers, join, steered
 
 __all__ = [
+    "AskOthers",
     "InflightRequest",
     "Kernel",
+    "join",
+    "steered",
 ]

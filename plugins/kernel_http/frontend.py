@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kernel import Endpoint, Listener, ListeningFrontend, __version__, frontend_options, is_restricted, local_categories
+from kernel import (
+    Endpoint,
+    Listener,
+    ListeningFrontend,
+    __version__,
+    frontend_options,
+    is_restricted,
+    local_categories,
+    steered,
+)
 from kernel_http.connection import replies
 from kernel_http.connection.gated import GatedRouter
 from kernel_http.connection.protocol import Connection
@@ -43,10 +52,11 @@ def make_server(
     `restrictions`: category of requests -> the name and value of the header that they must have. `local`: the categories whose
     changes are for clients of this machine alone; where there is a gate, they are for those that it lets pass.
     """
+    all_replicas = steered(kernel)
     handlers: dict[str, Handler] = {
-        **Admin(kernel, server_name=server_name, server_version=__version__).handlers(),
-        **SharedMemoryRoutes(kernel).handlers(),
-        **Settings(kernel).handlers(),
+        **Admin(all_replicas, server_name=server_name, server_version=__version__).handlers(),
+        **SharedMemoryRoutes(all_replicas).handlers(),
+        **Settings(all_replicas).handlers(),
         "infer": Inference(kernel, max_input_size),
         "generate": Generate(kernel, max_input_size, stream=False),
         "generate_stream": Generate(kernel, max_input_size, stream=True),

@@ -15,11 +15,30 @@ from virtual import run
 
 from kernel.cli import group
 from kernel.cli.group_flags import replicas, usable_cores
+from kernel.observability import Duration, ModelStatistics
+from kernel.registry import ModelIndex
 from kernel.replicas import Role, Supervisor
 from kernel.replicas.channel import Channel
-from kernel.replicas.messages import Bind, Bound, Loaded, Message, Now, Open, Opened
+from kernel.replicas.messages import (
+    Answer,
+    Answers,
+    Ask,
+    Bind,
+    Bound,
+    Loaded,
+    Message,
+    Now,
+    Open,
+    Opened,
+    OthersReady,
+    Ready,
+    Told,
+    Wanted,
+)
 from kernel.replicas.ports import Ports
+from kernel.replicas.questions import Questions
 from kernel.replicas.restart import FIRST_SECONDS, LONGEST_SECONDS, STEADY_SECONDS, Backoff
+from kernel.server import together
 
 LIMIT = 40.0
 
@@ -330,6 +349,174 @@ def test_a_port_that_can_not_be_had_is_told_to_who_asks() -> None:
         assert world.processes[0].records == [Bound(7, 0), Bound(7, 0, str(world.ports.error), errno.EADDRINUSE)]
 
     run(main())
+
+
+# -- what concerns all -------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """A replica that is none."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.records: list[Any] = []
+
+    def send(self, record: Message) -> None:
+        self.records.append(record)
+
+    def take(self) -> Any:
+        return self.records.pop(0)
+
+
+def test_a_question_goes_to_the_others_and_a_change_to_all() -> None:
+    questions: Questions[Peer] = Questions()
+    peers = [Peer(k) for k in range(3)]
+    questions.ask(peers[1], Ask(5, "topic", b"?"), peers)
+    asked = [peers[0].take(), peers[2].take()]
+    assert asked == [Wanted(1, "topic", b"?")] * 2 and not peers[1].records
+    questions.told(peers[2], Told(1, b"two"))
+    assert not peers[1].records
+    questions.told(peers[0], Told(1, b"", "NOT_FOUND", "none"))
+    assert peers[1].take() == Answers(5, [Answer(0, b"", "NOT_FOUND", "none"), Answer(2, b"two")])
+    questions.ask(peers[1], Ask(6, "topic", b"!", "key"), peers)
+    assert [peer.take() for peer in peers] == [Wanted(2, "topic", b"!")] * 3
+    questions.told(peers[0], Told(1, b"once more"))  # of a question that is over: passed over
+
+
+def test_who_is_alone_has_his_answer_at_once() -> None:
+    questions: Questions[Peer] = Questions()
+    peer = Peer(0)
+    questions.ask(peer, Ask(1, "topic", b"?"), [peer])
+    assert peer.take() == Answers(1, [])
+
+
+def test_who_ends_is_waited_for_no_more() -> None:
+    questions: Questions[Peer] = Questions()
+    peers = [Peer(k) for k in range(3)]
+    questions.ask(peers[0], Ask(1, "topic", b"!", "key"), peers)
+    questions.ask(peers[1], Ask(1, "topic", b"?"), peers)
+    for peer in peers:
+        peer.records.clear()
+    questions.gone(peers[1])
+    questions.told(peers[0], Told(1))
+    questions.told(peers[2], Told(1))
+    assert peers[0].take() == Answers(1, [Answer(0), Answer(1, b"", "UNAVAILABLE", "replica 1 has ended"), Answer(2)])
+    questions.told(peers[0], Told(2))
+    questions.told(peers[2], Told(2))
+    assert not any(peer.records for peer in peers)  # who asked has gone
+
+
+def changed(questions: Questions[Peer], key: str, data: bytes, *, forget: bool = False, code: str = "") -> None:
+    """Have one replica change something, with success or not."""
+    peer = Peer(0)
+    questions.ask(peer, Ask(1, "topic", data, key, forget), [peer])
+    questions.told(peer, Told(peer.take().id, b"", code))
+    assert peer.take() == Answers(1, [Answer(0, b"", code)])
+
+
+def told_later(questions: Questions[Peer]) -> list[bytes]:
+    """Return what one is told that begins later, in order."""
+    late = Peer(9)
+    over: list[None] = []
+    questions.catch_up(late, lambda: over.append(None))
+    asked = list(late.records)
+    for record in asked:
+        assert not over
+        questions.told(late, Told(record.id, b"", "INTERNAL"))  # even where it can't: it is to open
+    assert over == [None]
+    return [record.data for record in asked]
+
+
+def test_who_begins_later_is_told_the_last_change_of_each_key() -> None:
+    questions: Questions[Peer] = Questions()
+    assert told_later(questions) == []
+    changed(questions, "model:a", b"load a")
+    changed(questions, "model:b", b"load b")
+    changed(questions, "model:c", b"load c", code="NOT_FOUND")  # nobody has done it
+    changed(questions, "model:a", b"unload a")
+    assert told_later(questions) == [b"load b", b"unload a"]
+    changed(questions, "region:x", b"x")
+    changed(questions, "region:y", b"y")
+    changed(questions, "region:xy", b"xy")
+    changed(questions, "region:x", b"no x", forget=True)
+    assert told_later(questions) == [b"load b", b"unload a", b"y", b"xy"]
+    changed(questions, "region:", b"no region", forget=True)
+    assert told_later(questions) == [b"load b", b"unload a"]
+
+
+def test_who_begins_during_a_change_is_told_of_it_and_does_not_wait_for_it() -> None:
+    questions: Questions[Peer] = Questions()
+    peer, late = Peer(0), Peer(1)
+    questions.ask(peer, Ask(1, "topic", b"load", "model:a"), [peer])
+    over: list[None] = []
+    questions.catch_up(late, lambda: over.append(None))
+    assert over and late.take().data == b"load"
+    questions.told(peer, Told(1))
+    assert told_later(questions) == [b"load"]
+
+
+def test_who_begins_anew_has_caught_up_before_it_opens() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.processes[0].tell(Ask(1, "topic", b"load", "model:a"))
+        for process in world.processes:
+            assert process.records[-1] == Wanted(1, "topic", b"load")
+            process.tell(Told(1))
+        assert world.processes[0].records[-1] == Answers(1, [Answer(0), Answer(1)])
+        world.started.clear()
+        await asyncio.sleep(5)
+        world.processes[1].end(-9)
+        await world.started.wait()
+        new = world.processes[2]
+        world.processes[0].tell(Ask(2, "topic", b"?"))
+        assert world.processes[0].records[-1] == Answers(2, [])  # who still loads is not asked
+        new.tell(Loaded())
+        assert new.records == [Wanted(3, "topic", b"load")]
+        new.tell(Told(3))
+        assert new.records[1:] == [Open()]
+
+    run(main())
+
+
+def test_all_are_ready_where_each_is() -> None:
+    async def main() -> None:
+        world = World(3)
+        world.serve()
+        world.processes[1].tell(Ready(False))
+        assert [process.records[1:] for process in world.processes] == [[OthersReady(False)], [], [OthersReady(False)]]
+        world.processes[1].end(-9)  # who has gone says nothing any more
+        assert [process.records[2:] for process in world.alive] == [[OthersReady(True)]] * 2
+
+    run(main())
+
+
+def test_statistics_of_all_are_sums() -> None:
+    def of(k: int, **more: Any) -> ModelStatistics:
+        times = {name: Duration(k, 10 * k) for name in together._DURATIONS}
+        batches = {1: (Duration(k, k),) * 3, k: (Duration(1, 1),) * 3} if k > 1 else {1: (Duration(k, k),) * 3}
+        return ModelStatistics("a", 1, 100 * k, k, k, **times, batch_stats=batches, failures={"OTHER": k}, **more)
+
+    first = of(1, response_stats={"0": {"success": Duration(1, 1)}})
+    second = of(2, response_stats={"0": {"success": Duration(2, 2), "fail": Duration(1, 1)}}, hop=Duration(1, 1))
+    other = ModelStatistics("b", 1)
+    (both, rest) = together.summed([[first], [second, other]])
+    assert rest == other
+    assert (both.last_inference_ms, both.inference_count, both.execution_count) == (200, 3, 3)
+    assert all(getattr(both, name) == Duration(3, 30) for name in together._DURATIONS)
+    assert both.batch_stats == {1: (Duration(3, 3),) * 3, 2: (Duration(1, 1),) * 3}
+    assert both.response_stats == {"0": {"success": Duration(3, 3), "fail": Duration(1, 1)}}
+    assert both.failures == {"OTHER": 3} and both.hop == Duration(1, 1)
+    assert first.batch_stats == {1: (Duration(1, 1),) * 3}  # what came in is as it was
+
+
+def test_an_index_of_all_says_what_is_not_everywhere() -> None:
+    ready, away = ModelIndex("a", "1", "READY"), ModelIndex("a", "1", "UNAVAILABLE", "unloaded")
+    assert together.joined([[ready], [ready]]) == [ready]
+    assert together.joined([[ready], [away]]) == [away] == together.joined([[away], [ready]])
+    missing = ModelIndex("a", "1", "UNAVAILABLE", "it is not loaded at every replica")
+    assert together.joined([[ready], [ModelIndex("a")]]) == [missing] == together.joined([[ModelIndex("a")], [ready]])
+    assert together.joined([[ModelIndex("a")], [ModelIndex("a")]]) == [ModelIndex("a")]
 
 
 # -- what they say, over real sockets ----------------------------------------------------------------------------------

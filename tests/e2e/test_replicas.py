@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.serving import BROKEN, FREE_PORTS, SLEEPER, Server, command, serving, wait_until, write_model
+from e2e.serving import BROKEN, ECHO, FREE_PORTS, SLEEPER, Server, command, serving, wait_until, write_model
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 
@@ -161,6 +161,131 @@ def test_nothing_is_left_of_a_replica_that_is_killed(tmp_path: Path) -> None:
         os.kill(serves(server)[0][0], signal.SIGKILL)
         wait_until(lambda: len(serves(server)) == 3, 30.0)
         wait_until(lambda: len(marked(str(tmp_path))) == count)
+
+
+def everywhere(server: Server, path: str, count: int = 30) -> list[object]:
+    """Return the different answers to a GET on so many connections, of which each replica accepts some."""
+    found: list[object] = []
+    for _ in range(count):
+        answer = server.request("GET", path)[1]
+        if answer not in found:
+            found.append(answer)
+    return found
+
+
+def is_served_everywhere(server: Server, model: str) -> bool:
+    return all(server.infer(model, 1.0)[0] == 200 for _ in range(30))
+
+
+def test_a_load_is_one_of_all_and_outlives_a_replica(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "echo")
+    write_model(repository, "broken", BROKEN)
+    with group(tmp_path, 2, repository, "--model-control-mode=explicit") as server:
+        assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
+        assert is_served_everywhere(server, "echo")
+        status, answer = server.request("POST", "/v2/repository/models/broken/load")
+        assert status >= 400 and "no weights today" in answer["error"] and "replica" not in answer["error"]
+        assert server.request("POST", "/v2/repository/models/nobody/load")[0] >= 400
+        index = {line["name"]: line.get("state") for line in server.request("POST", "/v2/repository/index")[1]}
+        assert index == {"echo": "READY", "broken": "UNAVAILABLE"}
+
+        os.kill(serves(server)[0][0], signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        assert is_served_everywhere(server, "echo")
+
+        assert server.request("POST", "/v2/repository/models/echo/unload")[0] == 200
+        assert all(server.infer("echo", 1.0)[0] != 200 for _ in range(30))
+        lines = server.request("POST", "/v2/repository/index")[1]
+        assert {"name": "echo", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"} in lines
+
+
+def test_settings_and_regions_are_those_of_all(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "echo")
+    with group(tmp_path, 2, tmp_path / "repository") as server:
+        shown = server.request("POST", "/v2/logging", {"log_verbose_level": 1})
+        assert shown[0] == 200 and shown[1]["log_verbose_level"] == 1
+        assert everywhere(server, "/v2/logging") == [shown[1]]
+        shown = server.request("POST", "/v2/models/echo/trace/setting", {"trace_rate": "7"})
+        assert shown[1]["trace_rate"] == "7"
+        assert everywhere(server, "/v2/models/echo/trace/setting") == [shown[1]]
+        status, answer = server.request("POST", "/v2/trace/setting", {"trace_rate": "none"})
+        assert status == 400 and "replica" not in answer["error"]
+
+        with open(f"/dev/shm/kernel_test_{os.getpid()}", "wb") as file:
+            file.write(bytes(64))
+        try:
+            region = "/v2/systemsharedmemory/region/here/register"
+            assert server.request("POST", region, {"key": f"/kernel_test_{os.getpid()}", "byte_size": 64})[0] == 200
+            assert server.request("POST", region, {"key": f"/kernel_test_{os.getpid()}", "byte_size": 64})[0] == 400
+            (regions,) = everywhere(server, "/v2/systemsharedmemory/status")
+            assert regions[0]["name"] == "here"  # type: ignore[index]
+            assert server.request("POST", "/v2/systemsharedmemory/unregister")[0] == 200
+            assert everywhere(server, "/v2/systemsharedmemory/status") == [[]]
+        finally:
+            os.unlink(f"/dev/shm/kernel_test_{os.getpid()}")
+
+
+def test_statistics_and_what_is_in_flight_are_those_of_all(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "echo")
+    write_model(repository, "sleeper", SLEEPER)
+    with group(tmp_path, 2, repository) as server:
+        for _ in range(40):
+            assert server.infer("echo", 1.0)[0] == 200
+        (answer,) = everywhere(server, "/v2/models/echo/stats")
+        (stats,) = answer["model_stats"]  # type: ignore[index]
+        assert stats["inference_count"] == stats["inference_stats"]["success"]["count"] == 40
+        threads = [threading.Thread(target=server.infer, args=("sleeper", 1.5)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(server.request("GET", "/v2/inflight")[1]["inflight"]) == 4)
+        for thread in threads:
+            thread.join()
+        assert server.request("GET", "/v2/models/nobody/stats")[0] == 400
+
+
+def test_ready_is_who_is_ready_everywhere(tmp_path: Path) -> None:
+    """One replica that can't load a model any more: no health check may find the others ready."""
+    repository = tmp_path / "repository"
+    folder = write_model(repository, "echo", BROKEN_LATER)
+    with group(tmp_path, 2, repository, "--exit-on-error=false") as server:
+        assert {server.request("GET", "/v2/health/ready")[0] for _ in range(20)} == {200}
+        (folder / "1/broken").touch()
+        os.kill(serves(server)[0][0], signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: {server.request("GET", "/v2/health/ready")[0] for _ in range(20)} == {400})
+
+
+#: Fails to load where there is a file `broken` in the version folder.
+BROKEN_LATER = """\
+    def initialize(self, args):
+        if (Path(__file__).parent / "broken").exists():
+            raise ValueError("no weights any more")
+
+""" + ECHO
+
+
+def test_what_concerns_all_goes_over_grpc_too(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("tritonclient.grpc")
+    repository = tmp_path / "repository"
+    write_model(repository, "echo")
+    with group(tmp_path, 2, repository, "--model-control-mode=explicit") as server:
+        port = re.search(r"Started GRPCInferenceService at 127.0.0.1:(\d+)", server.text())
+        assert port
+        client = grpc.InferenceServerClient(f"127.0.0.1:{port[1]}")
+        client.load_model("echo")
+        assert is_served_everywhere(server, "echo")
+        assert client.get_inference_statistics("echo", as_json=True)["model_stats"][0]["inference_count"] == "30"
+        assert client.update_log_settings({"log_verbose_level": 1}, as_json=True)
+        assert all(settings["log_verbose_level"] == 1 for settings in everywhere(server, "/v2/logging"))  # type: ignore[index]
+        assert [line["state"] for line in client.get_model_repository_index(as_json=True)["models"]] == ["READY"]
+        client.unload_model("echo")
+        assert all(server.infer("echo", 1.0)[0] != 200 for _ in range(30))
+        with pytest.raises(grpc.InferenceServerException, match="nobody"):
+            client.load_model("nobody")
+        assert client.is_server_ready()
+        client.close()
 
 
 def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_path: Path) -> None:

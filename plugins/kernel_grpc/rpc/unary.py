@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from kernel import Code, ServingError
+from kernel import AskOthers, Code, ServingError
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 
@@ -36,11 +36,22 @@ def unary(
 
     def handler(call: Call, message: Any) -> None:
         try:
-            response = operation(parsed(request_type, message))
+            request = parsed(request_type, message)
         except ServingError as error:
             call.fail(error)
-        else:
-            call.reply(response.SerializeToString())
+            return
+
+        def run() -> None:
+            try:
+                response = operation(request)
+            except ServingError as error:
+                call.fail(error)
+            except AskOthers as others:
+                others.wait(run)
+            else:
+                call.reply(response.SerializeToString())
+
+        run()
 
     return Method(path=path, category=category, streaming=False, handler=handler, most=MOST)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from kernel import steered
 from kernel_grpc.inference.gated import GatedInference, GatedStream
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.stream import InferStream
@@ -27,8 +28,8 @@ def methods(kernel: Kernel, options: argparse.Namespace) -> list[Method]:
     """Return every method that there is, one a path."""
     found = [
         *inference_methods(kernel, limits(options)),
-        *admin.methods(kernel, options),
-        *health.methods(kernel),
+        *admin.methods(steered(kernel), options),
+        *health.methods(steered(kernel)),
         *reflection.methods(),
     ]
     if kernel.options.on_demand:

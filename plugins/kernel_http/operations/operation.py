@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel import ServingError, clipped
+from kernel import AskOthers, ServingError, clipped
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
@@ -39,10 +39,19 @@ def at_once(operation: Operation) -> Handler:
     def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
-        answer = _answer_of(operation, head, json if not len(tail) else json + bytes(tail))
-        if len(json) + len(answer) > MAX_FREE:
-            connection.spend((len(json) >> 7) + (len(answer) >> 10))
-        exchange.answer(answer)
+        body = json if not len(tail) else json + bytes(tail)
+
+        def run() -> None:
+            try:
+                answer = _answer_of(operation, head, body)
+            except AskOthers as others:
+                others.wait(run)
+                return
+            if len(json) + len(answer) > MAX_FREE and exchange.connection is not None:
+                connection.spend((len(json) >> 7) + (len(answer) >> 10))
+            exchange.answer(answer)
+
+        run()
 
     return handler
 
@@ -52,6 +61,8 @@ def _answer_of(operation: Operation, head: Head, body: bytes) -> bytes:
         return operation(head, body)
     except ServingError as error:
         return replies.error_of(error, json=head.json_errors)
+    except AskOthers:
+        raise
     except Exception as error:
         log.exception("%s failed", clipped(head.path))
         return replies.error(500, f"{type(error).__name__}: {error}", json=head.json_errors)
