@@ -72,7 +72,7 @@ from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
-from kernel_grpc.rpc.turns import NOTED, READ_SIZE, TURN, TURNS_SECONDS, Turns
+from kernel_grpc.rpc.turns import LITTLE, READ_SIZE, TURN, TURNS_SECONDS, Turns
 
 
 @pytest.fixture(autouse=True)
@@ -1481,7 +1481,7 @@ def test_where_what_is_done_takes_long_less_is_done_in_a_turn() -> None:
     turns = Turns(SimpleNamespace(call_soon=called.append), lambda: now[0])  # type: ignore[arg-type]
     assert turns.spend(1) and turns.spend(1)
     now[0] += TURNS_SECONDS
-    assert not turns.spend(1) and not turns.roomy and len(turns.view) == turns.portion == NOTED
+    assert not turns.spend(1) and not turns.roomy and len(turns.view) == turns.portion == turns.noted == LITTLE
     (next_turn,) = called
     next_turn()
     assert turns.roomy and len(turns.view) == READ_SIZE and turns.spend(1)

@@ -16,7 +16,7 @@ from kernel_grpc.http2 import Connection
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
 from kernel_grpc.rpc.server import FEW, Server
-from kernel_grpc.rpc.turns import BYTES, FRAME_UNITS, NOTED
+from kernel_grpc.rpc.turns import BYTES, FEW_FRAMES, FRAME_UNITS
 
 __all__ = ["Peer"]
 
@@ -95,8 +95,10 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
             http.filled(count, self.server.now())
             if not self._turns.spend(count // BYTES):
                 self._put_off()
-        elif count < NOTED:
+        elif count < self._turns.noted:
             http.receive(bytes(self._turns.view[:count]), self.server.now())
+            if http.frames > FEW_FRAMES and not self._turns.spend(self._work(count)):
+                self._put_off()
         else:
             self._receive_much(count)
         if self.outgoing.out:
@@ -108,7 +110,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
             self._put_off()
 
     def _receive_much(self, count: int) -> None:
-        """So many bytes have come, NOTED or more."""
+        """So many bytes have come, `noted` or more."""
         http, server = self.http, self.server
         data = self._turns.view[:count]
         http.receive(bytes(data) if count <= COPIED else data, server.now())

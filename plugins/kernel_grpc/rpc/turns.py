@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["BYTES", "FRAME_UNITS", "NOTED", "READ_SIZE", "TURN", "TURNS", "TURNS_SECONDS", "Patient", "Turns"]
+__all__ = ["BYTES", "FEW_FRAMES", "FRAME_UNITS", "LITTLE", "NOTED", "READ_SIZE", "TURN", "TURNS", "TURNS_SECONDS", "Patient",
+           "Turns"]  # fmt: skip
 
 #: What one read takes at most where it does not go into a message directly.
 READ_SIZE = 256 * 1024
@@ -21,10 +22,13 @@ READ_SIZE = 256 * 1024
 TURNS = 4
 
 #: What may be done for all connections together in a turn of the loop, in units of about ten microseconds, where reads are of
-#: NOTED bytes or more. What a read costs: a unit for BYTES of it, FRAME_UNITS for a frame: half of what a small call takes. Where
-#: that is used up, a read takes no more than NOTED, and its connection waits: who asks for little is served all the same.
+#: NOTED bytes or more, or of more than FEW_FRAMES. What a read costs: a unit for BYTES of it, FRAME_UNITS for a frame: half of
+#: what a small call takes. Where that is used up, a read takes no more than LITTLE, and its connection waits: who asks for
+#: little is served all the same.
 TURN = 256
-NOTED = 1024
+NOTED = 4096
+FEW_FRAMES = 32
+LITTLE = 1024
 BYTES = 8192
 FRAME_UNITS = 4
 
@@ -44,10 +48,11 @@ class Patient(Protocol):
 
 class Turns:
     """`view`: what connections read into, all of them into the same; what is in it is used or copied before the next read.
-    `portion`: how much is received straight into a message at once. Both are small where this turn's work is done.
+    `portion`: how much is received straight into a message at once. `noted`: from how many bytes on a read is counted. All are
+    small where this turn's work is done.
     """
 
-    __slots__ = ("_buffer", "_called", "_clock", "_loop", "_patient", "_since", "_spent", "portion", "view")
+    __slots__ = ("_buffer", "_called", "_clock", "_loop", "_patient", "_since", "_spent", "noted", "portion", "view")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         """`clock`: goes on within a turn."""
@@ -56,6 +61,7 @@ class Turns:
         self._since = 0.0  # when something was counted first in this turn
         self._buffer = self.view = memoryview(bytearray(READ_SIZE))
         self.portion = PORTION
+        self.noted = NOTED
         self._spent = 0  # units in this turn
         self._called = False  # the next turn is called for
         self._patient: deque[Patient] = deque()
@@ -74,8 +80,8 @@ class Turns:
         if now - self._since >= TURNS_SECONDS:
             self._spent = max(self._spent, TURN)
         if self._spent >= TURN:
-            self.view = self._buffer[:NOTED]
-            self.portion = NOTED
+            self.view = self._buffer[:LITTLE]
+            self.portion = self.noted = LITTLE
         self._call()
         return self._spent < TURN
 
@@ -95,6 +101,7 @@ class Turns:
         self._spent = 0
         self.view = self._buffer
         self.portion = PORTION
+        self.noted = NOTED
         patient = self._patient
         if len(patient) > TURNS:
             self._call()
