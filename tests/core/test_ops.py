@@ -20,6 +20,7 @@ from kubernetes_validate import latest_version, validate
 
 from kernel.cli.ending import LEFT_SECONDS, TOLD_SECONDS
 from kernel.cli.flags import add_other_flags, add_serve_flags
+from kernel.cli.group import BEYOND_SECONDS
 from kernel.cli.parser import Parser
 from kernel.cli.serve import HELD_SECONDS
 from kernel.plugins import Plugins
@@ -28,8 +29,8 @@ from kernel_http.connection.routes import ROUTES
 ROOT = Path(__file__).parents[2]
 OPS = ROOT / "ops"
 KUBERNETES = OPS / "kubernetes"
-#: What a server may take beyond --exit-timeout-secs until its process has gone; seconds.
-BEYOND = HELD_SECONDS + LEFT_SECONDS + TOLD_SECONDS
+#: What a server, or several replicas, may take beyond --exit-timeout-secs until all processes have gone; seconds.
+BEYOND = max(HELD_SECONDS + LEFT_SECONDS + TOLD_SECONDS, BEYOND_SECONDS)
 #: What a pod has to end by default; seconds.
 GRACE = 30
 
@@ -41,7 +42,7 @@ RUNTIME = {
 FORMAT = {"name", "version", "autoSelect", "priority"}
 #: Those of a service of the Compose specification that are used here.
 SERVICE = {
-    "build", "cap_drop", "command", "healthcheck", "image", "ports", "read_only", "restart", "security_opt", "shm_size",
+    "build", "cap_drop", "command", "healthcheck", "image", "ports", "read_only", "restart", "security_opt",
     "stop_grace_period", "stop_signal", "tmpfs", "ulimits", "volumes",
 }  # fmt: skip
 
@@ -178,7 +179,7 @@ def test_nobody_is_root_and_nothing_is_written() -> None:
         assert context["capabilities"] == {"drop": ["ALL"]}
         pod = document["spec"].get("template", document)["spec"].get("securityContext", context)
         assert pod["runAsNonRoot"] and pod["runAsUser"] == int(user) and pod["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert {mount["mountPath"] for mount in container(document)["volumeMounts"]} >= {"/tmp", "/dev/shm"}
+        assert {mount["mountPath"] for mount in container(document)["volumeMounts"]} >= {"/tmp"}
     assert compose()["read_only"] and compose()["cap_drop"] == ["ALL"] and compose()["tmpfs"] == ["/tmp"]
     assert unit()["DynamicUser"] == ["yes"] and unit()["ProtectSystem"] == ["strict"]
 
@@ -239,3 +240,58 @@ def test_unit(tmp_path: Path) -> None:
     for command in (["verify"], ["security", "--offline=true", "--threshold=20"]):
         done = subprocess.run([analyze, *command, copy], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- alerts
+
+#: Metrics of Prometheus itself.
+ITS_OWN = {"up"}
+WORDS = {"sum", "max", "by", "and", "rate", "histogram_quantile"}
+LABELS = {"instance", "job", "model", "version", "reason", "le"}
+
+
+def families() -> dict[str, str]:
+    """Name -> kind of all families, as the page about metrics has them, which another test holds."""
+    rows = re.findall(r"^\| (`(?:nv|kernel)_.*?) \| (\w+) \|", (ROOT / "docs/metrics.md").read_text(), re.M)
+    return {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def rules() -> list[dict[str, Any]]:
+    (one,) = documents(OPS / "alerts.yaml")
+    assert one.keys() == {"groups"} and all(group.keys() == {"name", "rules"} for group in one["groups"])
+    return [rule for group in one["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alert(rule: dict[str, Any]) -> None:
+    assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"} and re.fullmatch(r"\d+m", rule["for"])
+    assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"].keys() == {"summary"}
+    expression = re.sub(r'"[^"]*"|\[\d+m\]|[\d.]+', " ", rule["expr"])
+    assert expression.count("(") == expression.count(")")
+    names = set(re.findall(r"[a-z_]+", expression)) - WORDS - LABELS
+    assert names
+    kinds = families()
+    for name in names - ITS_OWN:
+        kind = kinds[name.removesuffix("_bucket")]
+        rated = re.search(rf"rate\({name}\W", rule["expr"]) is not None
+        assert (kind == "histogram") == name.endswith("_bucket"), name
+        assert rated == (kind != "gauge"), f"{name} is a {kind}"
+    grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression)))) | {"instance"}
+    shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    assert shown <= grouped <= LABELS
+
+
+def test_documents_name_each_alert() -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+    named = re.findall(r"^\| `(Kernel\w+)` \|", text, re.M)
+    assert named == [rule["alert"] for rule in rules()]
+
+
+def test_flags_of_the_document_are_there() -> None:
+    parser = Parser("kernel serve", "", "")
+    add_serve_flags(parser)
+    Plugins().add_options(parser)
+    text = "".join(path.read_text() for path in (ROOT / "docs/operations.md", *OPS.rglob("*.yaml")))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b(?!-)", text)) - {"--build"}
+    assert len(named) > 15
+    assert [flag for flag in sorted(named) if not parser.knows(flag)] == []
