@@ -1,29 +1,22 @@
 """The backend `remote`: models that other servers of the v2 protocol execute, reached over gRPC.
 
-A load asks an endpoint: for the config where ours leaves inputs and outputs out, and whether the model is ready in any case.
-It fails with every endpoint's reason where none answers.
+Light: what it takes to reach them is imported with the first model that wants it.
 """
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError, with_changes
-from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import Outcome
-from kernel_remote.endpoints import Endpoints, Link, links
-from kernel_remote.executor import SERVICE, RemoteModel
-from kernel_remote.files import read_authorities, read_fields
-from kernel_remote.messages import code_of
-from kernel_remote.settings import Settings, read_settings
+from kernel import InstanceContext, Kernel, ModelConfig
+
+if TYPE_CHECKING:
+    from kernel_remote.executor import RemoteModel
+    from kernel_remote.loads import Loads
 
 __all__ = ["RemoteBackend"]
-
-#: Seconds that an endpoint has to answer what a load asks.
-PATIENCE = 10.0
 
 
 class RemoteBackend:
@@ -35,111 +28,35 @@ class RemoteBackend:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._known: Endpoints | None = None  # made with the first model: the loop is not there before
+        self._made: Loads | None = None
+        self._lock = threading.Lock()  # models load on several threads
 
     def validate(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> None:
         """Refuse parameters that make no sense, and what is the far end's to do; asks nobody."""
-        reached(config, model_folder)
-        if config.message.HasField("sequence_batching"):
-            raise config.error(
-                f"model '{config.name}' is remote and has sequence_batching",
-                "leave it to the far end, which a sequence's requests reach in their order",
-                at=("sequence_batching",),
-            )
+        self._loads.validate(config, model_folder)
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
         """Return whether the far end would be asked for its config."""
         return not (config.inputs and config.outputs)
 
     def complete_config(self, config: ModelConfig, model_folder: Path, version_folder: Path) -> ModelConfig:
-        """Fill in inputs, outputs, batch size and whether it is decoupled, where ours has no inputs or no outputs."""
-        if config.inputs and config.outputs:
-            return config
-        settings = read_settings(config)
-        request = pb.ModelConfigRequest(name=settings.model, version=settings.version)
-        there = reached(config, model_folder)
-        answer = self._ask(settings, there, config.name, "ModelConfig", request, pb.ModelConfigResponse)
-        far = answer.config
-
-        def change(message: Any) -> None:
-            if not message.input:
-                for one in far.input:
-                    added = message.input.add()
-                    added.ParseFromString(one.SerializeToString())
-                    added.ClearField("reshape")  # is done there
-            if not message.output:
-                for one in far.output:
-                    added = message.output.add()
-                    added.ParseFromString(one.SerializeToString())
-                    added.ClearField("reshape")
-                    added.ClearField("label_filename")  # a file of the far end's
-            if not message.max_batch_size:
-                message.max_batch_size = far.max_batch_size
-            if far.model_transaction_policy.decoupled:
-                message.model_transaction_policy.decoupled = True
-
-        return with_changes(config, change)
+        """Fill in what the far end's config says, where ours has no inputs or no outputs. Raises ServingError."""
+        return config if config.inputs and config.outputs else self._loads.complete_config(config, model_folder)
 
     def create(self, context: InstanceContext) -> RemoteModel:
         """Make an instance, where some endpoint says that its model is ready. Raises ServingError."""
-        config = context.config
-        settings = read_settings(config)
-        there = reached(config, context.model_folder)
-        request = pb.ModelReadyRequest(name=settings.model, version=settings.version)
-        self._ask(
-            settings, there, config.name, "ModelReady", request, pb.ModelReadyResponse, lambda answer: answer.ready
-        )
-        most = self._kernel.memory.receive.limit
-        return RemoteModel(context.kernel, settings, there, config.decoupled, self._endpoints, most)
+        return self._loads.create(context)
 
     def close(self) -> None:
         """The kernel has stopped."""
-        if self._known is not None:
-            self._known.close()
+        if self._made is not None:
+            self._made.close()
 
-    def _endpoints(self) -> Endpoints:
-        """Return the endpoints of all models. On the loop."""
-        if self._known is None:
-            self._known = Endpoints(self._kernel.loop)
-        return self._known
+    @property
+    def _loads(self) -> Loads:
+        with self._lock:
+            if self._made is None:
+                from kernel_remote.loads import Loads
 
-    def _ask(
-        self,
-        settings: Settings,
-        there: Sequence[Link],
-        model: str,
-        method: str,
-        request: Any,
-        kind: Any,
-        good: Any = lambda answer: True,
-    ) -> Any:
-        """Return the first good answer. On a load thread. Raises ServingError with what each endpoint has said."""
-        problems: list[str] = []
-        code = Code.UNAVAILABLE
-        for link in there:
-            asking = self._call(link, SERVICE + method, request.SerializeToString())
-            outcome, data = asyncio.run_coroutine_threadsafe(asking, self._kernel.loop).result()
-            if outcome.status == 0:
-                answer = kind.FromString(data)
-                if good(answer):
-                    return answer
-                problems.append(f"endpoint {link.address.name}: the model '{settings.model}' is not ready")
-            else:
-                told = f"endpoint {link.address.name}: {outcome.message}"
-                problems.append(told if outcome.told else outcome.message)
-                code = code_of(outcome.status)
-        raise ServingError(code, f"no endpoint of model '{model}' can serve it: {'; '.join(problems)}")
-
-    async def _call(self, link: Link, path: str, request: bytes) -> tuple[Outcome, bytes]:
-        """Make one call."""
-        endpoints = self._endpoints()
-        endpoint = endpoints.take(link)
-        try:
-            return await endpoint.ask(path, request, PATIENCE)
-        finally:
-            endpoints.give_back(endpoint)
-
-
-def reached(config: ModelConfig, model_folder: Path) -> list[Link]:
-    """Return how the endpoints of a model are reached, as its config says. Raises ConfigError."""
-    return links(read_settings(config), read_authorities(config, model_folder), read_fields(config, model_folder))
+                self._made = Loads(self._kernel)
+            return self._made

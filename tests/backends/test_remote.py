@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,11 @@ def test_answers_come_from_the_far_end_and_the_config_too(tmp_path: Path) -> Non
         assert [one["Y"][0] for one in answers] == list(range(300))
 
     pair(tmp_path, echo, test)
+
+
+def test_who_has_no_remote_model_does_not_pay_for_them() -> None:
+    code = "import kernel_remote, sys; print([name for name in sys.modules if 'http2' in name or 'grpc_service' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_an_ensemble_has_a_remote_step(tmp_path: Path) -> None:

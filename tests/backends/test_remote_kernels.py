@@ -21,7 +21,7 @@ from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, ServingEr
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import goaway
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.backend import RemoteBackend
+from kernel_remote.loads import Loads
 from kernel_remote.messages import trace_fields
 
 TENSORS = """
@@ -36,7 +36,7 @@ X = {"X": np.arange(3, dtype=np.float32)}
 @pytest.fixture(autouse=True)
 def loaded_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A load waits for the far end on a thread of its own, of which there are none in virtual time."""
-    monkeypatch.setattr(RemoteBackend, "_ask", lambda *_: SimpleNamespace(ready=True))
+    monkeypatch.setattr(Loads, "_ask", lambda *_: SimpleNamespace(ready=True))
 
 
 @contextlib.asynccontextmanager

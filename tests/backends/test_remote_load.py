@@ -17,10 +17,10 @@ from kernel import Batch, InferenceResponse, Kernel, Tensor
 from kernel_grpc.http2 import literal
 from kernel_grpc.rpc.load_report import load_report
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.backend import RemoteBackend
 from kernel_remote.calls import Call, Outcome
 from kernel_remote.choice import LOAD_LASTS, Standing, choose, reported
 from kernel_remote.endpoints import Endpoint, Link
+from kernel_remote.loads import Loads
 from kernel_remote.settings import Address
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -121,7 +121,7 @@ async def keep_busy(kernel: Kernel) -> None:
 
 def test_a_remote_model_heeds_what_endpoints_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two is kept busy by others: ours go to the other one, though nothing of ours waits at either."""
-    monkeypatch.setattr(RemoteBackend, "_ask", lambda *_: SimpleNamespace(ready=True))
+    monkeypatch.setattr(Loads, "_ask", lambda *_: SimpleNamespace(ready=True))
 
     async def main(network: Network) -> None:
         async with contextlib.AsyncExitStack() as stack:
