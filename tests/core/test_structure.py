@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from kernel.registry.entries import Entry, Version
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
+WRITERS = ("kernel.registry.catalog", "kernel.registry.entries")
 
 
 @pytest.fixture
@@ -62,6 +66,52 @@ def test_classes_of_the_core_have_names_of_their_own(structure: ModuleType) -> N
                 if isinstance(node, ast.ClassDef):
                     where.setdefault(node.name, []).append(name)
     assert not {name: several for name, several in where.items() if len(several) > 1}
+
+
+def assigned(function: ast.AST) -> set[tuple[str, str]]:
+    """Return (object, attribute) of what a function assigns to."""
+    return {
+        (ast.unparse(node.value), node.attr)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def test_states_are_moved_where_the_design_says(structure: ModuleType) -> None:
+    """A request's by accept, start, put_back and release; a version's, in the index or of a model, by `become`."""
+    core = [
+        one
+        for one in structure.read().values()
+        if one.package == "kernel" and one.name.split(".")[1:2] not in (["testing"], ["replicas"])  # servers have states, too
+    ]
+    moves = {
+        f"{one.name}.{name}"
+        for one in core
+        for name, function in structure.functions(one.tree)
+        if any(attribute == "state" for _, attribute in assigned(function))
+    }
+    assert moves == {
+        "kernel.models.model.Model.__init__",
+        "kernel.models.states.become",
+        "kernel.requests.request.InferenceRequest.__init__",
+        "kernel.requests.request.InferenceRequest.put_back",
+        "kernel.scheduling.release.Release.release",
+        "kernel.scheduling.scheduler.Scheduler._let_wait",
+        "kernel.scheduling.scheduler.Scheduler.start",
+    }
+
+
+def test_entries_are_written_by_the_catalog(structure: ModuleType) -> None:
+    """What is known of a name and its versions has one writer, so a reader of the tables need not look elsewhere."""
+    fields = {field.name for record in (Entry, Version) for field in dataclasses.fields(record)} - {"name", "number"}
+    others = [one for one in structure.read().values() if one.package == "kernel" and one.name not in WRITERS]
+    found = {
+        f"{one.name}: {owner}.{attribute}"
+        for one in others
+        for owner, attribute in assigned(one.tree)
+        if attribute in fields and re.search(r"\b(entry|entries|version|versions)\b", owner)
+    }
+    assert not found
 
 
 def test_what_is_above_its_limit_is_told(structure: ModuleType) -> None:
