@@ -113,6 +113,11 @@ class Member:
 
     # -- what concerns others, too -------------------------------------------------------------------------------------
 
+    @property
+    def index(self) -> int:
+        """Which replica this is."""
+        return self.role.index
+
     def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
         """Answer questions and make changes of a topic by `handler`; what that raises as a ServingError is the answer, too."""
         self._answering[topic] = handler

@@ -36,6 +36,8 @@ class Peers(Protocol):
     """The other replicas of a group, as the room of replicas says of its Member."""
 
     @property
+    def index(self) -> int: ...
+    @property
     def others_ready(self) -> bool: ...
     def tell_ready(self, ready: bool) -> None: ...
     def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None: ...
@@ -55,18 +57,25 @@ class AskOthers(Exception):
 
 
 class Together:
-    """Stands for `kernel`. What is not here is the kernel's own."""
+    """Stands for `kernel`. What is not here is the kernel's own. `replica`: which of them it is.
+
+    Plugins have topics of their own, by name: `answer(topic, handler)` has the coroutine function `handler(data)` answer, in
+    bytes, what `await ask(topic, data)` asks of all other replicas, whose answers it returns; ServingError where one has none.
+    """
 
     def __init__(self, kernel: Any, peers: Peers) -> None:
         self._kernel = kernel
         self._peers = peers
-        self._answer: Any = None  # of the others, for the operation that is run again; a list of one
+        self._found: Any = None  # of the others, for the operation that is run again; a list of one
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_ready = True
         self.trace_settings = _Changing(self, kernel.trace_settings, "trace")
         self.log_settings = _Changing(self, kernel.log_settings, "log")
         self.shared_memory = _Changing(self, kernel.shared_memory, "region")
         self.cuda_shared_memory = _Changing(self, kernel.cuda_shared_memory, "cuda_region")
+        self.replica = peers.index
+        self.answer = peers.answer  # for plugins: questions of a topic of theirs
+        self.ask = peers.ask
         peers.answer(_TOPIC, self._told)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +117,7 @@ class Together:
 
     def asked(self, ask: Callable[[], Awaitable[Any]], then: Callable[[Any], Any] = lambda answer: answer) -> Any:
         """Return `then(answer)`, or raise what `ask` has raised; the first time raise AskOthers."""
-        answer, self._answer = self._answer, None
+        answer, self._found = self._found, None
         if answer is None:
             raise AskOthers(partial(self._begin, ask))
         if isinstance(answer[0], Exception):
@@ -125,13 +134,13 @@ class Together:
             answer = await ask()
         except Exception as error:
             answer = error
-        self._answer = [answer]
+        self._found = [answer]
         try:
             again()  # takes the answer before anybody else runs
         except Exception:
             log.exception("an operation failed")
         finally:
-            self._answer = None
+            self._found = None
 
     async def change(self, what: str, arguments: Sequence[Any], key: str, forget: bool = False) -> None:
         """Have all replicas call what `_do` has under this name. Raises ServingError."""

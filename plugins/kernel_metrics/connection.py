@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
-from kernel import Access, Connections, Kernel, idle_seconds
+from kernel import Access, Connections, Kernel, ServingError, idle_seconds
 from kernel_metrics.text import CONTENT_TYPE
 
 __all__ = ["Connection", "Server"]
@@ -42,12 +42,13 @@ Page = Callable[[], Awaitable[bytes]]
 
 
 class Server(Connections["Connection"]):
-    """What the connections share: the page, made anew for each request."""
+    """What the connections share: the page, made anew for each request. `by_query`: what makes it where the query has a say."""
 
-    def __init__(self, kernel: Kernel, page: Page) -> None:
+    def __init__(self, kernel: Kernel, page: Page, by_query: Callable[[str], Awaitable[bytes]] | None = None) -> None:
         super().__init__(kernel.loop, kernel.loop.time, SWEEP_SECONDS, kernel.memory.crowd)
         self.loop = kernel.loop
         self.page = page
+        self.by_query = by_query
 
     def look_at(self, connection: Connection, now: float) -> None:
         """Cut off a client that keeps us waiting."""
@@ -57,6 +58,7 @@ class Server(Connections["Connection"]):
 class _Request(NamedTuple):
     method: bytes
     path: str
+    query: str
     version: str
     keep_alive: bool
 
@@ -141,9 +143,9 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         self._head_size = 0
         self._since = 0.0
-        path = _path(self._url)
+        path, query = _path(self._url)
         self._waiting.append(
-            _Request(parser.get_method(), path, parser.get_http_version(), parser.should_keep_alive())
+            _Request(parser.get_method(), path, query, parser.get_http_version(), parser.should_keep_alive())
         )
 
     # -- answers
@@ -171,9 +173,12 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, request: _Request) -> bytes:
         if request.method == b"GET":
-            body = await self._server.page() if _PAGE.fullmatch(request.path) else b""
-            headers = f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
             status = "200 OK"
+            try:
+                body = await self._page(request) if _PAGE.fullmatch(request.path) else b""
+            except ServingError as error:
+                status, body = "503 Service Unavailable", f"{error.message}\n".encode()
+            headers = f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
         else:
             body = b"" if request.method == b"HEAD" else _NOT_ALLOWED
             headers = f"Content-Length: {len(_NOT_ALLOWED)}\r\nContent-Type: text/plain\r\n"
@@ -183,6 +188,10 @@ class Connection(asyncio.Protocol):
         elif not request.keep_alive or self._server.retiring:
             headers += "Connection: close\r\n"
         return f"HTTP/{request.version} {status}\r\n{headers}\r\n".encode() + body
+
+    def _page(self, request: _Request) -> Awaitable[bytes]:
+        by_query = self._server.by_query
+        return self._server.page() if by_query is None else by_query(request.query)
 
     def _close_after_answers(self) -> None:
         self._closing = True
@@ -219,10 +228,10 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def _path(url: bytes) -> str:
-    """Return the path of a request target, without the query."""
+def _path(url: bytes) -> tuple[str, str]:
+    """Return the path of a request target, and the query."""
     try:
-        path = httptools.parse_url(url).path
+        parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
-        return ""
-    return (path or b"").decode("latin-1")
+        return "", ""
+    return (parsed.path or b"").decode("latin-1"), (parsed.query or b"").decode("latin-1")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kernel import Endpoint, Listener, ListeningFrontend
+from kernel import Endpoint, Listener, ListeningFrontend, steered
 from kernel_metrics import options as flags
 from kernel_metrics.connection import Connection, Server
+from kernel_metrics.group import GroupPage
 from kernel_metrics.lag import LoopLag
 from kernel_metrics.page import Page
 
@@ -26,7 +27,9 @@ class MetricsFrontend(ListeningFrontend):
             address = flags.DEFAULT_ADDRESS  # HTTP's own socket
         self.lag = LoopLag(kernel.loop, kernel.clock)
         self.page = Page(kernel, flags.settings(options), self.lag)
-        server = Server(kernel, self.page.make)
+        group = steered(kernel)
+        by_query = None if group is kernel else GroupPage(self.page.make, group).make
+        server = Server(kernel, self.page.make, by_query)
         listener = Listener(Endpoint(address, options.metrics_port), "Metrics")
         super().__init__(kernel, listener, server, lambda: Connection(server), "metrics")
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,6 +244,24 @@ def test_statistics_and_what_is_in_flight_are_those_of_all(tmp_path: Path) -> No
         for thread in threads:
             thread.join()
         assert server.request("GET", "/v2/models/nobody/stats")[0] == 400
+
+
+def test_the_metrics_page_is_that_of_all(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "echo")
+    with group(tmp_path, 2, tmp_path / "repository") as server:
+        for _ in range(40):
+            assert server.infer("echo", 1.0)[0] == 200
+        port = re.search(r"Started Metrics Service at 127.0.0.1:(\d+)", server.text())
+        assert port
+
+        def page(query: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics{query}", timeout=10) as answer:  # type: ignore[index]
+                return str(answer.read().decode())
+
+        for _ in range(10):
+            assert 'nv_inference_request_success{model="echo",version="1"} 40\n' in page("")
+        found = re.findall(r'nv_inference_request_success{model="echo",version="1",replica="(\d)"} (\d+)', page("?replica=all"))
+        assert [k for k, _ in found] == ["0", "1"] and sum(int(count) for _, count in found) == 40
 
 
 def test_ready_is_who_is_ready_everywhere(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""The metrics page of several replicas: sums, or series with a label of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kernel import Code, ServingError
+from kernel_metrics.group import GroupPage, labelled_by_replica, merged
+
+FIRST = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="a b",version="1"} 9007199254740993
+nv_inference_request_success{model="only } here",version="1"} 5
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.25
+# HELP nv_cache_util Cache utilization [0.0 - 1.0]
+# TYPE nv_cache_util gauge
+nv_cache_util 0.5
+# HELP kernel_queue_oldest_seconds How long
+# TYPE kernel_queue_oldest_seconds gauge
+kernel_queue_oldest_seconds{model="a b",version="1"} 0.5
+# HELP kernel_queue_seconds Time
+# TYPE kernel_queue_seconds histogram
+kernel_queue_seconds_count{model="a b",version="1"} 3
+kernel_queue_seconds_sum{model="a b",version="1"} 0.25
+kernel_queue_seconds_bucket{model="a b",version="1",le="0.1"} 1
+kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 3
+# HELP nv_inference_request_summary_us Summary
+# TYPE nv_inference_request_summary_us summary
+nv_inference_request_summary_us_count{model="a b",version="1"} 3
+nv_inference_request_summary_us_sum{model="a b",version="1"} 30
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 12
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} Nan
+"""
+
+SECOND = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="a b",version="1"} 2
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.75
+# HELP nv_cache_util Cache utilization [0.0 - 1.0]
+# TYPE nv_cache_util gauge
+nv_cache_util 0.25
+# HELP kernel_queue_oldest_seconds How long
+# TYPE kernel_queue_oldest_seconds gauge
+kernel_queue_oldest_seconds{model="a b",version="1"} 1.5
+# HELP kernel_queue_seconds Time
+# TYPE kernel_queue_seconds histogram
+kernel_queue_seconds_count{model="a b",version="1"} 4
+kernel_queue_seconds_sum{model="a b",version="1"} 0.5
+kernel_queue_seconds_bucket{model="a b",version="1",le="0.1"} 4
+kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 4
+# HELP nv_inference_request_summary_us Summary
+# TYPE nv_inference_request_summary_us summary
+nv_inference_request_summary_us_count{model="a b",version="1"} 4
+nv_inference_request_summary_us_sum{model="a b",version="1"} 44
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 11
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 13
+# HELP own A gauge that a model of the second replica alone has made
+# TYPE own gauge
+own 7
+"""
+
+BOTH = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="a b",version="1"} 9007199254740995
+nv_inference_request_success{model="only } here",version="1"} 5
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.25
+# HELP nv_cache_util Cache utilization [0.0 - 1.0]
+# TYPE nv_cache_util gauge
+nv_cache_util 0.375
+# HELP kernel_queue_oldest_seconds How long
+# TYPE kernel_queue_oldest_seconds gauge
+kernel_queue_oldest_seconds{model="a b",version="1"} 1.5
+# HELP kernel_queue_seconds Time
+# TYPE kernel_queue_seconds histogram
+kernel_queue_seconds_count{model="a b",version="1"} 7
+kernel_queue_seconds_sum{model="a b",version="1"} 0.75
+kernel_queue_seconds_bucket{model="a b",version="1",le="0.1"} 5
+kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 7
+# HELP nv_inference_request_summary_us Summary
+# TYPE nv_inference_request_summary_us summary
+nv_inference_request_summary_us_count{model="a b",version="1"} 7
+nv_inference_request_summary_us_sum{model="a b",version="1"} 74
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 12
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 13
+# HELP own A gauge that a model of the second replica alone has made
+# TYPE own gauge
+own 7
+"""
+
+
+def test_what_is_counted_is_summed_exactly() -> None:
+    assert merged([FIRST, SECOND]) == BOTH
+    assert merged([FIRST]) == FIRST  # one alone is as it was
+
+
+def test_each_replica_has_its_own_series_on_request() -> None:
+    page = labelled_by_replica({0: FIRST, 1: SECOND})
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert found["nv_cpu_utilization", ("replica", "0")] == 0.25 and found["nv_cpu_utilization", ("replica", "1")] == 0.75
+    assert found["own", ("replica", "1")] == 7
+    assert found["nv_inference_request_success_total", ("model", "only } here"), ("replica", "0"), ("version", "1")] == 5
+    assert page.count("# TYPE nv_cpu_utilization") == 1
+    assert len(found) == sum(not line.startswith("#") for line in (FIRST + SECOND).splitlines())
+
+
+class FakeGroup:
+    """Two replicas, of which this is the second."""
+
+    replica = 1
+    error: ServingError | None = None
+
+    def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.handler = handler
+
+    async def ask(self, topic: str, data: bytes) -> list[bytes]:
+        if self.error is not None:
+            raise self.error
+        return [b"0\n" + FIRST.encode()]
+
+
+def test_the_query_says_which_page_it_is() -> None:
+    async def own() -> bytes:
+        return SECOND.encode()
+
+    async def main() -> None:
+        group = FakeGroup()
+        page = GroupPage(own, group)
+        both = (await page.make("")).decode()
+        assert "nv_cpu_utilization 0.75\n" in both and 'version="1"} 9007199254740995\n' in both
+        assert await group.handler(b"") == b"1\n" + SECOND.encode()
+        for query in ("replica=all", "replica"):
+            assert (await page.make(query)).decode() == labelled_by_replica({0: FIRST, 1: SECOND})
+        assert (await page.make("x=1&replica=0")).decode() == labelled_by_replica({0: FIRST})
+        assert await page.make("replica=7") == b""
+        group.error = ServingError(Code.UNAVAILABLE, "replica 0 has ended")
+        with pytest.raises(ServingError, match="replica 0 has ended"):
+            await page.make("")
+
+    asyncio.run(main())
