@@ -1,4 +1,4 @@
-"""From a slot to an instance, and from an instance to its end: has the backend make executors, and puts each where it runs.
+"""From a spec to an instance, and from an instance to its end: has the backend make executors, and puts each where it runs.
 
 Decides by the executor's placement what kind of instance it gets, and nothing else; which instances a model has is the model's
 business, and when they execute the scheduler's.
@@ -26,7 +26,7 @@ from kernel.instances import (
 )
 from kernel.interfaces import Backend, Executor, InstanceContext, Placement, PlacementChoice, RemoteExecutor
 from kernel.models.runtime import Runtime
-from kernel.rules import Slot
+from kernel.rules import InstanceSpec
 from kernel.supplied import check_executor, never_answers
 
 __all__ = ["InstanceFactory"]
@@ -35,14 +35,14 @@ log = logging.getLogger("kernel")
 
 
 class InstanceFactory:
-    """Makes the instances of one model version. `slots`: instance -> what its group says about it, as long as it is there.
+    """Makes the instances of one model version. `specs`: instance -> what its group says about it, as long as it is there.
 
     `since`: when it was made, as its model began to start; seconds on the kernel's clock.
     """
 
     def __init__(self, kernel: Runtime, backend: Backend, name: str, version: int, model_folder: Path) -> None:
         self.backend = backend
-        self.slots: dict[ModelInstance, Slot] = {}
+        self.specs: dict[ModelInstance, InstanceSpec] = {}
         self.since = kernel.clock()
         self._kernel = kernel
         self._name = name
@@ -50,38 +50,38 @@ class InstanceFactory:
         self._model_folder = model_folder
 
     async def make(
-        self, config: ModelConfig, slots: Sequence[Slot], choice: PlacementChoice | None
+        self, config: ModelConfig, specs: Sequence[InstanceSpec], choice: PlacementChoice | None
     ) -> list[ModelInstance]:
-        """Make an instance for each slot, some at a time. Raises what one of them raises; the others are finalized then.
+        """Make an instance for each spec, some at a time. Raises what one of them raises; the others are finalized then.
 
         `choice`: what the backend has chosen, if it does.
         """
         limit = asyncio.Semaphore(self._kernel.options.load_threads)
 
-        async def make(slot: Slot) -> ModelInstance:
+        async def make(spec: InstanceSpec) -> ModelInstance:
             async with limit:
-                return await self._make_one(self._context(config, slot, choice))
+                return await self._make_one(self._context(config, spec, choice))
 
-        results = await asyncio.gather(*map(make, slots), return_exceptions=True)
+        results = await asyncio.gather(*map(make, specs), return_exceptions=True)
         instances = [result for result in results if isinstance(result, ModelInstance)]
         problems = [result for result in results if isinstance(result, BaseException)]
         if problems:
             for instance in instances:
                 await self.close(instance)
             raise problems[0]
-        self.slots.update(zip(instances, slots))
+        self.specs.update(zip(instances, specs))
         if instances and (words := never_answers(instances[0].executor, f"model '{self._name}'")):
             log.warning("%s", words)
         return instances
 
-    def _context(self, config: ModelConfig, slot: Slot, choice: PlacementChoice | None) -> InstanceContext:
+    def _context(self, config: ModelConfig, spec: InstanceSpec, choice: PlacementChoice | None) -> InstanceContext:
         return InstanceContext(
             kernel=self._kernel,
             config=config,
             version=self._version,
-            instance_name=slot.name,
-            kind=slot.kind,
-            device_id=slot.device_id,
+            instance_name=spec.name,
+            kind=spec.kind,
+            device_id=spec.device_id,
             model_folder=self._model_folder,
             version_folder=self._model_folder / str(self._version),
             placement_choice=choice,

@@ -31,7 +31,7 @@ from kernel.models.warmup import give_up, run_warmup
 from kernel.models.warmup_samples import Sample, read_samples
 from kernel.observability import Duration, ModelStatistics
 from kernel.requests import InferenceRequest, nobody
-from kernel.rules import BatchRule, Slot, needs_of, rearranged, slots_of
+from kernel.rules import BatchRule, InstanceSpec, instance_specs, needs_of, rearranged
 from kernel.scheduling import BatchingQueue, OutputCheck, Scheduler, chosen_by, held_back
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ class Model:
         execution_limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
-        slots = slots_of(self.config)
-        self._check_needs(slots)
-        instances = await factory.make(self.config, slots, self.placement_choice)
+        specs = instance_specs(self.config)
+        self._check_needs(specs)
+        instances = await factory.make(self.config, specs, self.placement_choice)
         try:
-            self._check_needs(slots)  # once more: others may have come meanwhile
+            self._check_needs(specs)  # once more: others may have come meanwhile
             scheduler = self.scheduler = self._make_scheduler(self._taking(instances), initial)
         except BaseException:
             await factory.close_all(instances)
@@ -152,7 +152,7 @@ class Model:
             kernel.turn,
             initial=initial,
             limits=kernel.supervision.limits,
-            slot_of=self._factory.slots.__getitem__,
+            spec_of=self._factory.specs.__getitem__,
         )
         queue = scheduler.queue
         if isinstance(queue, BatchingQueue):
@@ -166,17 +166,17 @@ class Model:
 
     def _taking(self, instances: Sequence[ModelInstance]) -> list[ModelInstance]:
         """Return those of new instances that take requests, and keep the others."""
-        self._passive += [instance for instance in instances if self._factory.slots[instance].passive]
-        return [instance for instance in instances if not self._factory.slots[instance].passive]
+        self._passive += [instance for instance in instances if self._factory.specs[instance].passive]
+        return [instance for instance in instances if not self._factory.specs[instance].passive]
 
     def _only_passive(self) -> ServingError:
         words = f"model '{self.name}' has only instances that take no requests (instance_group.passive)"
         return ServingError(Code.UNAVAILABLE, words)
 
-    def _check_needs(self, slots: Sequence[Slot]) -> None:
+    def _check_needs(self, specs: Sequence[InstanceSpec]) -> None:
         """Refuse instances that could never start under the kernel's rate limiter. Raises ServingError."""
         if (limits := self.kernel.supervision.limits) is not None:
-            limits.limiter.check([needs_of(slot.resources, slot.device_id) for slot in slots if not slot.passive])
+            limits.limiter.check([needs_of(spec.resources, spec.device_id) for spec in specs if not spec.passive])
 
     async def read_samples(self, config: ModelConfig) -> list[Sample]:
         """Return what new instances are to be warmed up with. Raises ServingError for what is no request to this model."""
@@ -240,7 +240,7 @@ class Model:
             self.placement_choice = PlacementChoice("thread", reason)
             try:
                 samples = await self.read_samples(self.config)
-                made = await factory.make(self.config, [factory.slots[instance] for instance in old], self.placement_choice)
+                made = await factory.make(self.config, [factory.specs[instance] for instance in old], self.placement_choice)
                 try:
                     if any(instance.inline for instance in made):
                         raise ServingError(Code.UNSUPPORTED, f"backend '{factory.backend.name}' has made them for the loop, too")
@@ -263,12 +263,12 @@ class Model:
 
     async def _rearrange(self, config: ModelConfig) -> None:
         scheduler = self.scheduler
-        running = {instance: self._factory.slots[instance] for instance in (*scheduler.instances, *self._passive)}
-        go, missing = rearranged(running, slots_of(config))
+        running = {instance: self._factory.specs[instance] for instance in (*scheduler.instances, *self._passive)}
+        go, missing = rearranged(running, instance_specs(config))
         self._check_needs(missing)
         samples = await self.read_samples(config) if missing else []
         made = await self._factory.make(config, missing, self.placement_choice)
-        come = [instance for instance in made if not self._factory.slots[instance].passive]
+        come = [instance for instance in made if not self._factory.specs[instance].passive]
         try:
             await self.run_warmup(samples, come)
             if self._serves():
@@ -302,7 +302,7 @@ class Model:
         """Finalize an instance that has left the scheduler, or never was in it."""
         if gone is not None:
             await gone
-        self._factory.slots.pop(instance, None)
+        self._factory.specs.pop(instance, None)
         await self._factory.close(instance)
 
     def begin_no_sequence(self, silence: float) -> None:

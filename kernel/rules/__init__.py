@@ -6,7 +6,7 @@ from kernel.rules.batching import BatchRule, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
-from kernel.rules.instance_groups import Slot, rearranged, slots_of
+from kernel.rules.instance_groups import InstanceSpec, instance_specs, rearranged
 from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
 from kernel.rules.rate_limiter import Contender, RateLimiter, ResourceLimit, needs_of
@@ -37,6 +37,7 @@ __all__ = [
     "ExecutionTime",
     "Held",
     "Holding",
+    "InstanceSpec",
     "LocalCache",
     "Notice",
     "RateLimiter",
@@ -48,7 +49,6 @@ __all__ = [
     "SequenceRule",
     "Sequencer",
     "Sight",
-    "Slot",
     "StateValues",
     "States",
     "StoredResponse",
@@ -57,13 +57,13 @@ __all__ = [
     "earliest_start",
     "fits",
     "idle_for_long",
+    "instance_specs",
     "least_size",
     "load_key",
     "needs_of",
     "null_inputs",
     "rearranged",
     "retry_seconds",
-    "slots_of",
     "who_goes",
     "zeros",
 ]

@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from kernel.config import ModelConfig
 
-__all__ = ["Slot", "rearranged", "slots_of"]
+__all__ = ["InstanceSpec", "instance_specs", "rearranged"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Room for one instance: what it is called, where it runs, and all else that its group says about it."""
+class InstanceSpec:
+    """What one instance is to be: what it is called, where it runs, and all else that its group says about it."""
 
     name: str  # `<group>_<k>`
     kind: str
@@ -31,14 +31,15 @@ class Slot:
 
     @property
     def likeness(self) -> tuple[str, int, bytes]:
+        """Equal where an instance of one may go on as one of the other."""
         return self.kind, self.device_id, self.group
 
 
-def slots_of(config: ModelConfig) -> list[Slot]:
-    """Return the slots that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one."""
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
+    """Return the instances that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one."""
     if config.is_ensemble:
-        return [Slot(config.name, "CPU", 0, b"")]
-    slots = []
+        return [InstanceSpec(config.name, "CPU", 0, b"")]
+    specs = []
     for group, message in zip(config.instance_groups, config.message.instance_group):
         rest = type(message)()
         rest.CopyFrom(message)
@@ -46,37 +47,37 @@ def slots_of(config: ModelConfig) -> list[Slot]:
             rest.ClearField(field)
         likeness = rest.SerializeToString(deterministic=True)
         devices = [device for _ in range(group.count) for device in group.gpus or (0,)]
-        slots += [
-            Slot(f"{group.name}_{index}", group.kind, device, likeness, group.passive, group.resources, group.priority)
+        specs += [
+            InstanceSpec(f"{group.name}_{index}", group.kind, device, likeness, group.passive, group.resources, group.priority)
             for index, device in enumerate(devices)
         ]
-    return slots
+    return specs
 
 
-def rearranged(running: Mapping[T, Slot], wanted: Sequence[Slot]) -> tuple[list[T], list[Slot]]:
-    """Return the running instances that go, and the slots that need a new one, each with a name of its own.
+def rearranged(running: Mapping[T, InstanceSpec], wanted: Sequence[InstanceSpec]) -> tuple[list[T], list[InstanceSpec]]:
+    """Return the running instances that go, and the specs that need a new one, each with a name of its own.
 
     Those that keep their name go on rather than others that are like them.
     """
     missing = list(wanted)
     going = dict(running)
     for by_name in (True, False):
-        for instance, slot in list(going.items()):
-            alike = (want for want in missing if want.likeness == slot.likeness and (want.name == slot.name or not by_name))
+        for instance, spec in list(going.items()):
+            alike = (want for want in missing if want.likeness == spec.likeness and (want.name == spec.name or not by_name))
             found = next(alike, None)
             if found is not None:
                 missing.remove(found)
                 del going[instance]
-    taken = {slot.name for slot in running.values()}
-    return list(going), [_renamed(slot, taken) for slot in missing]
+    taken = {spec.name for spec in running.values()}
+    return list(going), [_renamed(spec, taken) for spec in missing]
 
 
-def _renamed(slot: Slot, taken: set[str]) -> Slot:
-    """Return the slot under its own name, or under the group's next free one; the name is taken then."""
-    name, number = slot.name, 0
-    group = slot.name.rpartition("_")[0]
+def _renamed(spec: InstanceSpec, taken: set[str]) -> InstanceSpec:
+    """Return the spec under its own name, or under the group's next free one; the name is taken then."""
+    name, number = spec.name, 0
+    group = spec.name.rpartition("_")[0]
     while name in taken:
         name = f"{group}_{number}"
         number += 1
     taken.add(name)
-    return replace(slot, name=name)
+    return replace(spec, name=name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel.instances import ModelInstance
 from kernel.requests import Batch, InferenceRequest
-from kernel.rules import Contender, RateLimiter, ResourceLimit, Slot, needs_of
+from kernel.rules import Contender, InstanceSpec, RateLimiter, ResourceLimit, needs_of
 from kernel.scheduling.pool import Pool
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue
@@ -57,23 +57,23 @@ class LimitedPool(Pool):
         queue: Queue | SequenceQueue,
         runs: bool,
         limits: Limits,
-        slot_of: Callable[[ModelInstance], Slot],
+        spec_of: Callable[[ModelInstance], InstanceSpec],
         dispatch: Callable[[], None],
     ) -> None:
-        """`slot_of`: what an instance's group says about it."""
+        """`spec_of`: what an instance's group says about it."""
         super().__init__(queue, runs)
         self._limits = limits
         self._limiter = limits.limiter
-        self._slot_of = slot_of
+        self._spec_of = spec_of
         self._dispatch = dispatch
         self._urgent: set[InferenceRequest] = set()  # those among the waiting that an execution waits for
 
     def let_in(self, instances: Sequence[ModelInstance]) -> None:
         for instance in instances:
             if instance.contender is None:
-                slot = self._slot_of(instance)
-                needs, wants = needs_of(slot.resources, slot.device_id), self._wanting(instance)
-                instance.contender = Contender(self._limiter, needs, slot.priority, wants, self._hurries, self._look)
+                spec = self._spec_of(instance)
+                needs, wants = needs_of(spec.resources, spec.device_id), self._wanting(instance)
+                instance.contender = Contender(self._limiter, needs, spec.priority, wants, self._hurries, self._look)
                 self._limiter.enter(instance.contender)
         super().let_in(instances)
 

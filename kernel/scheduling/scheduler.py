@@ -23,7 +23,7 @@ from kernel.errors import Code, Reason, ServingError
 from kernel.instances import NESTED, TURN_SECONDS, Mailbox, ModelInstance, Turn, all_gone
 from kernel.observability import StatisticsCounter
 from kernel.requests import LATER, Batch, InferenceRequest, InferenceResponse, RequestState
-from kernel.rules import Slot
+from kernel.rules import InstanceSpec
 from kernel.scheduling.batchers import Decider
 from kernel.scheduling.drain import Drain
 from kernel.scheduling.lifecycle import Lifecycle, error_for
@@ -63,9 +63,9 @@ class Scheduler:
         *,
         initial: Mapping[str, Array] | None = None,
         limits: Limits | None = None,
-        slot_of: Callable[[ModelInstance], Slot] | None = None,
+        spec_of: Callable[[ModelInstance], InstanceSpec] | None = None,
     ) -> None:
-        """`initial`: the first values of the state of sequences. `slot_of`: what an instance's group says, for `limits`."""
+        """`initial`: the first values of the state of sequences. `spec_of`: what an instance's group says, for `limits`."""
         self.name = config.name
         self.version = version
         self.clock = clock
@@ -86,11 +86,11 @@ class Scheduler:
         self._settling = False  # it is stopping, or instances are on their way out: ends have to be looked at
         self.drain = Drain(loop, lambda: self.is_idle)
         self._on_start: tuple[Callable[[ModelInstance, Batch], None], ...] = ()
-        self.pool = self._assemble(limits, slot_of)
+        self.pool = self._assemble(limits, spec_of)
         self.direct: ModelInstance | None = None
         self._let_in(instances)
 
-    def _assemble(self, limits: Limits | None, slot_of: Callable[[ModelInstance], Slot] | None) -> Pool:
+    def _assemble(self, limits: Limits | None, spec_of: Callable[[ModelInstance], InstanceSpec] | None) -> Pool:
         """Make the pool, and let the parts see what they have to."""
         life, queue = self.life, self.queue
         runs = queue.no_policy and life.ordering is None
@@ -102,8 +102,8 @@ class Scheduler:
         if life.ordering is not None:
             self._on_start = (life.ordering.started,)
         if limits is not None:
-            assert slot_of is not None
-            pool = limited = LimitedPool(queue, runs, limits, slot_of, self.dispatch)
+            assert spec_of is not None
+            pool = limited = LimitedPool(queue, runs, limits, spec_of, self.dispatch)
             self._on_start = (limited.started, *self._on_start)
             life.on_result = (limited.ended, *life.on_result)
             life.on_release = (*life.on_release, limited.released)

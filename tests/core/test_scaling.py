@@ -15,7 +15,7 @@ from virtual import BASE, Client, TestExecutor, answer, run, sleeping, write_rep
 
 from kernel import Batch, Code, InstanceContext, Kernel, ModelConfig, Placement, Result, ServingError, hookimpl
 from kernel.config import read_config
-from kernel.rules.instance_groups import Slot, rearranged, slots_of
+from kernel.rules.instance_groups import InstanceSpec, instance_specs, rearranged
 
 PLAIN = BASE.replace("instance_group [ { kind: KIND_CPU count: 1 } ]", "%s")
 
@@ -31,9 +31,9 @@ def explicit(folder: Path, backend: Answering) -> Kernel:
 # -- the rule ----------------------------------------------------------------------------------------------------------
 
 
-def slots(tmp_path: Path, text: str) -> list[Slot]:
+def slots(tmp_path: Path, text: str) -> list[InstanceSpec]:
     write(tmp_path / "m" / "config.pbtxt", text)
-    return slots_of(read_config(tmp_path / "m"))
+    return instance_specs(read_config(tmp_path / "m"))
 
 
 @pytest.mark.parametrize(
