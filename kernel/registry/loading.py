@@ -207,7 +207,7 @@ class Loader:
         try:
             async with limit:
                 model, samples = await self._started(plan, number, step)
-            step.stage = "is warmed up"
+            step.phase = "is warmed up"
             await self._warmed_up(model, samples)
         except ServingError as error:
             return Problem.of(number, error, folder)
@@ -227,7 +227,7 @@ class Loader:
         backend = self.backend(config)
         choice = await self._placement_choice(backend, config, folder, number)
         if self._options.auto_complete:
-            step.stage = "completes its config"
+            step.phase = "completes its config"
             config = await self.in_thread(backend.complete_config, config, folder, folder / str(number))
             returned(config, ModelConfig, f"complete_config of the backend of model '{plan.config.name}'", "a ModelConfig")
         require_complete(config)
@@ -236,7 +236,7 @@ class Loader:
         model.placement_choice = choice
         samples = await model.read_samples(config)
         initial = await self.in_thread(initial_values, config, folder) if config.sequence_batching is not None else {}
-        step.stage = "makes its instances"
+        step.phase = "makes its instances"
         await model.start(backend, initial)
         return model, samples
 

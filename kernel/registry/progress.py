@@ -29,13 +29,13 @@ TELL_SECONDS = 10.0
 
 @dataclass(eq=False, slots=True)
 class LoadStep:
-    """One version on its way. `stage`: what is done with it now."""
+    """One version on its way. `phase`: what is done with it now."""
 
     name: str
     version: int
     folder: Path
     began: float
-    stage: str = "waits for its turn"
+    phase: str = "waits for its turn"
 
 
 class Progress:
@@ -71,7 +71,7 @@ class Progress:
         self._timer = self._loop().call_later(TELL_SECONDS, self._tell)
         places = _places([step.folder for step in self._steps])
         told = [
-            f"{step.name}:{step.version} for {now - step.began:.0f} s ({step.stage}{places.get(step.folder, '')})"
+            f"{step.name}:{step.version} for {now - step.began:.0f} s ({step.phase}{places.get(step.folder, '')})"
             for step in self._steps
         ]
         log.info("still loading: %s", "; ".join(told))

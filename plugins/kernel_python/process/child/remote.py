@@ -46,7 +46,10 @@ class Continuation:
 
 
 class Request(InferenceRequest):
-    """A request to be executed."""
+    """A request to be executed: a copy of the server's, which alone has its final answer.
+
+    RELEASED means here that this process has nothing more to say of it: it has answered, or has heard that nobody waits.
+    """
 
     __slots__ = ()
 
