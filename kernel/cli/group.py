@@ -52,6 +52,7 @@ async def _supervise(arguments: Sequence[str], options: argparse.Namespace, proc
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
+    loop.add_signal_handler(signal.SIGUSR2, supervisor.reload)
     if options.log_file:
         loop.add_signal_handler(signal.SIGHUP, reopen)
     log.info("%d replicas are started, the first before the others", options.replicas)

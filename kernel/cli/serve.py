@@ -92,6 +92,12 @@ SILENCE_SECONDS, REST_SECONDS = 2.0, 1.0
 #: What a stop may take beyond its limit before a thread ends the process, as the loop is held: longer than all that is below.
 HELD_SECONDS = 8.0
 
+#: How long a replica that leaves keeps connections on which nothing comes; the next answer on one of them says it is the last.
+KEPT_SECONDS = 5.0
+
+#: For how long connections may still turn up that were accepted when the ports were closed.
+SETTLE_SECONDS = 0.1
+
 #: What a stop may take beyond its limit, so that the answers given at the limit still reach their clients.
 LAST_WORDS_SECONDS = 0.5
 
@@ -124,6 +130,7 @@ The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it
 then on, closes the ports after --drain-delay, begins no sequence any more, tells its clients to go
 elsewhere when none runs, and serves them until nothing is in flight, for --exit-timeout-secs at most in
 all; a second signal, a tenth of a second later or more, ends it at once. SIGHUP opens the log file anew.
+With --replicas SIGUSR2 replaces one after another; none of their requests fails.
 Where NOTIFY_SOCKET names a socket, as systemd's does, it is told that the server serves, or stops.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
@@ -316,10 +323,10 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     gc.set_threshold(*GC_THRESHOLDS)
     kernel.on_unload = _tidier(asyncio.get_running_loop())
     notify("READY=1", "STATUS=serving" if kernel.is_ready() else "STATUS=serving; not ready, as the log tells")
-    await stop.wait()
+    leaving = await _until_told(stop, member)
     notify("STOPPING=1", "STATUS=stopping: what is in flight is answered")
     delay = MOMENT_SECONDS if options.drain_delay is None else options.drain_delay
-    return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now)
+    return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now, leaving)
 
 
 def _budget(options: argparse.Namespace) -> Budget | None:
@@ -376,6 +383,18 @@ def _member(loop: asyncio.AbstractEventLoop, role: Role | None, signals: Signals
 
     end_with_parent()
     return Member(loop, role, alone, now.set)
+
+
+async def _until_told(stop: asyncio.Event, member: Member | None) -> bool:
+    """Wait until the end is to come; return whether another replica serves in the place of this one."""
+    if member is None:
+        await stop.wait()
+        return False
+    waiting = [asyncio.ensure_future(one.wait()) for one in (stop, member.leave)]
+    await asyncio.wait(waiting, return_when=FIRST)
+    for one in waiting:
+        one.cancel()
+    return not stop.is_set()
 
 
 def _speaks(member: Member | None) -> bool:
@@ -456,9 +475,14 @@ def _service(frontend: Frontend) -> tuple[str, str]:
     return address.scheme.upper(), f"{address.netloc}{address.path}"
 
 
-async def _stop(kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, now: asyncio.Event) -> int:
-    """End everything in its order, within `limit` seconds, of which the ports stay open for `delay`; return the exit status."""
-    ending = asyncio.ensure_future(_drain(kernel, frontends, delay, limit))
+async def _stop(
+    kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, now: asyncio.Event, leaving: bool
+) -> int:
+    """End everything in its order, within `limit` seconds, of which the ports stay open for `delay`; return the exit status.
+
+    `leaving`: another one serves at the same ports.
+    """
+    ending = asyncio.ensure_future(_drain(kernel, frontends, delay, limit, leaving))
     hurry = asyncio.ensure_future(now.wait())
     await asyncio.wait((ending, hurry), timeout=limit + LAST_WORDS_SECONDS, return_when=FIRST)
     if not ending.done() or not ending.result():
@@ -469,12 +493,15 @@ async def _stop(kernel: Kernel, frontends: Sequence[Frontend], delay: float, lim
     return 0
 
 
-async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float) -> bool:
+async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, leaving: bool) -> bool:
     """Finish what is in flight; return whether that took no longer than `limit` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
     log_task = asyncio.ensure_future(_log_drain(kernel, limit))
-    await _retire(kernel, [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)], delay, end)
+    listening = [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)]
+    if leaving:
+        await _leave(kernel, listening, end - SILENCE_SECONDS - REST_SECONDS)
+    await _retire(kernel, listening, 0.0 if leaving else delay, end)
     draining = [asyncio.ensure_future(frontend.drain()) for frontend in frontends]
     await kernel.stop(max(0.0, end - loop.time()))
     log_task.cancel()
@@ -486,6 +513,28 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, li
     for frontend in frontends:
         await frontend.stop()
     return in_time
+
+
+async def _leave(kernel: Kernel, frontends: Sequence[ListeningFrontend], end: float) -> None:
+    """Have all clients go on elsewhere, at the same ports, and serve them until they have; till `end` at most.
+
+    The server as a whole is ready all the while, and so is this replica as far as its clients can see. They are told when no
+    sequence is under way, as another replica does not know of it.
+    """
+    loop = asyncio.get_running_loop()
+    for frontend in frontends:
+        frontend.refuse()
+    told: float | None = None
+    while (now := loop.time()) < end:
+        if told is None and not any(model.scheduler.queue.sequences for model in kernel.models()):
+            told = now
+        if told is not None and now <= told + SETTLE_SECONDS:
+            for frontend in frontends:
+                frontend.retire()
+        elif told is not None and not any(frontend.busy for frontend in frontends):
+            if now > told + KEPT_SECONDS or not any(frontend.connected for frontend in frontends):
+                return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], delay: float, end: float) -> None:

@@ -171,6 +171,11 @@ class ListeningFrontend:
         """Whether a client waits for something."""
         return self._connections.busy
 
+    @property
+    def connected(self) -> bool:
+        """Whether any client is."""
+        return bool(self._connections.connections)
+
     async def drain(self) -> None:
         """Stop listening, finish what is in flight, close the connections; returns when none is left."""
         self._listener.close()

@@ -23,6 +23,7 @@ from kernel.replicas.messages import (
     Ask,
     Bind,
     Bound,
+    Leave,
     Loaded,
     Message,
     Now,
@@ -66,7 +67,8 @@ class Role:
 class Member:
     """A replica's connection to its supervisor, from now on. On `loop`.
 
-    `on_end()`: the supervisor has gone. `on_now()`: the end is to come at once. `others_ready`: whether all other replicas that
+    `on_end()`: the supervisor has gone. `on_now()`: the end is to come at once. `leave`: set when another one serves in the place
+    of this one. `others_ready`: whether all other replicas that
     serve are ready.
 
     The core's own: `forked`.
@@ -77,6 +79,7 @@ class Member:
     ) -> None:
         self.role = role
         self.others_ready = True
+        self.leave = asyncio.Event()
         self._asking: dict[int, asyncio.Future[list[Answer]]] = {}
         self._count = 0
         self._answering: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
@@ -192,6 +195,8 @@ class Member:
         elif isinstance(record, Open):
             if not self._open.done():
                 self._open.set_result(None)
+        elif isinstance(record, Leave):
+            self.leave.set()
         elif isinstance(record, Now):
             self._on_now()
         elif isinstance(record, Wanted):

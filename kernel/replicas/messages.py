@@ -10,6 +10,7 @@ __all__ = [
     "Ask",
     "Bind",
     "Bound",
+    "Leave",
     "Loaded",
     "Message",
     "Now",
@@ -51,6 +52,10 @@ class Open(msgspec.Struct, tag=True):
 
 class Opened(msgspec.Struct, tag=True):
     """Replica: connections are accepted."""
+
+
+class Leave(msgspec.Struct, tag=True):
+    """Supervisor: another one serves in its place; finish what there is, and end."""
 
 
 class Now(msgspec.Struct, tag=True):
@@ -118,5 +123,5 @@ class OthersReady(msgspec.Struct, tag=True):
 
 
 Message = (
-    Answers | Ask | Wanted | Bind | Bound | Loaded | Now | Open | Opened | OthersReady | Ready | Told
+    Answers | Ask | Wanted | Bind | Bound | Leave | Loaded | Now | Open | Opened | OthersReady | Ready | Told
 )

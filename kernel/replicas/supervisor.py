@@ -16,7 +16,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from kernel.replicas.messages import Ask, Bind, Bound, Loaded, Message, Now, Open, Opened, OthersReady, Ready, Told
+from kernel.replicas.messages import (
+    Ask,
+    Bind,
+    Bound,
+    Leave,
+    Loaded,
+    Message,
+    Now,
+    Open,
+    Opened,
+    OthersReady,
+    Ready,
+    Told,
+)
 from kernel.replicas.ports import Ports
 from kernel.replicas.questions import Questions
 from kernel.replicas.restart import Backoff
@@ -64,6 +77,7 @@ class State(enum.Enum):
     LOADED = enum.auto()
     OPENING = enum.auto()
     OPEN = enum.auto()
+    LEAVING = enum.auto()
 
 
 class Replica:
@@ -75,6 +89,7 @@ class Replica:
         self.process: Process
         self.state = State.STARTING
         self.opened_at: float | None = None
+        self.replaces: Replica | None = None  # who leaves when this one is open
         self.ready = True  # as far as it has said
         self.others_ready = True  # as far as it was told
 
@@ -105,6 +120,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions: Questions[Replica] = Questions()
         self._serving = False  # all have been open
+        self._reloading: list[int] = []  # who are still to be replaced, by index
         self._stopping = False
         self._status = 0
 
@@ -114,15 +130,19 @@ class Supervisor:
         """Start the first replica."""
         self._launch(0, speaks=True)
 
-    def _launch(self, index: int, speaks: bool = False) -> None:
+    def _launch(self, index: int, speaks: bool = False, replaces: Replica | None = None) -> None:
         self._restarts.pop(index, None)
         replica = Replica(index, self._loop.time())
+        replica.replaces = replaces
         try:
             told, deaf, ended = (partial(each, replica) for each in (self._told, self._deaf, self._ended))
             replica.process = self._start(index, speaks, told, deaf, ended)
         except OSError as error:
             log.error("replica %d can't be started: %s", index, error)
-            self._not_started(index)
+            if replaces is None:
+                self._not_started(index)
+            else:
+                self._not_replaced(replaces)
             return
         self._alive.append(replica)
 
@@ -140,7 +160,8 @@ class Supervisor:
             self._opened(replica)
             self._tell_ready()
         elif isinstance(record, Ask):
-            self._questions.ask(replica, record, [one for one in self._alive if one.state is not State.STARTING])
+            there = [one for one in self._alive if one.state not in (State.STARTING, State.LEAVING)]
+            self._questions.ask(replica, record, there)
         elif isinstance(record, Told):
             self._questions.told(replica, record)
         elif isinstance(record, Ready):
@@ -185,6 +206,9 @@ class Supervisor:
 
     def _opened(self, replica: Replica) -> None:
         log.info("%s serves, %.1f s after its start", replica, self._loop.time() - replica.began)
+        if replica.replaces is not None:
+            self._leave(replica.replaces)
+            replica.replaces = None
         if not self._stopping and not self.served.done() and all(one.state is State.OPEN for one in self._alive):
             self.served.set_result(None)
 
@@ -204,11 +228,22 @@ class Supervisor:
         self._alive.remove(replica)
         self._questions.gone(replica)
         self._tell_ready()
+        successor = next((one for one in self._alive if one.replaces is replica), None)
         if self._stopping:
             self._status = self._status or int(status != 0)
             if status < 0:
                 log.error("%s was ended by %s", replica, _cause(status))
             self._over()
+        elif replica.state is State.LEAVING:
+            log.log(logging.ERROR if status else logging.INFO, "%s has left: %s", replica, _cause(status))
+            self._replace_next()
+        elif replica.replaces is not None:
+            log.error("%s has ended before it served: %s", replica, _cause(status))
+            self._not_replaced(replica.replaces)
+        elif successor is not None:
+            log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, _cause(status))
+            successor.replaces = None
+            self._reloading.clear()
         elif not self._serving:
             if status <= 0:  # else it has said why
                 log.error("%s has ended before it served: %s", replica, _cause(status))
@@ -228,6 +263,35 @@ class Supervisor:
         else:
             self._status = 1
             self.stop()
+
+    # -- one after another ---------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Replace all replicas, one after another: each leaves when its successor serves. What is under way then begins anew."""
+        if not self.served.done() or self._stopping:
+            log.warning("replicas are not replaced: they have not all served yet, or are about to end")
+            return
+        under_way = bool(self._reloading) or any(one.state is State.LEAVING or one.replaces for one in self._alive)
+        self._reloading = list(range(self.count))
+        log.info("%d replicas are replaced, one after another", self.count)
+        if not under_way:
+            self._replace_next()
+
+    def _replace_next(self) -> None:
+        while self._reloading:
+            index = self._reloading.pop(0)
+            old = next((one for one in self._alive if one.index == index and one.state is State.OPEN), None)
+            if old is not None:  # else it begins anew at the moment
+                self._launch(index, replaces=old)
+                return
+
+    def _leave(self, replica: Replica) -> None:
+        replica.state = State.LEAVING
+        replica.send(Leave())
+
+    def _not_replaced(self, old: Replica) -> None:
+        self._reloading.clear()
+        log.error("%s goes on, and so do those after it: its successor has not come up", old)
 
     # -- the end of all ------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from kernel.replicas.messages import (
     Ask,
     Bind,
     Bound,
+    Leave,
     Loaded,
     Message,
     Now,
@@ -347,6 +348,117 @@ def test_a_port_that_can_not_be_had_is_told_to_who_asks() -> None:
         world.processes[0].tell(wanted)
         await asyncio.sleep(0)
         assert world.processes[0].records == [Bound(7, 0), Bound(7, 0, str(world.ports.error), errno.EADDRINUSE)]
+
+    run(main())
+
+
+# -- one after another -------------------------------------------------------------------------------------------------
+
+
+def come_up(process: FakeProcess) -> None:
+    process.tell(Loaded())
+    assert process.records == [Open()]
+    process.tell(Opened())
+
+
+def test_each_leaves_when_its_successor_serves() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        first, second, successor = world.processes
+        assert successor.index == 0 and first.records == [Open()]  # serves as before
+        successor.tell(Loaded())
+        assert successor.records == [Open()] and first.records == [Open()]
+        successor.tell(Opened())
+        assert first.records == [Open(), Leave()] and len(world.processes) == 3
+        first.end(0)
+        assert world.processes[3].index == 1
+        come_up(world.processes[3])
+        assert second.records == [Open(), Leave()]
+        second.end(0)
+        await asyncio.sleep(100)
+        assert world.alive == world.processes[2:4]
+        world.supervisor.stop()
+        for process in world.alive:
+            process.end(0)
+        assert await world.supervisor.done == 0
+
+    run(main())
+
+
+def test_one_whose_successor_does_not_come_up_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        world.processes[2].end(1)
+        await asyncio.sleep(100)
+        assert len(world.processes) == 3 and [process.records for process in world.alive] == [[Open()]] * 2
+        world.refuse = 1
+        world.supervisor.reload()
+        assert len(world.alive) == 2
+        world.supervisor.reload()  # and another time it works
+        come_up(world.processes[3])
+        assert world.processes[0].records[-1] == Leave()
+
+    run(main())
+    assert caplog.text.count("replica 0 (process 100) goes on, and so do those after it") == 2
+
+
+def test_one_that_dies_while_its_successor_loads_has_one_already() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        world.processes[0].end(-9)
+        await asyncio.sleep(100)
+        assert len(world.processes) == 3
+        come_up(world.processes[2])
+        assert len(world.alive) == 2 and not any(Leave() in process.records for process in world.processes)
+
+    run(main())
+
+
+def test_who_leaves_is_asked_nothing_and_says_nothing_of_all() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        come_up(world.processes[2])
+        leaving, other, new = world.processes
+        leaving.tell(Ready(False))
+        other.tell(Ask(1, "topic", b"?"))
+        assert Wanted(1, "topic", b"?") in new.records and leaving.records[-1] == Leave()
+        assert not any(isinstance(record, OthersReady) for process in (other, new) for record in process.records)
+
+    run(main())
+
+
+def test_a_second_reload_begins_with_all_of_them() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        world.supervisor.reload()
+        for number in range(2, 5):
+            come_up(world.processes[number])
+            next(process for process in world.alive if process.records[-1] == Leave()).end(0)
+        await asyncio.sleep(100)
+        assert [process.index for process in world.processes] == [0, 1, 0, 0, 1]
+
+    run(main())
+
+
+def test_there_is_no_reload_before_all_serve_or_after_a_stop() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.supervisor.reload()
+        assert len(world.processes) == 1
+        world.serve()
+        world.supervisor.stop()
+        world.supervisor.reload()
+        assert len(world.processes) == 2
 
     run(main())
 

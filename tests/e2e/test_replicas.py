@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -305,6 +306,67 @@ def test_what_concerns_all_goes_over_grpc_too(tmp_path: Path) -> None:
             client.load_model("nobody")
         assert client.is_server_ready()
         client.close()
+
+
+def test_all_are_replaced_under_load_and_no_request_fails(tmp_path: Path) -> None:
+    """Over connections that are kept, new ones, and gRPC; twice. The new ones have what has been changed since the start."""
+    grpc = pytest.importorskip("tritonclient.grpc")
+    np = pytest.importorskip("numpy")
+    write_model(tmp_path / "repository", "echo")
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}]})
+    with group(tmp_path, 2, tmp_path / "repository", "--model-control-mode=explicit") as server:
+        assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
+        found = re.search(r"Started GRPCInferenceService at 127.0.0.1:(\d+)", server.text())
+        assert found
+        port = found[1]
+        over = threading.Event()
+        counts = [0] * 4
+        failed: list[object] = []
+
+        def kept(k: int) -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+            while not over.is_set():
+                connection.request("POST", "/v2/models/echo/infer", body)
+                response = connection.getresponse()
+                assert response.read() and response.status == 200
+                counts[k] += 1
+            connection.close()
+
+        def new(k: int) -> None:
+            while not over.is_set():
+                assert server.request("GET", "/v2/health/ready")[0] == 200
+                assert server.infer("echo", 1.0, 30.0)[0] == 200
+                counts[k] += 1
+
+        def over_grpc(k: int) -> None:
+            client = grpc.InferenceServerClient(f"127.0.0.1:{port}")
+            tensor = grpc.InferInput("X", [1], "FP32")
+            tensor.set_data_from_numpy(np.ones(1, np.float32))
+            while not over.is_set():
+                client.infer("echo", [tensor])
+                counts[k] += 1
+            client.close()
+
+        def guarded(run: Callable[[int], None], k: int) -> None:
+            try:
+                run(k)
+            except BaseException as error:
+                failed.append(error)
+
+        runs = (kept, kept, new, over_grpc)
+        threads = [threading.Thread(target=guarded, args=(run, k)) for k, run in enumerate(runs)]
+        for thread in threads:
+            thread.start()
+        for turn in (1, 2):
+            server.signal(signal.SIGUSR2)
+            wait_until(lambda: server.text().count("has left: exit status 0") == 2 * turn, 60.0)  # noqa: B023
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not failed and min(counts) > 0
+        assert len(serves(server)) == 6
+        server.signal()
+        assert server.wait() == 0
 
 
 def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_path: Path) -> None:
