@@ -25,7 +25,7 @@ def test_descriptors_are_kept_back_for_health(tmp_path: Path, monkeypatch: pytes
     write_model(tmp_path / "models", "add")
     whole = serving.command
     limited = ["/bin/sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"]
-    monkeypatch.setattr(serving, "command", lambda *arguments: [*limited, *whole(*arguments)])
+    monkeypatch.setattr(serving, "command", lambda *arguments, **more: [*limited, *whole(*arguments, **more)])
     with serving.serving(tmp_path, tmp_path / "models", "--allow-grpc=false") as server, contextlib.ExitStack() as stack:
         files = Path(f"/proc/{server.process.pid}/fd")
         idle = len(list(files.iterdir()))

@@ -245,7 +245,7 @@ LONG = {
     "a list of strings": (in_data('["' + "x" * ONE_CALL + '"]'), "bytes in what is neither a flat array nor numbers in lists"),
     "broken": (in_data('["' + "x" * 5_000_000 + '" 1]'), "malformed: expected ',' or ']' at 5000073 (NaN and infinities are"),
     "a broken string": (in_data('"' + "x" * 5_000_000 + '\\z"'), "invalid escape character in string at 5000072 ("),
-    "no UTF-8": (in_data('["' + "x" * 5_000_000 + '"]').replace(b"xx", b"x\xff", 1), "utf-8"),
+    "no UTF-8": (in_data('["' + "x" * 5_000_000 + '"]').replace(b"xx", b"x\xff", 1), "UTF-8"),
     "nested": (b'{"a":"' + b"x" * 5_000_000 + b'","b":' + b"[" * 50_000, "JSON nesting depth exceeds maximum allowed"),
     "equal names": (in_data('["' + "x" * 5_000_000 + '"]')[:-1] + b',"id":"a","id":"b"}', "may have members of equal names"),
     "NaN": (b'{"a":NaN,"b":"' + b"x" * 5_000_000 + b'"}', "JSON is malformed: invalid character at 5 (NaN and infinities are"),
@@ -270,7 +270,8 @@ def test_no_decoder_gets_more_at_a_time_than_others_can_wait_for(monkeypatch: py
     with pytest.raises(ServingError) as told:
         for array in long_arrays(decode_body(body, 1 << 20)):
             list(array.pieces())
-    assert words in told.value.message
+    message = told.value.message.replace("utf-8", "UTF-8")  # as releases of the decoder spell it
+    assert words in message
     assert most["fast"] <= ONE_CALL and most["slow"] <= SLOW_CALL
 
 

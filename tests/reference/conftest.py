@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -189,6 +190,10 @@ def ask(pair: Pair, cases: Sequence[Case | wire_grpc.Call]) -> Answers:
     return {case.name: (theirs, ours) for case, theirs, ours in zip(cases, *both, strict=True)}
 
 
+#: What the reference answers where a process of a model has died of itself, or by a lock that nobody opens.
+UNHEALTHY = re.compile(r"Stub process .* is not healthy")
+
+
 class Line:
     """What asks a server, over both wires. One that dies is started again, told all that it was told before, and asked again."""
 
@@ -208,7 +213,9 @@ class Line:
     def ask(self, case: Case | wire_grpc.Call) -> Answer:
         self.server.told.append(case)
         answer = self._once(case)
-        if answer.status == NO_ANSWER and self.server.may_restart():  # it hangs, or has died of what came before
+        # It hangs, or has died of what came before; or one of its processes has, which it starts by itself, but says so.
+        lost = answer.status == NO_ANSWER or UNHEALTHY.search(answer.error or "") is not None
+        if lost and self.server.may_restart():
             answer = self.tell_again()
         while self.server.has_died() and self.server.may_restart():
             answer = self.tell_again()

@@ -43,6 +43,7 @@ class Case:
     `wait_s`: how long to wait before it is sent, where the reference finishes something only after its last answer.
     `settle`: after the answer, wait until no model is loading or unloading, since the reference unloads in its own time.
     `mask`: regular expressions of lines whose values are a matter of chance (durations, times); only their names count.
+    `chance`: a regular expression of the beginnings of lines that are a matter of chance altogether.
     `unordered`: a regular expression of lines of which neighbours may come in any order (members of a protobuf map).
     """
 
@@ -55,6 +56,7 @@ class Case:
     wait_s: float = 0.0
     settle: bool = False
     mask: tuple[str, ...] = ()
+    chance: str = ""
     unordered: str = ""
 
     def request(self) -> bytes:
@@ -113,6 +115,8 @@ def exchange(port: int, case: Case, key: str = KEY) -> Answer:
         lines = tuple(line.replace(key[1:], KEY[1:]) for line in lines if not OURS.match(line))
         for pattern in case.mask:
             lines = tuple(re.sub(rf"^({pattern}) = .*$", r"\1 = <masked>", line) for line in lines)
+        if case.chance:
+            lines = tuple(line for line in lines if not re.match(case.chance, line))
         if case.unordered:
             groups = itertools.groupby(lines, key=lambda line: re.match(case.unordered, line) is not None)
             lines = tuple(line for matched, group in groups for line in (sorted(group) if matched else group))
