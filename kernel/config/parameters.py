@@ -14,6 +14,7 @@ from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key
 from kernel.config.report import Report
+from kernel.config.seconds import read_seconds
 
 __all__ = ["check_parameters"]
 
@@ -30,8 +31,8 @@ SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
     CIRCUIT_BREAKER: (BreakerRule.parse, "'<failures>' or '<failures>/<seconds>', such as 5/30"),
     refuse_late.KEY: (refuse_late.parse, "'on', 'off', or a headroom from 0 to below 1, such as 0.1"),
     sequence_wait.KEY: (sequence_wait.parse, "a number of seconds, 0 for any time"),
-    execution_limit.KEY: (execution_limit.parse, "a number of seconds, 0 for no limit"),
-    idle_limit.KEY: (idle_limit.parse, "a number of seconds, 0 for any time"),
+    execution_limit.KEY: (read_seconds, "a number of seconds, 0 for no limit"),
+    idle_limit.KEY: (read_seconds, "a number of seconds, 0 for any time"),
 }
 #: Of models of the python backend, besides.
 PYTHON: Mapping[str, tuple[Callable[[str], object], str]] = {"max_concurrency": (_count, "an integer of at least 1")}
