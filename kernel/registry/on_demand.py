@@ -72,7 +72,7 @@ class Loads(Protocol):
 
     async def dismiss(self, name: str) -> None: ...
 
-    def is_needed(self, name: str) -> bool: ...
+    def parts(self) -> set[str]: ...
 
 
 class OnDemand:
@@ -248,6 +248,7 @@ class OnDemand:
 
     def _residents(self) -> list[Resident]:
         registry = self._registry
+        parts = registry.parts()
         found = []
         for name, entry in registry.catalog.entries.items():
             if not entry.serves:
@@ -260,7 +261,7 @@ class OnDemand:
                     self._sizes.get(name, 0),
                     any(_is_busy(model) for model in models),
                     name in self.kept or name in self._coming,
-                    registry.is_needed(name),
+                    name in parts,
                     max((idle_limit_of(model.config.parameters, self._budget.idle_seconds) for model in models), default=0.0),
                 )
             )

@@ -300,9 +300,10 @@ class Registry:
                 self._unload_now(name, True)
         await self.unloaded(name, None)
 
-    def is_needed(self, name: str) -> bool:
-        """Whether an ensemble serves that the model is a part of."""
-        return any(self.catalog.copies(other) for other in self._ensembles_of(name))
+    def parts(self) -> set[str]:
+        """Return the models that ensembles which serve consist of."""
+        plans = [entry.plan for entry in self.catalog.entries.values() if entry.serves and entry.plan is not None]
+        return {step.model_name for plan in plans for step in plan.config.ensemble or ()}
 
     # -- unload --------------------------------------------------------------------------------------------------------
 
