@@ -162,9 +162,17 @@ class Catalog:
                         lines.append(ModelIndex(shown(name), str(number), version.state.value, version.reason))
         return lines
 
-    def all_well(self) -> bool:
-        """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7)."""
-        for entry in self.entries.values():
+    def all_well(self, fleeting: Callable[[str], bool] = lambda name: False) -> bool:
+        """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7).
+
+        Models that are `fleeting` come and go as they are asked for: of those only what serves counts, and has to be healthy.
+        """
+        for name, entry in self.entries.items():
+            if fleeting(name):
+                serving = (version.model for version in entry.versions.values() if version.state is READY)
+                if any(model is not None and not model.healthy for model in serving):
+                    return False
+                continue
             if entry.wanted and entry.problem and entry.blocks and not entry.serves:
                 return False
             for version in entry.versions.values():

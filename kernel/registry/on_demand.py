@@ -104,6 +104,10 @@ class OnDemand:
         """Whether a model that does not serve would be loaded for a request."""
         return name in self._known and name not in self._failed
 
+    def is_fleeting(self, name: str) -> bool:
+        """Whether a model comes and goes as it is asked for, instead of being there from the start."""
+        return name not in self.kept
+
     def away(self, name: str, error: ServingError) -> ServingError:
         """Return what to raise for a model that does not serve: NotLoaded where it is worth waiting for, else why it is not.
 

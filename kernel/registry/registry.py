@@ -72,13 +72,17 @@ class Registry:
             self.catalog.away = self._demand.away
         catalog = self.catalog
         self.lookup, self.ready_models = catalog.lookup, catalog.ready_models
-        self.statistics, self.all_well = catalog.statistics, catalog.all_well
+        self.statistics = catalog.statistics
 
     def observe(self, ask: Callable[[Model], Observer | None]) -> None:
         """Ask for an observer of each version that serves and, from now on, of each that is loaded."""
         self.observers = (*self.observers, ask)
         for model in self.ready_models():
             model.find_observers()
+
+    def all_well(self) -> bool:
+        """Whether every model that is to be there is (lifecycle, section 7). On demand those are the ones named at the start."""
+        return self.catalog.all_well() if self._demand is None else self.catalog.all_well(self._demand.is_fleeting)
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a version is READY, by default the newest; or may be asked for, where that has it loaded."""

@@ -234,6 +234,38 @@ def test_who_was_named_at_the_start_stays(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_server_is_ready_whoever_comes_and_goes(tmp_path: Path) -> None:
+    """A load that a request asks for, one that fails, and an unload that makes room: the balancer in front sees none of it."""
+
+    async def main() -> None:
+        model(tmp_path, "broken", "no weights today")
+        for name in ("a", "b", "kept"):
+            model(tmp_path, name, 1)
+        backend = Answering({"a": sleeping(3.0)})
+        async with on_demand(tmp_path, backend, models=2, load_models=["kept"]) as kernel:
+            Slowly(kernel, a=1.0, b=1.0, kept=1.0)
+            client = Client(kernel)
+            seen: dict[str, set[bool]] = {}
+            for number, name in enumerate(("a", "b", "broken", "a")):
+                client.send(name, f"{number} to {name}")
+                for _ in range(150 if number < 3 else 1000):
+                    await asyncio.sleep(0.01)
+                    for line in kernel.index():
+                        seen.setdefault(line.state, set()).add(kernel.is_ready())
+            assert seen["LOADING"] == seen["UNLOADING"] == seen["READY"] == seen["UNAVAILABLE"] == {True}
+            # Who was named at the start is to be there.
+            model(tmp_path, "kept", 2)
+            await kernel.unload("kept")
+            assert kernel.is_ready()  # as wanted by somebody, like anywhere
+            loading = asyncio.ensure_future(kernel.load("kept"))
+            await asyncio.sleep(0.5)
+            assert not kernel.is_ready()
+            await loading
+            assert kernel.is_ready()
+
+    run(main())
+
+
 def test_deadlines_and_cancellation_while_the_model_is_loaded(tmp_path: Path) -> None:
     async def main() -> None:
         model(tmp_path, "m", 1)
