@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel.rules.autoscaling import Autoscaler, ScaleDecision, ScaleLoad, ScaleRule
 from kernel.rules.batching import BatchRule, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
@@ -26,6 +27,7 @@ from kernel.rules.sequencing import RequestSequence, Sequencer, SequenceRule
 __all__ = [
     "BUSY_SHARE",
     "START",
+    "Autoscaler",
     "BatchRule",
     "Blocked",
     "Breaker",
@@ -46,6 +48,9 @@ __all__ = [
     "RequestSequence",
     "Resident",
     "ResourceLimit",
+    "ScaleDecision",
+    "ScaleLoad",
+    "ScaleRule",
     "SequenceRule",
     "Sequencer",
     "Sight",
