@@ -171,20 +171,25 @@ def write_models(folder: Path) -> None:
 ROW = np.arange(4, dtype=np.float32).tobytes()
 
 
-#: What a client shows where keys are on. Its rate and concurrency are counted.
-KEY = b"bench"
+#: What clients show where keys are on. Of the second one rate and concurrency are counted.
+KEY, COUNTED_KEY = b"bench", b"counted"
 KEYS = f"""[[client]]
 name = "bench"
 keys = ["sha256:{hashlib.sha256(KEY).hexdigest()}"]
+may = [{{ models = ["*"], categories = ["*"] }}]
+
+[[client]]
+name = "counted"
+keys = ["sha256:{hashlib.sha256(COUNTED_KEY).hexdigest()}"]
 rate = 1000000
 concurrency = 10000
 may = [{{ models = ["*"], categories = ["*"] }}]
 """
 
 
-def keyed(data: bytes) -> bytes:
+def keyed(data: bytes, key: bytes = KEY) -> bytes:
     """Return the HTTP request with a key."""
-    return data.replace(b"Host: bench", b"Host: bench\r\nAuthorization: Bearer " + KEY)
+    return data.replace(b"Host: bench", b"Host: bench\r\nAuthorization: Bearer " + key)
 
 
 def http_request(model: str, blanks: int = 0) -> bytes:
@@ -387,6 +392,10 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
     "HTTP, loop, repeated, keys": lambda bench: bench.repeated(keyed(http_request("loop"))),
     "HTTP, thread, keys": lambda bench: bench.repeated(keyed(http_request("thread"))),
     "gRPC, loop, repeated, keys": lambda bench: bench.grpc_repeated({"authorization": f"Bearer {KEY.decode()}"}),
+    "HTTP, thread, counted keys": lambda bench: bench.repeated(keyed(http_request("thread"), COUNTED_KEY)),
+    "gRPC, loop, repeated, counted keys": lambda bench: bench.grpc_repeated(
+        {"authorization": f"Bearer {COUNTED_KEY.decode()}"}
+    ),
     "HTTP, loop, repeated, limits": lambda bench: bench.repeated(http_request("loop")),
     "gRPC, loop, repeated, limits": Bench.grpc_repeated,
 }
@@ -394,6 +403,7 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
 #: What is on -> options of the kernel. Routes whose names end in it have a kernel of their own.
 KINDS: dict[str, dict[str, int]] = {
     "keys": {},
+    "counted keys": {},
     "limits": {"max_inflight": 10_000, "max_connections": 5000, "max_connections_per_address": 5000},
 }
 
@@ -423,7 +433,7 @@ async def measure(routes: Sequence[str], functions: bool = False) -> dict[str, d
                 continue
             async with Kernel(folder / "models", control_mode="explicit", load_models=["*"], **KINDS.get(kind, {})) as kernel:
                 bench = Bench(kernel, counter)
-                frontends = await bench.start(str(folder / "keys.toml") if kind == "keys" else "")
+                frontends = await bench.start(str(folder / "keys.toml") if kind.endswith("keys") else "")
                 for route in chosen:
                     found[route] = await ROUTES[route](bench)
                     if functions:

@@ -86,8 +86,11 @@ class Server:
         self.process.wait()
 
 
-def start(name: str, repository: Path, *flags: str) -> Server:
-    """Start "triton", "default", "loop" or "process" on `repository`, which the caller has made, as with `copy_models`."""
+def start(name: str, repository: Path, *flags: str, under: Sequence[str] = ()) -> Server:
+    """Start "triton", "default", "loop" or "process" on `repository`, which the caller has made, as with `copy_models`.
+
+    `under`: the command of what is to run it, such as a profiler; it works in the folder of `repository`.
+    """
     log = repository.parent / f"{repository.name}-{name}.log"
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
@@ -96,7 +99,7 @@ def start(name: str, repository: Path, *flags: str) -> Server:
         port, grpc_port, metrics_port = (each.getsockname()[1] for each in sockets)
     ports = ["--http-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
     program = [str(TRITON)] if name == "triton" else ["-m", "kernel", "serve"]
-    return Server(name, [sys.executable, *program, str(repository), *ports, *flags], port, grpc_port, log)
+    return Server(name, [*under, sys.executable, *program, str(repository), *ports, *flags], port, grpc_port, log)
 
 
 def why_no_triton() -> str:

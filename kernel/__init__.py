@@ -76,6 +76,7 @@ from kernel.interfaces import (
     RemoteExecutor,
     RemoteOwner,
     Result,
+    Standing,
     Stay,
 )
 from kernel.local import Local
@@ -244,6 +245,7 @@ __all__ += [
     "Denied",
     "Door",
     "Gate",
+    "Standing",
     "Stay",
 ]
 

@@ -38,6 +38,7 @@ __all__ = [
     "RemoteExecutor",
     "RemoteOwner",
     "Result",
+    "Standing",
     "Stay",
 ]
 
@@ -329,6 +330,15 @@ class Asking(Protocol):
         """Where it comes from, for people, such as `HTTP 10.0.0.7:51234`."""
 
 
+class Standing:
+    """Whether a Gate's last word still `holds`: the gate that has given it says when it no longer does."""
+
+    __slots__ = ("holds",)
+
+    def __init__(self, holds: bool) -> None:
+        self.holds = holds
+
+
 #: Counts a request that has entered by a door as one that is under way; returns what is to be called when it is over.
 Stay = Callable[[], Callable[[], None]]
 
@@ -336,8 +346,12 @@ Stay = Callable[[], Callable[[], None]]
 class Door(Protocol):
     """What a Gate says to requests that are alike: front ends make one for what they remember of a request's head. On the loop.
 
-    All three raise Denied where the request may not pass.
+    The methods raise Denied where the request may not pass. As long as `standing` holds, there is nothing to ask: `enter` lets
+    all pass and counts none, and so does `allow` for the model `allowed`, where that is not None and nothing is changed.
     """
+
+    standing: Standing
+    allowed: str | None
 
     def check(self, asking: Asking) -> None:
         """Is it known who asks, and may he? Counts as no request: for what is only about to be one."""

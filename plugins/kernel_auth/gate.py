@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernel import Asking, Denial, Denied, ServingError, Stay
+from kernel import Asking, Denial, Denied, ServingError, Standing, Stay
 from kernel_auth.audit import Audit
 from kernel_auth.book import Book, Limits, read_book
 from kernel_auth.rules import Identity, Usage
@@ -43,6 +43,9 @@ SUBJECTS = 4096
 
 NO_KEY = "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
 WRONG_KEY = "the key is not known"
+
+#: That of doors at which each request is asked.
+NEVER = Standing(holds=False)
 
 
 class Edition:
@@ -88,6 +91,7 @@ class KeyGate:
         self.audit = Audit()
         self.edition = Edition(path)
         self.look_at = self.clock() + LOOK_SECONDS
+        self.standing = NEVER  # of the doors that ask nothing before `look_at`
         self._kernel = kernel
         self._path = path
         self._seen = self.edition.mark  # the file as it was read last, or tried to
@@ -105,6 +109,7 @@ class KeyGate:
     def look(self, now: float) -> None:
         """See whether the file has changed; have a thread read it then."""
         self.look_at = now + LOOK_SECONDS
+        self._ask_anew()
         tokens = self.edition.tokens
         if tokens is not None and tokens.is_due(now):
             self._aside(tokens.read).add_done_callback(lambda done: self._has_keys(tokens, done))
@@ -113,6 +118,16 @@ class KeyGate:
             self._reading = True
             self._seen = mark
             self._aside(lambda: Edition(self._path)).add_done_callback(self._has_read)
+
+    def stand(self, now: float) -> Standing:
+        """Return what holds until the file is to be looked at again, or has changed."""
+        if not self.standing.holds:
+            self.standing = Standing(holds=True)
+            self._kernel.loop.call_later(self.look_at - now, _end, self.standing)
+        return self.standing
+
+    def _ask_anew(self) -> None:
+        self.standing.holds = False
 
     def _aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return self._kernel.loop.run_in_executor(None, work)
@@ -127,6 +142,7 @@ class KeyGate:
             log.error("the file of keys has changed and can't be used, the old one stays in force: %s", said)
             return
         self.edition = edition = done.result()
+        self._ask_anew()
         self._seen = edition.mark
         limits = {client.name: client.limits for client in edition.book.clients}
         now = self.clock()
@@ -148,6 +164,7 @@ class KeyGate:
             log.error("the keys of tokens can't be read, the old ones stay in force: %s", error)
         elif done.result() and tokens is self.edition.tokens:
             self.edition = copy.copy(self.edition)  # so that each door looks anew whose token it has
+            self._ask_anew()
 
     # --- who it is
 
@@ -179,6 +196,10 @@ class KeyGate:
         return Identity(f"jwt:{token.subject}", token.grants, usage, token.until)
 
 
+def _end(standing: Standing) -> None:
+    standing.holds = False
+
+
 def _usage_of(usages: dict[str, Usage], name: str, limits: Limits) -> Usage:
     usage = usages.get(name)
     if usage is None:
@@ -194,12 +215,11 @@ class KeyDoor:
     """What the gate says to requests with one head. Who they are from is looked up once for each edition of the file.
 
     `_look_at`: when the file is to be looked at again, or the token ends. `_usage`: None where of a request nothing is counted
-    or told.
-    `_allowed`: the model that `allow` has let pass last; holds for `_identity`, and goes with it.
+    or told: then `standing` holds until the file is looked at again, and nobody asks before.
+    `allowed`: the model that `allow` has let pass last; holds for `_identity`, and goes with it.
     """
 
     __slots__ = (
-        "_allowed",
         "_category",
         "_changes",
         "_credential",
@@ -210,6 +230,8 @@ class KeyDoor:
         "_model",
         "_operation",
         "_usage",
+        "allowed",
+        "standing",
     )  # fmt: skip
 
     def __init__(
@@ -225,7 +247,8 @@ class KeyDoor:
         self._identity: Identity | None = None  # None: of an open category, whoever it is from
         self._look_at = 0.0
         self._usage: Usage | None = None
-        self._allowed: str | None = None
+        self.allowed: str | None = None
+        self.standing = NEVER
 
     def check(self, asking: Asking) -> None:
         now = self._gate.clock()
@@ -254,7 +277,7 @@ class KeyDoor:
     def allow(self, asking: Asking, model: str, changes: bool) -> None:
         gate = self._gate
         # It has entered: a token that ends while its message comes does it no harm, a file that knows it no more does.
-        if model == self._allowed and self._edition is gate.edition and not changes:
+        if model == self.allowed and self._edition is gate.edition and not changes:
             return
         now = gate.clock()
         if now >= self._look_at or self._edition is not gate.edition:
@@ -264,25 +287,28 @@ class KeyDoor:
             return
         if not identity.may(self._category, model):
             self._forbid(asking, now, identity, model)
-        self._allowed = model
+        self.allowed = model
         if changes:
             gate.audit.changed(identity.name, asking.client, self._operation, model)
 
     def _look(self, asking: Asking, now: float) -> None:
         """Have the file looked at, find out who it is and whether he may. Raises Denied; the next request asks anew then."""
         gate = self._gate
+        self.standing = NEVER
         if now >= gate.look_at:
             gate.look(now)
         edition = gate.edition
         identity = self._identity
         if self._edition is not edition or (identity is not None and now >= identity.until):
-            self._edition = self._allowed = None
+            self._edition = self.allowed = None
             identity = None if self._category in edition.book.open else self._identified(asking, now)
             self._identity = identity
             counted = identity is not None and (self._changes or identity.usage.limited)
             self._usage = identity.usage if identity is not None and counted else None
             self._edition = edition
         self._look_at = gate.look_at if identity is None else min(gate.look_at, identity.until)
+        if self._usage is None and self._look_at == gate.look_at:
+            self.standing = gate.stand(now)
 
     def _identified(self, asking: Asking, now: float) -> Identity:
         """Return who it is, and may. Raises Denied."""

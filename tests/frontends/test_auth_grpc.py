@@ -130,7 +130,7 @@ def test_keys_and_models_in_turn_on_one_connection(gated: Gated) -> None:
             assert gated.ask("ModelInfer", request(model), key).status == status, (key, model)
             assert gated.ask("ModelInfer", request("any"), "some").status == 0
     write_keys(gated.file, clients={"some": 'may = [{ models = ["half"], categories = ["inference"] }]'})
-    gated.kernel.loop.now += 1.0
+    gated.kernel.loop.advance(1.0)
     gated.ask("ServerLive")
     assert gated.ask("ModelInfer", request("any"), "some").status == 0  # looks at the file, which a thread reads
     gated.kernel.loop.run_jobs()
@@ -150,7 +150,7 @@ def test_grants_of_one_model(tmp_path: Path) -> None:
     gated = Gated(tmp_path / "keys.toml")
     clients = {"admin": 'may = [{ models = ["any"], categories = ["*"] }]'}
     write_keys(gated.file, clients=clients)
-    gated.kernel.loop.now += 1.0
+    gated.kernel.loop.advance(1.0)
     gated.ask("ServerLive")
     gated.ask("ServerMetadata", key="all")
     gated.kernel.loop.run_jobs()
@@ -173,7 +173,7 @@ def test_so_often(gated: Gated) -> None:
     assert [answer.status for answer in answers] == [0, 0, RESOURCE_EXHAUSTED]
     assert answers[2].text == "client 'slow' may send 1 requests a second; try again in 1 s"
     assert answers[2].fields["grpc-retry-pushback-ms"] == "1000"
-    gated.kernel.loop.now += 1.0
+    gated.kernel.loop.advance(1.0)
     assert [gated.ask("ModelInfer", request("any"), "slow").status for _ in range(2)] == [0, RESOURCE_EXHAUSTED]
 
 
@@ -263,7 +263,7 @@ def test_a_key_that_has_gone(gated: Gated) -> None:
     stream = Streaming(gated, "some")
     assert stream.send(request("any")) == [""] and gated.ask("ModelInfer", request("any"), "some").status == 0
     write_keys(gated.file, clients={"all": CLIENTS["all"]})
-    gated.kernel.loop.now += 1.0
+    gated.kernel.loop.advance(1.0)
     stream.send(request("any"))
     gated.kernel.loop.run_jobs()
     assert stream.send(request("any"))[2:] == ["the key is not known"]
@@ -344,7 +344,7 @@ def test_a_key_that_goes_while_it_stands_in_the_table(gated: Gated) -> None:
 
     def rewritten(clients: dict[str, str]) -> list[int | None]:
         write_keys(gated.file, clients=clients)
-        gated.kernel.loop.now += 1.0
+        gated.kernel.loop.advance(1.0)
         gated.ask("ServerLive")
         client.ask(NEWEST)  # has the file looked at, which a thread reads
         gated.kernel.loop.run_jobs()

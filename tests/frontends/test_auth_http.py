@@ -14,8 +14,8 @@ from frontends.keys import CLIENTS, write_keys
 from frontends.test_http_restricted import EVERY_PATH
 from virtual import BASE, TestBackend, run, write_repository
 
-from kernel import Kernel, ServingError
-from kernel_auth.gate import KeyGate
+from kernel import Asking, Kernel, ServingError, Stay
+from kernel_auth.gate import KeyDoor, KeyGate
 from kernel_http import add_options
 from kernel_http.asgi import KernelApp
 from kernel_http.connection.gated import CHANGING, SETTINGS
@@ -103,9 +103,29 @@ def test_a_repeated_request_asks_each_time(gated: Gated) -> None:
     assert said(response) == (429, "client 'slow' may send 1 requests a second; try again in 1 s")
     assert response.headers["Retry-After"] == "1"
     assert gated.another().ask(asked).status == 429  # it is the client that is counted, not the connection
-    gated.kernel.loop.now += 1.0
+    gated.kernel.loop.advance(1.0)
     assert [gated.client.ask(asked).status for _ in range(2)] == [200, 429]
     assert gated.client.connection.answers.layout is not None
+
+
+def test_a_repeated_request_that_nobody_counts_asks_once_a_second(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the file is to be looked at again, or has been read anew, the answer would be the same."""
+    asked: list[str] = []
+
+    def enter(door: KeyDoor, asking: Asking) -> Stay | None:
+        asked.append(asking.client)
+        return entered(door, asking)
+
+    entered = KeyDoor.enter
+    monkeypatch.setattr(KeyDoor, "enter", enter)
+    some, slow = (binary("multi", INPUTS, b"\0" * 8, bearer(name)) for name in ("some", "slow"))
+    assert [gated.client.ask(some).status for _ in range(9)] == [200] * 9 and len(asked) == 1
+    assert [gated.client.ask(slow).status for _ in range(3)] == [200, 200, 429] and len(asked) == 4
+    gated.kernel.loop.advance(1.0)
+    assert [gated.client.ask(some).status for _ in range(9)] == [200] * 9 and len(asked) == 5
+    write_keys(gated.file, clients={"all": 'may = [{ models = ["*"], categories = ["*"] }]'})
+    gated.kernel.loop.advance(1.0)
+    assert [gated.client.ask(some).status for _ in range(3)] == [200, 401, 401]  # the first has a thread read the file
 
 
 def test_keys_in_turn_on_one_connection(gated: Gated) -> None:
@@ -160,23 +180,23 @@ def test_the_file_is_read_again(gated: Gated, caplog: pytest.LogCaptureFixture) 
     assert [ask(slow).status for _ in range(3)] == [200, 200, 429]
     write_keys(gated.file, clients={name: more for name, more in CLIENTS.items() if name != "some"})
     assert ask(asked).status == 200  # it is looked at once a second
-    loop.now += 1.0
+    loop.advance(1.0)
     ask(request("GET", "/v2/health/live"))  # whoever asks makes it look
     assert ask(asked).status == 401
     assert [ask(slow).status for _ in range(2)] == [200, 429]  # and what was used stays used
     gated.file.write_text("[[client]")
-    loop.now += 1.0
+    loop.advance(1.0)
     assert ask(slow).status == 200
     assert caplog.messages[-1].startswith("the file of keys has changed and can't be used, the old one stays in force: ")
     assert f"{gated.file}:1:9: " in caplog.messages[-1]
     said_so = len(caplog.messages)
-    loop.now += 5.0
+    loop.advance(5.0)
     assert ask(slow).status == 200 and len(caplog.messages) == said_so  # once for each state of the file
     gated.file.unlink()
-    loop.now += 5.0
+    loop.advance(5.0)
     assert ask(slow).status == 200 and "can't be read" in caplog.messages[-1]
     write_keys(gated.file)
-    loop.now += 5.0
+    loop.advance(5.0)
     ask(slow)
     assert ask(asked).status == 200
 

@@ -130,11 +130,11 @@ def test_the_end_comes_on_a_connection(tmp_path: Path) -> None:
     asked = infer("multi", BODY, f"Authorization: Bearer {token(exp=int(time.time()) + 1000).decode()}")
     assert [client.ask(asked).status for _ in range(3)] == [200, 200, 200]
     (found,) = kernel.gate.edition.tokens._known.values()
-    kernel.loop.now = found.until - 0.75
+    kernel.loop.advance(found.until - 0.75 - kernel.loop.now)
     assert client.ask(asked).status == 200  # the file is looked at, and need not be for a second
-    kernel.loop.now = found.until - 0.25
+    kernel.loop.advance(found.until - 0.25 - kernel.loop.now)
     assert client.ask(asked).status == 200
-    kernel.loop.now = found.until
+    kernel.loop.advance(found.until - kernel.loop.now)
     response = client.ask(asked)
     assert (response.status, response.error) == (401, "the token has expired")
 
@@ -151,12 +151,12 @@ def test_the_end_comes_on_a_grpc_connection_and_on_its_stream(tmp_path: Path, mo
     tokens = gated.gate.edition.tokens
     assert tokens is not None
     (found,) = tokens._known.values()
-    gated.kernel.loop.now = found.until - 0.25
+    gated.kernel.loop.advance(found.until - 0.25 - gated.kernel.loop.now)
     assert client.ask(NEWEST) == (0, "") and stream.send(any_request("any")) == [""] * 2
     gated.kernel.hold = True
     waiting = client.begin(NEWEST)
     assert stream.send(any_request("any")) == [""] * 2
-    gated.kernel.loop.now = found.until
+    gated.kernel.loop.advance(found.until - gated.kernel.loop.now)
     over = "the token has expired"
 
     def verified(data: bytes, now: float) -> Token:
@@ -189,12 +189,12 @@ def test_on_a_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = token(), token(TWO, "two")
     assert [ask(first), ask(first, "batch8"), ask(second), ask(token(sub="t"))] == [200, 403, 401, 200]
     write_jwks(tmp_path, two=TWO)
-    kernel.loop.now += UNKNOWN_SECONDS + 1
+    kernel.loop.advance(UNKNOWN_SECONDS + 1)
     client.ask(request("GET", "/v2/health/live"))  # an open category is enough to make it look
     assert (ask(second), ask(first)) == (200, 401)
     assert sum(ask(second) == 200 for _ in range(10)) == 5  # `first` and `second` are of one subject
     (tmp_path / "jwks.json").unlink()
-    kernel.loop.now += 1000.0
+    kernel.loop.advance(1000.0)
     ask(second)
     assert "the keys of tokens can't be read, the old ones stay in force" in caplog.text
     assert ask(second) == 200

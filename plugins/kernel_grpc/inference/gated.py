@@ -33,12 +33,17 @@ class GatedInference(Inference):
         self.call: GatedCall | None = None
 
     def infer(self, call: Call, message: Any, ready: Prepared | None = None) -> None:
-        self.call = cast(GatedCall, call)
+        self.call = call  # type: ignore[assignment]  # where there is a gate all calls are; `cast` would be a frame more
         super().infer(call, message, ready)
 
     def read(self, message: Any, forwarded: Forwarded, streaming: bool) -> tuple[InferenceRequest, Recipe, Parameters]:
         made = super().read(message, forwarded, streaming)
-        self.ask(made[0].model_name)  # `model` asks, too, but is not called for a message that a recipe was found for
+        call = self.call
+        assert call is not None
+        door = call.meaning.door
+        name = made[0].model_name
+        if name != door.allowed or not door.standing.holds:
+            self.ask(name)  # `model` asks, too, but is not called for a message that a recipe was found for
         return made
 
     def model(self, name: str, version: str) -> Model:
@@ -82,7 +87,7 @@ class GatedStream(InferStream):
 
     def message(self, data: Any, ready: Prepared | None = None) -> None:
         call = cast(GatedCall, self.call)
-        if ready is None and not call.done:
+        if ready is None and not call.done and not call.meaning.door.standing.holds:
             try:
                 stay = call.door.enter(call)
             except Denied as denied:

@@ -116,6 +116,6 @@ def open_gated_call(server: Server, connection: Connection, id: int, head: Head,
         return refused
     call = GatedCall(server, connection, id, ended, head.content_length, meaning)
     call.over = None
-    if _pass_door(call) and not meaning.ordinary:
+    if (meaning.door.standing.holds or _pass_door(call)) and not meaning.ordinary:
         call.begin()
     return call

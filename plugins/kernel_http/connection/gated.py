@@ -85,6 +85,8 @@ class GatedRepeatable:
         return self._recipe.generation
 
     def repeat(self, connection: ClientConnection, head: Head, tail: Any) -> bool:
+        if head.door.standing.holds:
+            return self._recipe.repeat(connection, head, tail)
         try:
             stay = head.door.enter(connection)
         except Denied as denied:
