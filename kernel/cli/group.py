@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kernel.cli.notify import notify
 from kernel.cli.signals import TOGETHER
 from kernel.observability import ProcessLog
-from kernel.replicas import Ports, Processes, Role, Supervisor
+from kernel.replicas import Ports, Processes, Role, Spares, Supervisor
 
 __all__ = ["supervise"]
 
@@ -30,8 +30,9 @@ def supervise(arguments: Sequence[str], options: argparse.Namespace, process_log
 
 async def _supervise(arguments: Sequence[str], options: argparse.Namespace, process_log: ProcessLog) -> int:
     loop = asyncio.get_running_loop()
-    start = Processes(loop, options.replicas, functools.partial(_command, arguments))
-    supervisor = Supervisor(loop, options.replicas, start, Ports(loop), options.exit_timeout_secs + BEYOND_SECONDS)
+    start = Spares(loop, Processes(loop, options.replicas, functools.partial(_command, arguments)), options.replica_spare)
+    limit = options.exit_timeout_secs + BEYOND_SECONDS
+    supervisor = Supervisor(loop, options.replicas, start, Ports(loop), limit, options.replica_hang_seconds)
     first: float | None = None
 
     def signalled(number: signal.Signals) -> None:

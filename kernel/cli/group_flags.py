@@ -7,7 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from kernel.cli.parser import Parser, positive
+from kernel.cli.parser import Parser, positive, seconds
 from kernel.replicas import Role
 
 __all__ = ["add_group_flags", "check_group", "usable_cores"]
@@ -23,6 +23,19 @@ def add_group_flags(parser: Parser) -> None:
         default=1,
         metavar="N|auto",
         help="how many processes serve at the same ports, each with all models; auto: one for each core (default: 1)",
+    )
+    parser.add_argument(
+        "--replica-hang-seconds",
+        type=seconds,
+        default=30,
+        metavar="SECONDS",
+        help="after how long without a sign of life, as it was stopped or its loop is held, a replica is killed and begins anew "
+        "(default: 30; 0: never)",
+    )
+    parser.add_switch(
+        "--replica-spare",
+        True,
+        "keep a process without models beside several replicas, about 40 MB, which takes the place of one that dies",
     )
     parser.add_argument("--replica", type=_role, help=argparse.SUPPRESS)  # a process of the group; given by the supervisor
 

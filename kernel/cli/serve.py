@@ -43,7 +43,7 @@ from kernel.interfaces import Frontend
 from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins
 from kernel.registry import UNLOADED, ModelIndex
-from kernel.replicas import Member, Role, end_with_parent
+from kernel.replicas import SPARE, Member, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
 from kernel.rules import Budget
 from kernel.server import Kernel, join, steered
@@ -130,7 +130,7 @@ The ports open once all models are loaded. SIGTERM or SIGINT ends the server: it
 then on, closes the ports after --drain-delay, begins no sequence any more, tells its clients to go
 elsewhere when none runs, and serves them until nothing is in flight, for --exit-timeout-secs at most in
 all; a second signal, a tenth of a second later or more, ends it at once. SIGHUP opens the log file anew.
-With --replicas SIGUSR2 replaces one after another; none of their requests fails.
+With --replicas SIGUSR2, or POST /v2/kernel/replicas/reload, replaces one after another; no request fails.
 Where NOTIFY_SOCKET names a socket, as systemd's does, it is told that the server serves, or stops.
 Exit status: 0 after a clean stop, 1 after anything else.
 """
@@ -156,6 +156,9 @@ def serve(arguments: Sequence[str]) -> int:
             "in flight when the ports close"
         )
     check_group(parser, options)
+    if options.replica is not None and options.replica.index == SPARE:
+        end_with_parent()
+        options.replica = take_place(options.replica)
     chosen = log_options(options)
     streams = Streams()
     try:
@@ -287,6 +290,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         await kernel.stop(0.0)
         return 1
     Watchdog(kernel).start()
+    modules = sorted(sys.modules) if _speaks(member) else []  # before models import what is theirs
     loading = asyncio.ensure_future(kernel.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loading, stopping), return_when=FIRST)
@@ -313,7 +317,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     elif options.watch:
         await kernel.stop(0.0)
         return _not_created(kernel.broken)
-    if not await _open(kernel, frontends, member, stop):
+    if not await _open(kernel, frontends, member, stop, modules):
         await kernel.stop(0.0)
         return 0 if stop.is_set() else 1
     if options.watch:
@@ -402,20 +406,22 @@ def _speaks(member: Member | None) -> bool:
     return member is None or member.role.speaks
 
 
-async def _open(kernel: Kernel, frontends: Sequence[Frontend], member: Member | None, stop: asyncio.Event) -> bool:
+async def _open(
+    kernel: Kernel, frontends: Sequence[Frontend], member: Member | None, stop: asyncio.Event, modules: Sequence[str]
+) -> bool:
     """Open the ports, those of a replica when all are to open. False: they are not, as one can't be had, or all is to stop."""
     if member is None:
         return await _start(frontends)
-    opened = await _may_open(member, stop) and await _start(frontends, tell=_speaks(member))
+    opened = await _may_open(member, stop, modules) and await _start(frontends, tell=_speaks(member))
     if opened:
         steered(kernel).watch()
         member.opened()
     return opened
 
 
-async def _may_open(member: Member, stop: asyncio.Event) -> bool:
+async def _may_open(member: Member, stop: asyncio.Event, modules: Sequence[str]) -> bool:
     """Wait until the others have loaded, too; return whether that has come, and no stop."""
-    loaded = asyncio.ensure_future(member.loaded())
+    loaded = asyncio.ensure_future(member.loaded(modules))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loaded, stopping), return_when=FIRST)
     for waiting in (loaded, stopping):

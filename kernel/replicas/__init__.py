@@ -10,13 +10,17 @@ from __future__ import annotations
 from kernel.replicas.member import Member, Role, end_with_parent
 from kernel.replicas.ports import Ports
 from kernel.replicas.processes import Processes
+from kernel.replicas.spare import SPARE, Spares, take_place
 from kernel.replicas.supervisor import Supervisor
 
 __all__ = [
+    "SPARE",
     "Member",
     "Ports",
     "Processes",
     "Role",
+    "Spares",
     "Supervisor",
     "end_with_parent",
+    "take_place",
 ]

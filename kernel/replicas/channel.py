@@ -17,7 +17,7 @@ import msgspec
 
 from kernel.replicas.messages import Message
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "receive", "transmit"]
 
 HEAD = 4
 
@@ -130,3 +130,30 @@ class Channel:
         for record in records:
             if not self._closed:
                 self._on_message(record)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """Wait for one record, without a loop, and read no byte of the next; None when the other end is gone."""
+    head = _exactly(sock, HEAD)
+    data = _exactly(sock, int.from_bytes(head, "little")) if head else b""
+    return _decode(data) if data else None
+
+
+def transmit(sock: socket.socket, record: Message) -> None:
+    """Send one record, without a loop. Raises OSError."""
+    data = _encode(record)
+    sock.sendall(len(data).to_bytes(HEAD, "little") + data)
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes; b"" where they don't come."""
+    received = bytearray()
+    while len(received) < count:
+        try:
+            data = sock.recv(count - len(received))
+        except OSError:
+            return b""
+        if not data:
+            return b""
+        received += data
+    return bytes(received)

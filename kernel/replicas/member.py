@@ -10,7 +10,7 @@ import ctypes
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from kernel.errors import Code, ServingError
@@ -30,7 +30,11 @@ from kernel.replicas.messages import (
     Open,
     Opened,
     OthersReady,
+    Ping,
+    Pong,
     Ready,
+    Replace,
+    Replaced,
     Told,
     Wanted,
 )
@@ -81,6 +85,7 @@ class Member:
         self.others_ready = True
         self.leave = asyncio.Event()
         self._asking: dict[int, asyncio.Future[list[Answer]]] = {}
+        self._reloading: dict[int, asyncio.Future[Replaced]] = {}
         self._count = 0
         self._answering: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,9 +106,9 @@ class Member:
         self._channel.send(Bind(number, service, endpoint.written, endpoint.port, reuse_port))
         return await bound
 
-    async def loaded(self) -> None:
-        """Tell that all models are there; return when connections may be accepted."""
-        self._channel.send(Loaded())
+    async def loaded(self, modules: Sequence[str] = ()) -> None:
+        """Tell that all models are there; return when connections may be accepted. `modules`: what a spare is to import."""
+        self._channel.send(Loaded([*modules]))
         await self._open
 
     def opened(self) -> None:
@@ -152,6 +157,22 @@ class Member:
         reasons = "; ".join(f"replica {answer.index}: {answer.message}" for answer in failed)
         done = ", ".join(str(answer.index) for answer in answers if not answer.code) or "none"
         raise ServingError(Code[first.code], f"{reasons} (of {self.role.count} replicas these have done it: {done})")
+
+    async def reload(self) -> int:
+        """Have all replicas replaced, this one last; return how many they are when the last successor serves.
+
+        Raises ServingError: UNAVAILABLE, with what has not come up.
+        """
+        self._count += 1
+        future = self._reloading[self._count] = self._loop.create_future()
+        self._channel.send(Replace(self._count))
+        try:
+            record = await future
+        finally:
+            del self._reloading[self._count]
+        if record.code:
+            raise ServingError(Code[record.code], record.message)
+        return self.role.count
 
     async def _asked(self, topic: str, data: bytes, key: str = "", forget: bool = False) -> list[Answer]:
         self._count += 1
@@ -209,6 +230,12 @@ class Member:
                 asking.set_result(record.answers)
         elif isinstance(record, OthersReady):
             self.others_ready = record.ready
+        elif isinstance(record, Ping):
+            self._channel.send(Pong())
+        elif isinstance(record, Replaced):
+            reloading = self._reloading.get(record.id)
+            if reloading is not None and not reloading.done():
+                reloading.set_result(record)
 
 
 def end_with_parent() -> None:

@@ -8,6 +8,7 @@ __all__ = [
     "Answer",
     "Answers",
     "Ask",
+    "Become",
     "Bind",
     "Bound",
     "Leave",
@@ -17,8 +18,14 @@ __all__ = [
     "Open",
     "Opened",
     "OthersReady",
+    "Ping",
+    "Pong",
+    "Prepare",
     "Ready",
+    "Replace",
+    "Replaced",
     "Told",
+    "Waiting",
     "Wanted",
 ]
 
@@ -43,7 +50,9 @@ class Bound(msgspec.Struct, tag=True):
 
 
 class Loaded(msgspec.Struct, tag=True):
-    """Replica: all models are there that are to be at the start."""
+    """Replica: all models are there that are to be at the start. `modules`: what a spare is to import, told by one of them."""
+
+    modules: list[str] = []
 
 
 class Open(msgspec.Struct, tag=True):
@@ -122,6 +131,63 @@ class OthersReady(msgspec.Struct, tag=True):
     ready: bool
 
 
+class Ping(msgspec.Struct, tag=True):
+    """Supervisor: give a sign of life."""
+
+
+class Pong(msgspec.Struct, tag=True):
+    """Replica or spare: here it is."""
+
+
+class Prepare(msgspec.Struct, tag=True):
+    """Supervisor: the spare is to import these."""
+
+    modules: list[str]
+
+
+class Waiting(msgspec.Struct, tag=True):
+    """Spare: all is imported, and it waits."""
+
+
+class Become(msgspec.Struct, tag=True):
+    """Supervisor: the spare is replica `index` from now on."""
+
+    index: int
+
+
+class Replace(msgspec.Struct, tag=True):
+    """Replica: replace all, itself the last, one after another. `id` is its own, and comes back."""
+
+    id: int
+
+
+class Replaced(msgspec.Struct, tag=True):
+    """Supervisor: all are replaced but the one that is told, which is about to leave; or why not: `code` as in Told."""
+
+    id: int
+    code: str = ""
+    message: str = ""
+
+
 Message = (
-    Answers | Ask | Wanted | Bind | Bound | Leave | Loaded | Now | Open | Opened | OthersReady | Ready | Told
+    Answers
+    | Ask
+    | Become
+    | Bind
+    | Bound
+    | Leave
+    | Loaded
+    | Now
+    | Open
+    | Opened
+    | OthersReady
+    | Ping
+    | Pong
+    | Prepare
+    | Ready
+    | Replace
+    | Replaced
+    | Told
+    | Waiting
+    | Wanted
 )

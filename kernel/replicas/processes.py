@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from kernel.replicas.channel import Channel
 from kernel.replicas.member import Role
 from kernel.replicas.messages import Message
+from kernel.replicas.pulse import is_stopped
 
 __all__ = ["Processes"]
 
@@ -45,7 +47,12 @@ class Processes:
             raise
         finally:
             theirs.close()
-        return _Process(self._loop, popen, Channel(self._loop, ours, on_message, on_deaf), on_exit)
+        try:
+            return _Process(self._loop, popen, Channel(self._loop, ours, on_message, on_deaf), on_exit)
+        except RuntimeError as error:  # no thread can be had; the channel, which nobody has any more, ends the process
+            popen.kill()
+            popen.wait()
+            raise OSError(errno.EAGAIN, str(error)) from None
 
 
 def _environment() -> dict[str, str]:
@@ -70,6 +77,9 @@ class _Process:
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._popen.send_signal(number)
+
+    def is_stopped(self) -> bool:
+        return is_stopped(self.pid)
 
     def _wait(self) -> None:
         status = self._popen.wait()

@@ -6,10 +6,13 @@ that is killed is back as soon as it has loaded, and one that can't start, or di
 
 from __future__ import annotations
 
-__all__ = ["FIRST_SECONDS", "LONGEST_SECONDS", "STEADY_SECONDS", "Backoff"]
+__all__ = ["FIRST_SECONDS", "LONGEST_SECONDS", "QUIET_SECONDS", "STEADY_SECONDS", "Backoff"]
 
 #: Who has served for so long has not died of its start.
 STEADY_SECONDS = 1.0
+
+#: How long all have to serve before a spare is started, which takes the processor's time from them.
+QUIET_SECONDS = 1.0
 
 #: What the second of several early deaths waits, and what none waits longer than.
 FIRST_SECONDS = 0.1

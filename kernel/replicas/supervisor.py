@@ -27,14 +27,18 @@ from kernel.replicas.messages import (
     Open,
     Opened,
     OthersReady,
+    Ping,
     Ready,
+    Replace,
+    Replaced,
     Told,
 )
 from kernel.replicas.ports import Ports
+from kernel.replicas.pulse import LOOKS, Pulse
 from kernel.replicas.questions import Questions
-from kernel.replicas.restart import Backoff
+from kernel.replicas.restart import QUIET_SECONDS, Backoff
 
-__all__ = ["Process", "Start", "Supervisor"]
+__all__ = ["Process", "Start", "Starter", "Supervisor"]
 
 log = logging.getLogger("kernel.serve")
 
@@ -56,6 +60,9 @@ class Process(Protocol):
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; one that has gone gets none."""
 
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, as by SIGSTOP."""
+
 
 class Start(Protocol):
     """Starts processes."""
@@ -68,6 +75,19 @@ class Start(Protocol):
         this returns: `on_message(record)`; `on_deaf()`, when the channel has ended; `on_exit(status)`, once, as of Popen.
         Raises OSError.
         """
+
+
+class Starter(Start, Protocol):
+    """Starts replicas, and may have a process ready that becomes one."""
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Get a process ready, which imports these, unless there is one."""
+
+    def drop(self) -> None:
+        """Have none ready any more."""
+
+    def look(self) -> None:
+        """See whether the one that is ready is still there. Called regularly."""
 
 
 class State(enum.Enum):
@@ -90,6 +110,7 @@ class Replica:
         self.state = State.STARTING
         self.opened_at: float | None = None
         self.replaces: Replica | None = None  # who leaves when this one is open
+        self.pulse = Pulse()
         self.ready = True  # as far as it has said
         self.others_ready = True  # as far as it was told
 
@@ -102,11 +123,14 @@ class Replica:
 
 
 class Supervisor:
-    """A group of `count` replicas. `start` starts a process; `ports` has the sockets. `limit`: how many seconds a stop may take
-    before processes are killed. `served`: set once all are open for the first time. `done`: the exit status, once all is over.
+    """A group of `count` replicas. `start` starts processes; `ports` has the sockets. `limit`: how many seconds a stop may take
+    before processes are killed; `hang`: after how many without a sign of life a replica is, 0.0 for never. `served`: set once all
+    are open for the first time. `done`: the exit status, once all is over.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, count: int, start: Start, ports: Ports, limit: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, count: int, start: Starter, ports: Ports, limit: float, hang: float = 0.0
+    ) -> None:
         self.count = count
         self.served: asyncio.Future[None] = loop.create_future()
         self.done: asyncio.Future[int] = loop.create_future()
@@ -114,6 +138,7 @@ class Supervisor:
         self._start = start
         self._ports = ports
         self._limit = limit
+        self._hang = hang
         self._alive: list[Replica] = []
         self._backoffs = [Backoff() for _ in range(count)]
         self._restarts: dict[int, asyncio.TimerHandle] = {}  # those who are to begin anew, by index
@@ -121,6 +146,10 @@ class Supervisor:
         self._questions: Questions[Replica] = Questions()
         self._serving = False  # all have been open
         self._reloading: list[int] = []  # who are still to be replaced, by index
+        self._coming: Replica | None = None  # who is about to replace one
+        self._asked: tuple[Replica, int] | None = None  # who has asked for that, and is told what becomes of it
+        self._modules: Sequence[str] = ()  # what a spare is to import
+        self._quiet: asyncio.TimerHandle | None = None  # until when nothing must happen before there is a spare
         self._stopping = False
         self._status = 0
 
@@ -129,6 +158,8 @@ class Supervisor:
     def begin(self) -> None:
         """Start the first replica."""
         self._launch(0, speaks=True)
+        if self._hang:
+            self._loop.call_later(self._hang / LOOKS, self._look)
 
     def _launch(self, index: int, speaks: bool = False, replaces: Replica | None = None) -> None:
         self._restarts.pop(index, None)
@@ -142,17 +173,21 @@ class Supervisor:
             if replaces is None:
                 self._not_started(index)
             else:
-                self._not_replaced(replaces)
+                self._not_replaced(index)
             return
         self._alive.append(replica)
+        if replaces is not None:
+            self._coming = replica
 
     def _told(self, replica: Replica, record: Message) -> None:
+        replica.pulse.heard()
         if isinstance(record, Bind):
             task = self._loop.create_task(self._bind(replica, record))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif isinstance(record, Loaded):
             replica.state = State.LOADED
+            self._modules = record.modules or self._modules
             self._loaded(replica)
         elif isinstance(record, Opened):
             replica.state = State.OPEN
@@ -164,6 +199,8 @@ class Supervisor:
             self._questions.ask(replica, record, there)
         elif isinstance(record, Told):
             self._questions.told(replica, record)
+        elif isinstance(record, Replace):
+            self._reload_asked(replica, record.id)
         elif isinstance(record, Ready):
             replica.ready = record.ready
             self._tell_ready()
@@ -206,11 +243,45 @@ class Supervisor:
 
     def _opened(self, replica: Replica) -> None:
         log.info("%s serves, %.1f s after its start", replica, self._loop.time() - replica.began)
-        if replica.replaces is not None:
-            self._leave(replica.replaces)
-            replica.replaces = None
+        if replica is self._coming:
+            self._coming = None
+            old, replica.replaces = replica.replaces, None
+            if old is None:
+                self._replace_next()
+            else:
+                if self._asked is not None and self._asked[0] is old:
+                    self._tell_asked()
+                self._leave(old)
         if not self._stopping and not self.served.done() and all(one.state is State.OPEN for one in self._alive):
             self.served.set_result(None)
+        self._prepare_when_quiet()
+
+    def _prepare_when_quiet(self) -> None:
+        """Have a spare in a while, if all serve until then."""
+        if self._quiet is not None:
+            self._quiet.cancel()
+        self._quiet = self._loop.call_later(QUIET_SECONDS, self._prepare)
+
+    def _prepare(self) -> None:
+        self._quiet = None
+        steady = not (self._stopping or self._reloading or self._coming) and len(self._alive) == self.count
+        if steady and all(one.state is State.OPEN for one in self._alive):
+            self._start.prepare(self._modules)
+
+    # -- who hangs -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Give up who gives no sign of life: its clients would wait for ever, and so would what concerns all."""
+        for replica in self._alive:
+            stopped = replica.process.is_stopped()
+            if replica.pulse.is_given_up(excused=replica.state is State.STARTING and not stopped):
+                found = "it was stopped" if stopped else "its loop is held"
+                log.error("%s has given no sign of life for %g s, as %s: it is killed", replica, self._hang, found)
+                replica.process.signal(signal.SIGKILL)
+            else:
+                replica.send(Ping())
+        self._start.look()
+        self._loop.call_later(self._hang / LOOKS, self._look)
 
     # -- the end of one ------------------------------------------------------------------------------------------------
 
@@ -228,7 +299,8 @@ class Supervisor:
         self._alive.remove(replica)
         self._questions.gone(replica)
         self._tell_ready()
-        successor = next((one for one in self._alive if one.replaces is replica), None)
+        if self._asked is not None and self._asked[0] is replica:
+            self._asked = None
         if self._stopping:
             self._status = self._status or int(status != 0)
             if status < 0:
@@ -237,13 +309,14 @@ class Supervisor:
         elif replica.state is State.LEAVING:
             log.log(logging.ERROR if status else logging.INFO, "%s has left: %s", replica, _cause(status))
             self._replace_next()
-        elif replica.replaces is not None:
+        elif replica is self._coming:
             log.error("%s has ended before it served: %s", replica, _cause(status))
-            self._not_replaced(replica.replaces)
-        elif successor is not None:
+            self._not_replaced(replica.index)
+            if replica.replaces is None:  # nobody serves in its place
+                self._not_started(replica.index)
+        elif self._coming is not None and self._coming.replaces is replica:
             log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, _cause(status))
-            successor.replaces = None
-            self._reloading.clear()
+            self._coming.replaces = None
         elif not self._serving:
             if status <= 0:  # else it has said why
                 log.error("%s has ended before it served: %s", replica, _cause(status))
@@ -268,30 +341,63 @@ class Supervisor:
 
     def reload(self) -> None:
         """Replace all replicas, one after another: each leaves when its successor serves. What is under way then begins anew."""
-        if not self.served.done() or self._stopping:
-            log.warning("replicas are not replaced: they have not all served yet, or are about to end")
+        why = self._not_now()
+        if why:
+            log.warning("replicas are not replaced: %s", why)
+        else:
+            self._reload()
+
+    def _reload_asked(self, origin: Replica, number: int) -> None:
+        """Replace all for who asks for it, whose turn is the last: it has to tell its client."""
+        why = self._not_now()
+        if not why and (self._reloading or self._coming is not None or origin.state is not State.OPEN):
+            why = f"they are being replaced at the moment, and {len(self._reloading)} of them come after the one that is loading"
+        if why:
+            origin.send(Replaced(number, "UNAVAILABLE", f"replicas are not replaced: {why}"))
             return
-        under_way = bool(self._reloading) or any(one.state is State.LEAVING or one.replaces for one in self._alive)
+        self._asked = origin, number
+        self._reload()
+
+    def _not_now(self) -> str:
+        """Return why replicas can't be replaced, "" where they can."""
+        return "" if self.served.done() and not self._stopping else "they have not all served yet, or are about to end"
+
+    def _reload(self) -> None:
+        under_way = self._coming is not None or any(one.state is State.LEAVING for one in self._alive)
         self._reloading = list(range(self.count))
+        if self._asked is not None:
+            self._reloading.append(self._reloading.pop(self._asked[0].index))
         log.info("%d replicas are replaced, one after another", self.count)
+        self._start.drop()  # it has what lay on the disk before
         if not under_way:
             self._replace_next()
 
     def _replace_next(self) -> None:
-        while self._reloading:
+        while self._reloading and not self._stopping:
             index = self._reloading.pop(0)
             old = next((one for one in self._alive if one.index == index and one.state is State.OPEN), None)
             if old is not None:  # else it begins anew at the moment
                 self._launch(index, replaces=old)
                 return
+        self._prepare_when_quiet()
 
     def _leave(self, replica: Replica) -> None:
         replica.state = State.LEAVING
         replica.send(Leave())
 
-    def _not_replaced(self, old: Replica) -> None:
+    def _not_replaced(self, index: int) -> None:
+        left = ", ".join(map(str, [index, *self._reloading]))
         self._reloading.clear()
-        log.error("%s goes on, and so do those after it: its successor has not come up", old)
+        self._coming = None
+        words = f"the successor of replica {index} has not come up, so these of {self.count} replicas are not replaced: {left}"
+        log.error("%s", words)
+        self._tell_asked("UNAVAILABLE", f"{words}; the log says why")
+        self._prepare_when_quiet()
+
+    def _tell_asked(self, code: str = "", message: str = "") -> None:
+        if self._asked is not None:
+            (origin, number), self._asked = self._asked, None
+            origin.send(Replaced(number, code, message))
 
     # -- the end of all ------------------------------------------------------------------------------------------------
 
@@ -300,6 +406,8 @@ class Supervisor:
         if self._stopping:
             return
         self._stopping = True
+        self._tell_asked("UNAVAILABLE", "the server stops")
+        self._start.drop()
         self._ports.let_go()
         for timer in self._restarts.values():
             timer.cancel()

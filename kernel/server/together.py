@@ -43,6 +43,7 @@ class Peers(Protocol):
     def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None: ...
     async def ask(self, topic: str, data: bytes) -> list[bytes]: ...
     async def change(self, topic: str, data: bytes, key: str, forget: bool = False) -> None: ...
+    async def reload(self) -> int: ...
 
 
 class AskOthers(Exception):
@@ -112,6 +113,11 @@ class Together:
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         self.asked(lambda: self.change("unload", [name, dependents], f"model:{name}"))
+
+    def replace_replicas(self) -> int:
+        """Replace all replicas, one after another, and return how many they are. Raises ServingError where one isn't."""
+        count: int = self.asked(self._peers.reload)
+        return count
 
     # -- how others are asked ------------------------------------------------------------------------------------------
 

@@ -32,13 +32,18 @@ from kernel.replicas.messages import (
     Open,
     Opened,
     OthersReady,
+    Ping,
+    Pong,
     Ready,
+    Replace,
+    Replaced,
     Told,
     Wanted,
 )
 from kernel.replicas.ports import Ports
+from kernel.replicas.pulse import LOOKS, Pulse
 from kernel.replicas.questions import Questions
-from kernel.replicas.restart import FIRST_SECONDS, LONGEST_SECONDS, STEADY_SECONDS, Backoff
+from kernel.replicas.restart import FIRST_SECONDS, LONGEST_SECONDS, QUIET_SECONDS, STEADY_SECONDS, Backoff
 from kernel.server import together
 
 LIMIT = 40.0
@@ -83,6 +88,7 @@ class FakeProcess:
         self.records: list[Message] = []
         self.signals: list[signal.Signals] = []
         self.alive = True
+        self.stopped = False
         self._on_exit = on_exit
 
     def send(self, record: Message, sockets: Sequence[socket.socket] = ()) -> None:
@@ -90,6 +96,9 @@ class FakeProcess:
 
     def signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
+
+    def is_stopped(self) -> bool:
+        return self.stopped
 
     def end(self, status: int) -> None:
         assert self.alive
@@ -118,18 +127,28 @@ class FakePorts:
 
 
 class World:
-    """A supervisor over fake processes."""
+    """A supervisor over fake processes. `spares`: when there was to be one, and when none any more."""
 
-    def __init__(self, count: int, refuse: int = 0) -> None:
+    def __init__(self, count: int, refuse: int = 0, hang: float = 0.0) -> None:
+        self.spares: list[object] = []
         self.processes: list[FakeProcess] = []
         self.ports = FakePorts()
         self.refuse = refuse  # so many starts fail
         self.started = asyncio.Event()  # there is another process
         self.loop = asyncio.get_running_loop()
-        self.supervisor = Supervisor(self.loop, count, self.start, self.ports, LIMIT)  # type: ignore[arg-type]
+        self.supervisor = Supervisor(self.loop, count, self, self.ports, LIMIT, hang)  # type: ignore[arg-type]
         self.supervisor.begin()
 
-    def start(self, index: int, speaks: bool, *told: Any) -> FakeProcess:
+    def prepare(self, modules: Sequence[str]) -> None:
+        self.spares.append((self.loop.time(), [*modules]))
+
+    def drop(self) -> None:
+        self.spares.append("none")
+
+    def look(self) -> None:
+        pass
+
+    def __call__(self, index: int, speaks: bool, *told: Any) -> FakeProcess:
         if self.refuse:
             self.refuse -= 1
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -403,7 +422,7 @@ def test_one_whose_successor_does_not_come_up_goes_on(caplog: pytest.LogCaptureF
         assert world.processes[0].records[-1] == Leave()
 
     run(main())
-    assert caplog.text.count("replica 0 (process 100) goes on, and so do those after it") == 2
+    assert caplog.text.count("of replica 0 has not come up, so these of 2 replicas are not replaced: 0, 1") == 2
 
 
 def test_one_that_dies_while_its_successor_loads_has_one_already() -> None:
@@ -415,9 +434,217 @@ def test_one_that_dies_while_its_successor_loads_has_one_already() -> None:
         await asyncio.sleep(100)
         assert len(world.processes) == 3
         come_up(world.processes[2])
-        assert len(world.alive) == 2 and not any(Leave() in process.records for process in world.processes)
+        assert not any(Leave() in process.records for process in world.processes)
+        come_up(world.processes[3])  # and the other one is replaced all the same
+        assert world.processes[1].records[-1] == Leave() and world.processes[3].index == 1
 
     run(main())
+
+
+def test_one_that_dies_as_its_successor_does_begins_anew_by_itself() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.supervisor.reload()
+        world.processes[0].end(-9)
+        world.processes[2].end(1)
+        await asyncio.sleep(10)
+        assert [process.index for process in world.alive] == [1, 0]
+        come_up(world.processes[3])
+        await asyncio.sleep(10)
+        assert len(world.processes) == 4  # that was the end of the reload
+
+    run(main())
+
+
+def test_who_asks_for_a_reload_is_replaced_last_and_told_before() -> None:
+    async def main() -> None:
+        world = World(3)
+        world.serve()
+        origin = world.processes[1]
+        origin.tell(Replace(7))
+        for number, index in ((3, 0), (4, 2), (5, 1)):
+            assert origin.records == [Open()] and world.processes[number].index == index
+            come_up(world.processes[number])
+            if index != 1:
+                world.processes[index].end(0)
+        assert origin.records == [Open(), Replaced(7), Leave()]
+        origin.tell(Replace(8))
+        assert isinstance(origin.records[-1], Replaced) and "at the moment" in origin.records[-1].message  # it leaves
+        other = world.processes[3]
+        other.tell(Replace(1))  # begins when the last of before has left
+        assert len(world.processes) == 6
+        origin.end(0)
+        assert len(world.processes) == 7
+
+    run(main())
+
+
+def test_who_asks_for_a_reload_is_told_why_not() -> None:
+    async def main() -> None:
+        world = World(3)
+        world.processes[0].tell(Replace(1))
+        assert world.processes[0].records == [
+            Replaced(1, "UNAVAILABLE", "replicas are not replaced: they have not all served yet, or are about to end")
+        ]
+        world.processes[0].records.clear()
+        world.serve()
+        first, second, third = world.processes
+        third.tell(Replace(1))
+        second.tell(Replace(2))
+        words = "they are being replaced at the moment, and 2 of them come after the one that is loading"
+        assert second.records[-1] == Replaced(2, "UNAVAILABLE", f"replicas are not replaced: {words}")
+        come_up(world.processes[3])
+        first.end(0)
+        world.processes[4].end(1)
+        words = "the successor of replica 1 has not come up, so these of 3 replicas are not replaced: 1, 2; the log says why"
+        assert third.records[-1] == Replaced(1, "UNAVAILABLE", words)
+        third.tell(Replace(2))
+        world.supervisor.stop()
+        assert third.records[-1] == Replaced(2, "UNAVAILABLE", "the server stops")
+
+    run(main())
+
+
+def test_who_has_asked_for_a_reload_may_die() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.processes[1].tell(Replace(1))
+        world.processes[1].end(-9)
+        come_up(world.processes[2])
+        await asyncio.sleep(1)
+        come_up(world.processes[3])  # which has begun anew
+        world.processes[0].end(0)
+        come_up(world.processes[4])
+        assert world.processes[3].records == [Open(), Leave()]
+        world.processes[3].end(0)
+        world.processes[4].tell(Replace(1))
+        assert [process.index for process in world.processes] == [0, 1, 0, 1, 1, 0]
+
+    run(main())
+
+
+def test_a_signal_while_a_reload_was_asked_for_begins_it_anew() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.processes[0].tell(Replace(1))
+        world.supervisor.reload()
+        assert world.processes[2].index == 1
+        come_up(world.processes[2])
+        world.processes[1].end(0)
+        come_up(world.processes[3])
+        world.processes[2].end(0)
+        come_up(world.processes[4])
+        assert world.processes[0].records[-2:] == [Replaced(1), Leave()]
+        assert [process.index for process in world.processes] == [0, 1, 1, 1, 0]
+
+    run(main())
+
+
+# -- the spare, and who hangs ------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_spare_when_all_have_served_for_a_while() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.processes[0].tell(Loaded(["one", "two"]))
+        world.processes[1].tell(Loaded())
+        for process in world.processes:
+            process.tell(Opened())
+        began = world.loop.time()
+        await asyncio.sleep(5)
+        assert world.spares == [(pytest.approx(began + QUIET_SECONDS), ["one", "two"])]
+        world.processes[1].end(-9)
+        await asyncio.sleep(5)
+        assert len(world.spares) == 1  # it loads
+        world.processes[2].tell(Loaded())
+        world.processes[2].tell(Opened())
+        await asyncio.sleep(0.5)
+        world.processes[2].end(-9)
+        await asyncio.sleep(5)
+        assert len(world.spares) == 1
+        come_up(world.processes[3])
+        await asyncio.sleep(5)
+        assert len(world.spares) == 2
+        world.supervisor.stop()
+        assert world.spares[2:] == ["none"]
+
+    run(main())
+
+
+def test_there_is_no_spare_while_replicas_are_replaced() -> None:
+    """It would have what lay on the disk before."""
+
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        await asyncio.sleep(5)
+        assert len(world.spares) == 1
+        world.supervisor.reload()
+        assert world.spares[1:] == ["none"]
+        await asyncio.sleep(5)
+        come_up(world.processes[2])
+        await asyncio.sleep(5)
+        world.processes[0].end(0)
+        await asyncio.sleep(5)
+        come_up(world.processes[3])
+        await asyncio.sleep(5)
+        assert len(world.spares) == 2
+        world.processes[1].end(0)
+        await asyncio.sleep(5)
+        assert len(world.spares) == 3
+        world.supervisor.reload()
+        world.processes[4].end(1)
+        await asyncio.sleep(5)
+        assert len(world.spares) == 5
+
+    run(main())
+
+
+def answer_pings(process: FakeProcess) -> None:
+    while Ping() in process.records:
+        process.records.remove(Ping())
+        process.tell(Pong())
+
+
+def test_who_gives_no_sign_of_life_is_killed(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World(2, hang=20.0)
+        await asyncio.sleep(100)  # it loads, however long
+        assert not world.processes[0].signals
+        for process in world.processes:
+            process.tell(Loaded())
+        for process in world.processes:
+            process.tell(Opened())
+        alive, hangs = world.processes
+        for second in range(100):
+            answer_pings(alive)
+            if second < 50:
+                answer_pings(hangs)
+                assert not hangs.signals
+            await asyncio.sleep(1)
+        assert hangs.signals[0] == signal.SIGKILL and not alive.signals
+        hangs.end(-9)
+        await asyncio.sleep(1)
+        new = world.processes[2]
+        new.stopped = True  # while it loads
+        await asyncio.sleep(30)
+        assert new.signals[0] == signal.SIGKILL
+
+    run(main())
+    assert "replica 1 (process 101) has given no sign of life for 20 s, as its loop is held: it is killed" in caplog.text
+    assert "replica 1 (process 102) has given no sign of life for 20 s, as it was stopped: it is killed" in caplog.text
+
+
+def test_what_is_counted_are_looks() -> None:
+    """A supervisor that was suspended has not looked meanwhile."""
+    pulse = Pulse()
+    assert [pulse.is_given_up() for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
+    pulse.heard()
+    assert not pulse.is_given_up() and not pulse.is_given_up(excused=True)
+    assert [pulse.is_given_up() for _ in range(LOOKS)] == [False] * LOOKS
 
 
 def test_who_leaves_is_asked_nothing_and_says_nothing_of_all() -> None:

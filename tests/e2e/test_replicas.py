@@ -53,6 +53,12 @@ def serves(server: Server) -> list[tuple[int, float]]:
     return [(int(pid), float(seconds)) for pid, seconds in found]
 
 
+def spare(server: Server, number: int) -> int:
+    """Return the process of the spare when the last of so many waits for a place."""
+    wait_until(lambda: server.text().count("waits for a replica's place") >= number, 30.0)
+    return int(re.findall(r"a spare \(process (\d+)\) waits for a replica's place", server.text())[number - 1])
+
+
 @contextmanager
 def group(folder: Path, count: int, *arguments: object) -> Iterator[Server]:
     """Serve with replicas, all of which are up; when the test is over nothing of them may be left."""
@@ -159,6 +165,7 @@ def test_nothing_is_left_of_a_replica_that_is_killed(tmp_path: Path) -> None:
     """Of the processes of its models."""
     write_model(tmp_path / "repository", "echo")
     with group(tmp_path, 2, tmp_path / "repository", PROCESSES) as server:
+        spare(server, 1)
         count = len(marked(str(tmp_path)))
         os.kill(serves(server)[0][0], signal.SIGKILL)
         wait_until(lambda: len(serves(server)) == 3, 30.0)
@@ -401,3 +408,66 @@ def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_pa
         assert min(count) > 0
         late = [began for began in failed if not any(began <= kill for kill in kills if kill - began < 1)]
         assert not late and len(failed) <= KILLS * len(count)
+
+
+def test_the_spare_takes_the_place_of_who_dies(tmp_path: Path) -> None:
+    """With the log file that is there then, and what has been loaded since. One that is killed is followed by another."""
+    repository = tmp_path / "repository"
+    write_model(repository, "echo")
+    with group(tmp_path, 2, repository, "--model-control-mode=explicit") as server:
+        first = spare(server, 1)
+        assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
+        os.kill(first, signal.SIGKILL)
+        second = spare(server, 2)
+        os.kill(serves(server)[0][0], signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        assert serves(server)[2][0] == second and is_served_everywhere(server, "echo")
+        os.kill(spare(server, 3), signal.SIGSTOP)
+        os.kill(second, signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 4, 30.0)  # from nothing
+        assert is_served_everywhere(server, "echo")
+        server.signal()
+        assert server.wait() == 0
+
+
+def test_all_are_replaced_by_http_and_the_answer_says_so(tmp_path: Path) -> None:
+    """And that they are not, where a model fails to load."""
+    repository = tmp_path / "repository"
+    folder = write_model(repository, "echo", BROKEN_LATER)
+    with group(tmp_path, 2, repository, "--replica-spare=false") as server:
+        path = "/v2/kernel/replicas/reload"
+        before = {pid for pid, _ in serves(server)}
+        assert server.request("POST", path, timeout=60) == (200, {"replaced": 2})
+        assert len({pid for pid, _ in serves(server)} - before) == 2
+        assert server.infer("echo", 1.0)[0] == 200
+        (folder / "1/broken").touch()
+        wait_until(lambda: server.text().count("has left: exit status 0") == 2, 30.0)
+        status, answer = server.request("POST", path, timeout=60)
+        assert status == 503 and "so these of 2 replicas are not replaced: " in answer["error"]
+        assert server.infer("echo", 1.0)[0] == 200
+        assert server.request("GET", path)[0] == 405
+
+
+def test_a_replica_that_hangs_begins_anew(tmp_path: Path) -> None:
+    """And a load waits for it no longer than that; the supervisor may be suspended for as long as one likes."""
+    repository = tmp_path / "repository"
+    write_model(repository, "echo")
+    with group(tmp_path, 2, repository, "--replica-hang-seconds=2", "--model-control-mode=explicit") as server:
+        assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
+        server.signal(signal.SIGSTOP)
+        time.sleep(4)
+        server.signal(signal.SIGCONT)
+        assert is_served_everywhere(server, "echo")
+        os.kill(serves(server)[0][0], signal.SIGSTOP)
+        status, answer = server.request("POST", "/v2/repository/models/echo/load", timeout=30)
+        assert status == 503 and "has ended" in answer["error"]
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        assert server.text().count("as it was stopped: it is killed") == 1
+        assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
+
+
+def test_a_server_alone_has_no_replicas_to_replace(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "echo")
+    with serving(tmp_path, tmp_path / "repository") as server:
+        status, answer = server.request("POST", "/v2/kernel/replicas/reload")
+        assert status == 501 and "--replicas" in answer["error"]

@@ -40,6 +40,7 @@ EVERY_PATH = """
     index model-repository /v2/repository/r/index
     load model-repository /v2/repository/models/m/load
     unload model-repository /v2/repository/r/models/m/unload
+    replace_replicas model-repository /v2/kernel/replicas/reload
     system_status shared-memory /v2/systemsharedmemory/region/r/status
     system_register shared-memory /v2/systemsharedmemory/region/r/register
     system_unregister shared-memory /v2/systemsharedmemory/unregister

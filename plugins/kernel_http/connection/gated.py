@@ -20,7 +20,7 @@ __all__ = ["CHANGING", "SETTINGS", "GatedRouter"]
 
 #: Routes that change the server, whatever the request says; and those that do where it is a POST.
 CHANGING = frozenset(
-    {"load", "unload", "system_register", "system_unregister", "cuda_register", "cuda_unregister"}
+    {"load", "unload", "replace_replicas", "system_register", "system_unregister", "cuda_register", "cuda_unregister"}
 )
 SETTINGS = frozenset({"logging", "trace"})
 

@@ -53,6 +53,7 @@ class Admin:
             "inflight": self.inflight,
             "index": self.index,
             "unload": self.unload,
+            "replace_replicas": self.replace_replicas,
         }
         slow: dict[str, Handler] = {"model_ready": self.model_ready, "load": self.load}
         return {**{name: at_once(operation) for name, operation in quick.items()}, **slow}
@@ -119,6 +120,14 @@ class Admin:
         dependents = flag_of(parameters.get("unload_dependents", False), "unload_dependents")
         self.kernel.unload(head.model, dependents=dependents)
         return replies.EMPTY_JSON
+
+    def replace_replicas(self, head: Head, body: bytes) -> bytes:
+        """One replica after another; beside the standard API. Answers when the last is replaced."""
+        read_object(body)
+        replace = getattr(self.kernel, "replace_replicas", None)
+        if replace is None:
+            raise ServingError(Code.UNSUPPORTED, "this server has no replicas that could be replaced (kernel serve --replicas)")
+        return replies.json_reply({"replaced": replace()})
 
     def load(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         """Load a model, and hold back what else the connection sends until that is done."""
