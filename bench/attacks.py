@@ -631,7 +631,7 @@ ROWS: list[Row] = [
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
     Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),
     Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
-    Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 1200 * MB),
+    Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 288 * MB),
     Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),
     Row("gRPC: HEADERS of 1 400 fields, 16 connections", flood(grpc_fields, 1000), 0.050, 64 * MB),
     Row("gRPC: wrong requests and resets, 16 connections", flood(grpc_wrong, 20_000), 0.050, 64 * MB),

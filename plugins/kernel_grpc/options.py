@@ -81,8 +81,8 @@ def _add_limits(group: Any) -> None:
     time: dict[str, Any] = {"type": count, "metavar": "MS"}
     group.add_argument(
         "--grpc-max-connection-queue",
-        default=2**30,
-        help="how much may wait for one client before its new calls are refused (default 1 GiB)",
+        default=Limits().queue,
+        help=f"what may wait for one client before its further inferences do, until it has read half (default {Limits().queue})",
         **size,
     )
     group.add_argument(

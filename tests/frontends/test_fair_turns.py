@@ -11,11 +11,12 @@ import pytest
 from frontends.callers import Caller, message
 from frontends.fakes import Client, infer, parse, tensor
 from frontends.fakes_grpc import Service, Streaming, floats, request
-from frontends.wires import data
+from frontends.wires import data, settings
 from virtual import BASE, TestBackend, run, sleeping, write_repository
 
 from kernel import Kernel
 from kernel_grpc.rpc.calls import open_call
+from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.services.methods import inference_methods
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
@@ -195,6 +196,30 @@ def test_a_call_that_is_cancelled_before_its_turn_is_never_executed(tmp_path: Pa
             await answered([client, other], 20 + EACH)
             await asyncio.sleep(1)
             assert kernel.statistics("m")[0].success.count == 20 + EACH
+
+    run(main())
+
+
+def test_calls_that_wait_for_their_turn_wait_also_for_their_client_to_read(tmp_path: Path) -> None:
+    """No more are executed than were begun already, until it reads; none is lost."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = Server(kernel, inference_methods(kernel), open_call, limits=Limits(queue=100))  # type: ignore[arg-type]
+            client = GrpcClient(server)
+            client._caller.send(settings((4, 0)))
+            client.ask(EACH)
+            await asyncio.sleep(EACH * SECONDS)
+            assert client.answered == 0 and 1 < kernel.statistics("m")[0].success.count <= 16
+            client._caller.send(settings((4, 65535)))
+            assert await answered([client], EACH) <= EACH * SECONDS
+            client._caller.send(settings((4, 0)))
+            client.ask(EACH)
+            await asyncio.sleep(EACH * SECONDS)
+            client.leave()
+            await asyncio.sleep(EACH * SECONDS)
+            assert kernel.statistics("m")[0].success.count <= EACH + 16
+            assert kernel.model("m").scheduler.life.on_release == ()
 
     run(main())
 

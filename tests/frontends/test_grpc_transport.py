@@ -69,7 +69,7 @@ from kernel_grpc.rpc.lifetime import GOODBYE, HANDSHAKE, LINGER, STALLED
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.meanings import read_timeout
 from kernel_grpc.rpc.metadata import Metadata
-from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE
+from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE, SOON
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
 from kernel_grpc.rpc.turns import LITTLE, READ_SIZE, TURN, TURNS_SECONDS, Turns
@@ -747,10 +747,9 @@ def test_client_that_reads_slower_than_it_is_written_to_is_waited_for(caller: Ca
 
 def waiting(caller: Caller, size: int, count: int = 1) -> list[Answer]:
     """Have answers of that size wait for a client that keeps its windows closed."""
-    answers = []
-    for _ in range(count):
-        answers.append(caller.call("Keep"))
-        caller.service.calls[-1].reply([memoryview(bytes(size))])
+    answers = [caller.call("Keep") for _ in range(count)]
+    for call in caller.service.calls[-count:]:
+        call.reply([memoryview(bytes(size))])
         caller.wait()
     return answers
 
@@ -768,20 +767,76 @@ def test_what_waits_is_counted_until_it_is_taken_or_nobody_wants_it(caller: Call
     assert used.used == 0 and second.status is None and not first.ended
 
 
-def test_too_much_for_one_client_refuses_its_new_inferences() -> None:
+def test_with_much_for_a_client_to_read_its_further_inferences_wait() -> None:
+    """Whole ones and those that have begun, streams among them; each in its turn, and nobody else's."""
+    caller = Caller(limits=Limits(queue=1_000_000))
+    begun, chat = caller.begin(), caller.begin("Chat")
+    caller.send(settings((4, 0)))
+    waiting(caller, 1_100_000)
+    answer = caller.call(payload=b"whole")
+    caller.send(data(begun, message(b"begun"), end=True))
+    caller.send(data(chat, message(b"hello")))
+    caller.wait()
+    service = caller.service
+    assert answer.status is None and len(service.messages) == 1 and not service.chats[0].messages
+    refused = caller.call("Keep")
+    assert (refused.status, refused.text) == (8, "more than 1000000 bytes wait for this client")
+    other = Caller(like=caller)
+    assert other.call(payload=b"x").status == 0
+    caller.send(window_update(0, 2**24) + window_update(5, 599_000))
+    caller.wait()
+    assert len(service.messages) == 2  # there is more than half
+    caller.send(window_update(5, 2000) + settings((4, 1000)))
+    caller.wait()
+    assert service.messages[2:] == [b"whole", b"begun"] and service.chats[0].messages == [b"hello"]
+    assert answer.status == caller.answers[begun].status == 0 and caller.call("Keep").status is None
+
+
+def test_calls_that_wait_for_their_client_to_read_may_end() -> None:
+    """It cancels them, their time is over, or it has gone; or another one has filled what may wait."""
     caller = Caller(limits=Limits(queue=1_000_000))
     caller.send(settings((4, 0)))
     waiting(caller, 1_100_000)
-    answer = caller.call()
-    assert (answer.status, answer.text) == (8, "more than 1000000 bytes wait for this client")
-    answer = caller.call("Keep")  # no inference, so it has its answer, if a small one
-    caller.service.calls[-1].finish()
+    brake = caller.peer.brake
+    caller.call(payload=b"cancelled")
+    late = caller.call(payload=b"late", **{"grpc-timeout": "1S"})
+    caller.begin()
+    assert len(brake.waiting) == 2
+    caller.cancel(3)
+    caller.wait(1.1)
+    assert not brake.waiting and late.status == 4
+    answers = [caller.call(payload=bytes(700_000)) for _ in range(4)]
+    caller.send(window_update(0, 2**24) + window_update(1, 2**24))
+    caller.wait(0.1)
+    assert len(brake.waiting) == 2 and [answer.status for answer in answers] == [None] * 4
+    caller.transport.abort()
     caller.wait()
-    assert answer.status == 0
-    (answer,) = waiting(caller, 100)
-    assert answer.status == 8 and "lets 1100005 bytes wait, more than the 1000000 that are kept for it" in answer.text
-    other = Caller(like=caller)
-    assert other.call(payload=b"x").status == 0
+    assert not brake.waiting and len(caller.service.messages) == 3
+
+
+def test_who_lets_twice_as_much_wait_and_reads_nothing_gets_no_answers_and_is_let_go() -> None:
+    """Of calls that had begun before; as long as it reads, they are answered."""
+    caller = Caller(limits=Limits(queue=1_000_000))
+    caller.send(settings((4, 0)))
+    answers = [caller.call("Keep") for _ in range(5)]
+
+    def reply(which: int) -> int | None:
+        caller.service.calls[which].reply([memoryview(bytes(1_100_000))])
+        caller.wait()
+        return answers[which].status
+
+    assert [reply(k) for k in range(2)] == [None] * 2
+    caller.wait(SOON - 0.5)
+    caller.send(window_update(0, 1000) + window_update(1, 10))
+    assert reply(2) is None
+    caller.wait(SOON + 0.1)
+    assert reply(3) == 8 and "has read nothing for 2 s; 2000000 are kept for it then" in answers[3].text
+    caller.send(window_update(1, 10))
+    assert reply(4) is None
+    caller.wait(PATIENCE - 0.5)
+    assert caller.goaway() is None
+    caller.wait(2)
+    assert caller.goaway() is not None and caller.kernel.memory.send.used == 0
 
 
 def test_too_much_for_all_refuses_new_inferences_and_ends_who_does_not_read(caller: Caller) -> None:
@@ -804,16 +859,20 @@ def test_too_much_for_all_refuses_new_inferences_and_ends_who_does_not_read(call
 def test_a_client_that_reads_nothing_has_little_kept(caller: Caller) -> None:
     caller.send(settings((4, 0)))
     caller.wait(PATIENCE + 1.5)
-    answers = waiting(caller, 40_000_000, 2)
+    answers = [caller.call("Keep") for _ in range(5)]
+
+    def reply(which: int) -> int | None:
+        caller.service.calls[which].reply([memoryview(bytes(40_000_000))])
+        caller.wait()
+        return answers[which].status
+
+    assert [reply(k) for k in range(2)] == [None] * 2
     caller.wait(1)
-    answers += waiting(caller, 40_000_000)
-    assert [answer.status for answer in answers] == [None, None, None]
+    assert reply(2) is None
     caller.wait(PATIENCE + 1)
-    (answer,) = waiting(caller, 40_000_000)
-    assert answer.status == 8 and f"has read nothing for 8 s; {MAX_WAITING} are kept for it then" in answer.text
+    assert reply(3) == 8 and f"has read nothing for 8 s; {MAX_WAITING} are kept for it then" in answers[3].text
     caller.send(window_update(1, 1000))
-    (answer,) = waiting(caller, 40_000_000)
-    assert answer.status is None
+    assert reply(4) is None
 
 
 def test_a_client_that_lets_much_wait_and_reads_nothing_is_let_go(caller: Caller) -> None:

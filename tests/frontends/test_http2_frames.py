@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import hpack
 import pytest
@@ -44,6 +45,7 @@ from kernel_grpc.http2 import ErrorCode, literal, response, status
 from kernel_grpc.http2.blocks import REMEMBERED
 from kernel_grpc.http2.bodies import CONNECTION_WINDOW
 from kernel_grpc.http2.connection import MAX_STREAMS
+from kernel_grpc.http2.ending import AT_ONCE, STREAM_BYTES
 from kernel_grpc.http2.outgoing import CHUNK, SHARE
 from kernel_grpc.http2.reader import MAX_FRAME_SIZE
 from kernel_grpc.http2.stream import HIGH_WATER, LOW_WATER, STREAM_WINDOW
@@ -476,6 +478,29 @@ def test_lost_connection_aborts_its_streams(wire: Wire) -> None:
     assert wire.opened[1].codes == [CANCEL] and wire.opened[3].codes == []
     before = len(wire.frames())
     assert before and wire.send(request(5)) == [] and 5 not in wire.opened
+
+
+def test_a_connection_with_much_that_is_lost_lets_others_have_their_turns(wire: Wire) -> None:
+    """It aborts a number of streams at once, fewer where much waits in them, and the others later: each once."""
+    later: list[Any] = []
+    wire.connection.ending.put_off = later.append
+    ids = range(1, 2 * 3 * AT_ONCE, 2)
+    for id in ids:
+        wire.send(request(id))
+    for id in ids[-3:]:  # the last come first
+        wire.opened[id].send_data([bytes(AT_ONCE * STREAM_BYTES)], AT_ONCE * STREAM_BYTES)
+
+    def gone() -> list[int]:
+        return [id for id in ids if wire.opened[id].codes]
+
+    wire.connection.ending.lost()
+    assert gone() == list(ids[-1:]) and wire.connection.ending.closed
+    turns = 0
+    while later:
+        later.pop().go_on()
+        turns += 1
+    assert turns == 5 and not wire.connection.outgoing.streams and wire.connection.outgoing.queued == 0
+    assert all(wire.opened[id].codes == [CANCEL] for id in ids)
 
 
 # --- splits

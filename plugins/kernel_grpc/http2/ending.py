@@ -5,6 +5,8 @@ RFC 9113, sections 5.4 and 6.8. GOAWAY comes in two steps where there is time fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_grpc.http2.errors import ErrorCode, StreamFailure
 from kernel_grpc.http2.floods import Floods
 from kernel_grpc.http2.frames import MAX_STREAM_ID, goaway, ping
@@ -17,12 +19,18 @@ __all__ = ["DRAIN_PING", "Ending"]
 #: What the PING carries that follows the first GOAWAY of an orderly end: once it is back, the client has seen that GOAWAY.
 DRAIN_PING = b"\x00goaway\x00"
 
+#: How much of a connection that has gone is let go of at once, in streams; bytes that wait in one count as more of them.
+AT_ONCE = 64
+STREAM_BYTES = 256 * 1024
+
 #: The most text of ours that goes into a GOAWAY.
 MAX_TEXT = 256
 
 
 class Ending:
-    """What ends a connection and its streams."""
+    """What ends a connection and its streams. `put_off`: its user's, has `go_on` called later; None: all is done at once."""
+
+    put_off: Callable[[Ending], None] | None = None
 
     def __init__(self, outgoing: Outgoing, history: History, floods: Floods) -> None:
         self._outgoing = outgoing
@@ -32,6 +40,7 @@ class Ending:
         self.greeted = False  # the client's SETTINGS have come
         self.draining = False
         self.failure: tuple[ErrorCode, str] | None = None  # why the connection could not go on
+        self._lost = ErrorCode.CANCEL  # with what its streams are aborted
 
     def close(self) -> None:
         """Receive nothing more, not even the rest of what has come already."""
@@ -78,12 +87,22 @@ class Ending:
             outgoing.on_output()
 
     def lost(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """The connection has gone: abort all streams, receive nothing more."""
+        """The connection has gone: abort all streams, receive nothing more. Where they are many, or much waits, some later."""
         self.close()
         streams = self._outgoing.streams
+        left = AT_ONCE
         while streams:
+            if left <= 0 and self.put_off is not None:
+                self._lost = code
+                self.put_off(self)
+                break
             _, stream = streams.popitem()
+            left -= 1 + stream.queued // STREAM_BYTES
             self.abort(stream, code)
+
+    def go_on(self) -> None:
+        """Abort some more."""
+        self.lost(self._lost)
 
     def fail_stream(self, failure: StreamFailure) -> None:
         """Reset one stream because of a mistake of the client's. Raises ConnectionFailure when there were too many."""

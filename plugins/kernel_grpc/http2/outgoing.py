@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from math import inf
+from typing import Any, Protocol
 
 from kernel_grpc.http2.errors import ConnectionFailure, ErrorCode
 from kernel_grpc.http2.frames import (
@@ -63,7 +64,8 @@ class Outgoing:
     `out`: what is to be written, in order. Whoever writes takes it all with `take`, and calls `pump` afterwards as long as
     there is room. `on_output` is called when something was put there, unless `corked`: whoever sets that has `out` written
     afterwards. `held_up`: the transport takes nothing at the moment, so no further data is put into `out`. `account`: where its
-    user has the bytes counted that wait in streams.
+    user has the bytes counted that wait in streams. `full`: more than `most` of them wait, until no more than half as many do;
+    then `brake`, its user's, is told by `release`.
     """
 
     def __init__(self, history: History, on_output: Callable[[], None]) -> None:
@@ -84,6 +86,9 @@ class Outgoing:
         self.peer_frame_size = SMALLEST_FRAME_SIZE
         self.account: Account = Uncounted()
         self.queued = 0  # bytes that wait in streams
+        self.most: float = inf
+        self.full = False
+        self.brake: Any = None
         self.delivered = 0  # bytes that had to wait there and have gone into `out`
         self.pumping = False  # `pump` is under way, or has to wait
         self._line: OrderedDict[Stream, None] = OrderedDict()
@@ -148,6 +153,8 @@ class Outgoing:
         self.queued += size
         self.account.add(size)
         self.line_up(stream)
+        if self.queued > self.most:
+            self.full = True
 
     def line_up(self, stream: Stream) -> None:
         """Let a stream send that has something to send, when it is its turn."""
@@ -172,8 +179,15 @@ class Outgoing:
                     self._send(stream)
         finally:
             self.pumping = False
+        if self.full:
+            self._look_for_room()
         if self.out and not self.corked:
             self.on_output()
+
+    def _look_for_room(self) -> None:
+        if self.queued <= self.most / 2:
+            self.full = False
+            self.brake.release()
 
     def _send(self, stream: Stream) -> None:
         """Send a stream's share of what waits."""
@@ -276,5 +290,7 @@ class Outgoing:
             self.queued -= stream.queued
             self.account.give_back(stream.queued)
             stream.queued = 0
+            if self.full:
+                self._look_for_room()
         stream.queue = stream.last = None
         self._line.pop(stream, None)

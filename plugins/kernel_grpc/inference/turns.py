@@ -57,7 +57,10 @@ class Turns:
         key[1].backpressure.wait(line, partial(self._go_on, key, line))
 
     def _go_on(self, key: tuple[Connection, Model], line: _Line) -> None:
-        """It is the turn of a connection: begin the first call that somebody still waits for."""
+        """It is the turn of a connection: begin the first call that somebody still waits for, if the client reads."""
+        if (outgoing := key[0].outgoing).full:
+            outgoing.brake.waiting[line] = partial(self._go_on, key, line)
+            return
         del self.lines[key]
         model, waiting = key[1], line.waiting
         while waiting:

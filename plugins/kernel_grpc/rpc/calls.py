@@ -23,7 +23,7 @@ from kernel_grpc.rpc.incoming import Incoming
 from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.packing import Packing
-from kernel_grpc.rpc.patience import LITTLE, MAX_WAITING, PATIENCE, Patience
+from kernel_grpc.rpc.patience import LITTLE, MAX_WAITING, MOST_WAITING, PATIENCE, SOON, Patience
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.rpc.status import HEAD, NOBODYS_FAULT, SHUTTING_DOWN, STATUS_OF, TRAILERS, Status
 
@@ -155,6 +155,8 @@ class Call(Stream):
                 self.crashed(error)
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> int | None:
+        if self.connection.outgoing.full and self.meaning.method.category == "inference":  # type: ignore[union-attr]
+            return self._wait(start)
         incoming = self._incoming
         if ended and incoming is None and stop - start >= 5:
             compressed, size = _prefix(data, start)
@@ -163,6 +165,13 @@ class Call(Stream):
                 self.handle(bytes(data[start + 5 : stop]))
                 return None
         return (incoming or self._gathered()).received(self, data, start, stop, ended)
+
+    def _wait(self, start: int) -> int:
+        """Take no data, from `start` on, until the client has read more of what waits for it."""
+        incoming = self._incoming or self._gathered()
+        incoming.resting = self.held = True
+        self.connection.outgoing.brake.waiting[self] = self.go_on
+        return start
 
     def _gathered(self) -> Incoming:
         """Have messages gathered from the pieces that they come in."""
@@ -388,6 +397,8 @@ class Call(Stream):
         if self._incoming is not None:
             self._incoming.let_go()
             self.sink = None
+            if (brake := self.connection.outgoing.brake) is not None:
+                brake.waiting.pop(self, None)
         self.request = self.on_cancel = self.on_writable = self._incoming = None
         if self.deadline is not None:
             self.server.deadlines.discard(self, self.moment)
@@ -418,13 +429,17 @@ def open_probe(server: Server, connection: Connection, id: int, head: Head, ende
 
 
 def refusal(server: Server, connection: Connection, meaning: Meaning) -> Meaning | None:
-    """Return the answer to a new inference where too much waits already, for its client or for all together."""
-    if meaning.method is None or meaning.method.category != "inference":
+    """Return the answer to a new call where too much waits already: for its client and it is no inference, which would wait
+    (Brake); for all together and it is one.
+    """
+    if meaning.method is None or meaning.method.category == "health":
         return None
-    most, account = server.limits.queue, server.memory.send
-    if connection.outgoing.queued > most:
-        return Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {most} bytes wait for this client")
-    if account.full:
+    account = server.memory.send
+    if meaning.method.category != "inference":
+        most = server.limits.queue
+        if connection.outgoing.full:
+            return Meaning.refused(200, Status.RESOURCE_EXHAUSTED, f"more than {most} bytes wait for this client")
+    elif account.full:
         account.refused += 1
         return Meaning.refused(200, Status.RESOURCE_EXHAUSTED, account.refusal().message)
     return None
@@ -434,8 +449,12 @@ def waits(server: Server, connection: Connection) -> str:
     """Return why a client is sent no further answer, "" where it is: too much waits for it, and it does not read."""
     outgoing = connection.outgoing
     queued = outgoing.queued
-    if queued > server.limits.queue:
-        return f"the client lets {queued} bytes wait, more than the {server.limits.queue} that are kept for it"
-    if queued > MAX_WAITING and (still := connection.reading.still(outgoing.delivered, server.now())) > PATIENCE:
-        return f"the client lets {queued} bytes wait and has read nothing for {still:.0f} s; {MAX_WAITING} are kept for it then"
+    if queued > MOST_WAITING:
+        return f"the client lets {queued} bytes wait, more than the {MOST_WAITING} that are kept for it"
+    most = 2 * server.limits.queue
+    if queued > min(most, MAX_WAITING):
+        still = connection.reading.still(outgoing.delivered, server.now())
+        for kept, seconds in ((most, SOON), (MAX_WAITING, PATIENCE)):
+            if queued > kept and still > seconds:
+                return f"the client lets {queued} bytes wait and has read nothing for {still:.0f} s; {kept} are kept for it then"
     return ""

@@ -155,6 +155,8 @@ class Lifetime:
         patience = limits.send_timeout
         if queued > MAX_WAITING:
             patience = min(patience, HOG)
+        if queued > 2 * limits.queue:
+            patience = min(patience, PATIENCE)
         if queued > LITTLE and self._memory.send.full:
             patience = min(patience, PATIENCE)
         if still >= patience:

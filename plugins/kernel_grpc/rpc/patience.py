@@ -5,13 +5,17 @@ Patience is with one call, Reading with the client, all its calls together.
 
 from __future__ import annotations
 
-__all__ = ["HOG", "LITTLE", "MAX_WAITING", "MOST_WAITING", "PATIENCE", "PERIOD", "Patience", "Reading"]
+__all__ = ["HOG", "LITTLE", "MAX_WAITING", "MOST_WAITING", "PATIENCE", "PERIOD", "SOON", "Patience", "Reading"]
 
 #: The bytes of one call that may wait for its client when a further message is sent.
 MAX_WAITING = 64 * 1024 * 1024
 
 #: More may wait while the client reads: it must not have taken nothing for so many seconds.
 PATIENCE = 5.0
+
+#: For how long a client may take nothing that lets twice as much wait as holds up its further requests (Limits.queue), where an
+#: answer is made for it; after PATIENCE its connection ends.
+SOON = 2.0
 
 #: What may wait at most, however fast the client reads: a model may be faster.
 MOST_WAITING = 1024 * 1024 * 1024

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from kernel import Access
 from kernel_grpc.http2 import Connection
+from kernel_grpc.rpc.brake import Brake
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
 from kernel_grpc.rpc.server import FEW, Server
@@ -59,6 +60,8 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         http = Connection(opens, clock(), on_output=self.output)
         http.transport = transport
         self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
+        http.ending.put_off = server.turns.put_off
+        self.brake = Brake(http.outgoing, server.limits.queue, server.turns)
         if access is Access.REFUSED:
             transport.abort()
             return
@@ -75,6 +78,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         http = self.http
         http.ending.lost()
         self.lost()
+        self.brake.lost()
         http.later = None
         http.control.on_ping = http.control.on_pong = None
         self.outgoing.on_output = nothing
