@@ -26,8 +26,8 @@ class MetricsFrontend(ListeningFrontend):
         if options.metrics_address is None and address.startswith("unix:"):
             address = flags.DEFAULT_ADDRESS  # HTTP's own socket
         self.lag = LoopLag(kernel.loop, kernel.clock)
-        self.page = Page(kernel, flags.settings(options), self.lag)
         group = steered(kernel)
+        self.page = Page(kernel, flags.settings(options), self.lag, counts=group is not kernel)
         by_query = None if group is kernel else GroupPage(self.page.make, group).make
         server = Server(kernel, self.page.make, by_query)
         listener = Listener(Endpoint(address, options.metrics_port), "Metrics")

@@ -1,19 +1,20 @@
 """The page of several replicas: sums, or each replica's own series with a label of its own.
 
 What is counted is summed, exactly: counters, histograms, the counts and sums of summaries, and gauges of what there is, also
-those that models have made. What is a longest time, or a share, is not; nor is what is the machine's. The quantile of all can't
-be told from those of each; it is not above the largest of them, which is shown. Pure but for class GroupPage.
+those that models have made. What is a longest time, or a share, is not; nor is what is the machine's. Quantiles can't be told
+from those of each; but the counts in buckets that they come from are summed, and all replicas have the same buckets, so the
+quantiles of all are those that one process with all requests would show. Pure but for class GroupPage.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-from kernel_metrics.text import number
+from kernel_metrics.observing import quantiles_of
+from kernel_metrics.text import COUNTS, number
 
 __all__ = ["GroupPage", "labelled_by_replica", "merged"]
 
@@ -58,12 +59,23 @@ def _read(answer: bytes) -> tuple[int, str]:
 
 
 class _Family:
-    """A family of a page: its two lines of comment, and its series -> their values as they are written."""
+    """A family of a page: its two lines of comment, its series -> their values as they are written; of a summary also the series
+    without a quantile -> the counts of all.
+    """
 
     def __init__(self, head: str) -> None:
         self.head = head
         _, _, self.name, self.kind = head.rpartition("\n")[2].split(" ")
         self.series: dict[str, list[str]] = {}
+        self.counts: dict[str, dict[int, int]] = {}
+
+    def count(self, line: str) -> None:
+        """Add what `counts_line` has written."""
+        series, _, pairs = line.removeprefix(COUNTS).rpartition(" ")
+        counts = self.counts.setdefault(series, {})
+        for pair in pairs.split(",") if pairs else ():
+            bucket, count = map(int, pair.split(":"))
+            counts[bucket] = counts.get(bucket, 0) + count
 
 
 def _families(pages: Iterable[str]) -> list[_Family]:
@@ -78,6 +90,9 @@ def _families(pages: Iterable[str]) -> list[_Family]:
             elif line.startswith("# TYPE "):
                 new = _Family(f"{help}\n{line}")
                 family = found.setdefault(new.name, new)
+            elif line.startswith(COUNTS):
+                if family is not None:
+                    family.count(line)
             elif family is not None and line:
                 series, _, value = line.rpartition(" ")
                 family.series.setdefault(series, []).append(value)
@@ -96,11 +111,13 @@ def merged(pages: Sequence[str]) -> str:
 def _together(family: _Family, series: str, values: Sequence[str]) -> str:
     if len(values) == 1 or family.name.startswith(MACHINE):
         return values[0]
+    if family.kind == "summary" and series.startswith(f"{family.name}{{"):
+        own, _, quantile = series.removesuffix('"}').rpartition('quantile="')
+        counts = family.counts[f"{own.removesuffix(',')}}}".removesuffix("{}")]
+        return number(quantiles_of(counts, [float(quantile)])[0])
     numbers: list[float] = [int(value) if value.isdecimal() else float(value) for value in values]
-    is_quantile = family.kind == "summary" and series.partition("{")[0] == family.name
-    if is_quantile or family.name in LARGEST:
-        there = [value for value in numbers if not math.isnan(value)]
-        return number(max(there)) if there else values[0]
+    if family.name in LARGEST:
+        return number(max(numbers))
     total = sum(numbers)
     return number(total / len(numbers) if family.name in MEAN else total)
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from kernel import Model, Reason
 from kernel_metrics.gpus import gpu_uuid
-from kernel_metrics.observing import Histogram, RequestObserver
+from kernel_metrics.observing import Histogram, RequestObserver, Summary
 from kernel_metrics.options import MetricsSettings
-from kernel_metrics.text import Family, histogram_lines, labelled, number, series, summary_lines
+from kernel_metrics.text import Family, counts_line, histogram_lines, labelled, number, series, summary_lines
 
 __all__ = ["ModelFamilies", "ModelSeries"]
 
@@ -97,9 +97,11 @@ class ModelFamilies:
 
 
 class ModelSeries:
-    """The series of one model version. `observer` has what the counters haven't."""
+    """The series of one model version. `observer` has what the counters haven't. `counts`: with those behind quantiles."""
 
-    def __init__(self, model: Model, observer: RequestObserver, families: ModelFamilies, settings: MetricsSettings) -> None:
+    def __init__(
+        self, model: Model, observer: RequestObserver, families: ModelFamilies, settings: MetricsSettings, counts: bool = False
+    ) -> None:
         self._model = model
         self._observer = observer
         self._latencies = settings.counter_latencies
@@ -107,6 +109,7 @@ class ModelSeries:
         self._cached = model.is_cached
         self._bounds = _batch_bounds(model.config.max_batch_size)
         self._batches: dict[int, list[float]] = {}
+        self._counts = families if counts and self._quantiles else None
         #: (the lines of a family, what stands before the value), in the order of `_values`.
         self._rows = [
             (families.by_name[name].lines, before)
@@ -151,7 +154,7 @@ class ModelSeries:
         if observer.first_ms is not None:
             histogram(FIRST_RESPONSE, observer.first_ms.bounds)
         if self._quantiles:
-            for name, _ in (*SUMMARIES, *(CACHE_SUMMARIES if self._cached else ())):
+            for name, _ in self._summaries():
                 found.append((name, summary_lines(name, text, self._quantiles)))
         return found
 
@@ -197,10 +200,15 @@ class ModelSeries:
         if observer.first_ms is not None:
             values += observer.first_ms.values()
         if self._quantiles:
-            summaries = (*observer.summaries, *((observer.hits, observer.misses) if self._cached else ()))
-            for summary in summaries:
+            for _, summary in self._summaries():
                 values += [summary.count, summary.sum, *summary.quantiles(self._quantiles, now)]
         return values
+
+    def _summaries(self) -> list[tuple[str, Summary]]:
+        """Return the names of the summaries that are shown, and these."""
+        observer = self._observer
+        names = [name for name, _ in (*SUMMARIES, *(CACHE_SUMMARIES if self._cached else ()))]
+        return list(zip(names, (*observer.summaries, observer.hits, observer.misses)))
 
     def _batch_sizes(self, batches: dict[int, list[float]]) -> list[float]:
         histogram = Histogram(self._bounds)
@@ -216,6 +224,10 @@ class ModelSeries:
         """Add the lines of this moment to the families."""
         for (lines, before), value in zip(self._rows, self._values(now)):
             lines.append(before + (str(value) if type(value) is int else number(value)))
+        if self._counts is not None:
+            labels = labelled(_labels(self._model))
+            for name, summary in self._summaries():
+                self._counts.by_name[name].lines.append(counts_line(name, labels, summary.counts(now)))
 
 
 def first_response_bounds(model: Model) -> Sequence[float]:

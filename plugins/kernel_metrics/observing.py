@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from kernel import Record
 
-__all__ = ["Histogram", "RequestObserver", "Summary"]
+__all__ = ["Histogram", "RequestObserver", "Summary", "quantiles_of"]
 
 GROWTH = 1.01  # of the bounds of a summary's buckets
 _PER_LOG = 1 / math.log(GROWTH)
@@ -81,19 +81,28 @@ class Summary:
             self._slots[passed % SLOTS].clear()
         self._newest = max(self._newest, slot)
 
-    def quantiles(self, wanted: Iterable[float], now: float) -> list[float]:
-        """Return the quantiles of the last minute, NaN where it has brought nothing."""
+    def counts(self, now: float) -> dict[int, int]:
+        """Return how many values of the last minute there were, by bucket. Those of several summaries may be added."""
         self._advance(int(now / SLOT_SECONDS))
-        merged: dict[int, int] = {}
+        found: dict[int, int] = {}
         for counts in self._slots:
             for bucket, count in counts.items():
-                merged[bucket] = merged.get(bucket, 0) + count
-        if not merged:
-            return [math.nan for _ in wanted]
-        buckets = sorted(merged)
-        ranks = list(accumulate(merged[bucket] for bucket in buckets))
-        total = ranks[-1]
-        return [_middle(buckets[bisect_left(ranks, max(1, math.ceil(quantile * total)))]) for quantile in wanted]
+                found[bucket] = found.get(bucket, 0) + count
+        return found
+
+    def quantiles(self, wanted: Iterable[float], now: float) -> list[float]:
+        """Return the quantiles of the last minute, NaN where it has brought nothing."""
+        return quantiles_of(self.counts(now), wanted)
+
+
+def quantiles_of(counts: Mapping[int, int], wanted: Iterable[float]) -> list[float]:
+    """Return quantiles of values that were counted by bucket, NaN where there are none."""
+    if not counts:
+        return [math.nan for _ in wanted]
+    buckets = sorted(counts)
+    ranks = list(accumulate(counts[bucket] for bucket in buckets))
+    total = ranks[-1]
+    return [_middle(buckets[bisect_left(ranks, max(1, math.ceil(quantile * total)))]) for quantile in wanted]
 
 
 def _middle(bucket: int) -> float:

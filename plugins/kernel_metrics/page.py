@@ -46,7 +46,9 @@ PIECE_SECONDS = 0.001
 
 
 class Page:
-    """Makes the page of one kernel, whose requests it has observed from now on. `lag`: what to show of the loop, if anything."""
+    """Makes the page of one kernel, whose requests it has observed from now on. `lag`: what to show of the loop, if anything.
+    `counts`: with what quantiles of several pages are made of.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,9 @@ class Page:
         settings: MetricsSettings | None = None,
         lag: LoopLag | None = None,
         machine: Machine | None = None,
+        counts: bool = False,
     ) -> None:
+        self._counts = counts
         settings = settings or MetricsSettings()
         self._kernel = kernel
         self._settings = settings
@@ -74,7 +78,7 @@ class Page:
         settings = self._settings
         first_ms = first_response_bounds(model) if settings.histogram_latencies else None
         observer = RequestObserver(model.decoupled, summaries=settings.summary_latencies, first_ms=first_ms)
-        model.attachments[self] = ModelSeries(model, observer, self._families, settings)
+        model.attachments[self] = ModelSeries(model, observer, self._families, settings, self._counts)
         return observer
 
     async def make(self) -> bytes:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["CONTENT_TYPE", "Family", "histogram_lines", "labelled", "number", "series", "summary_lines"]
+__all__ = [
+    "CONTENT_TYPE", "COUNTS", "Family", "counts_line", "histogram_lines", "labelled", "number", "series", "summary_lines",
+]  # fmt: skip
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
+
+#: How a line begins that has the counts behind a summary's quantiles: for other replicas, and to Prometheus a comment.
+COUNTS = "# COUNTS "
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -76,3 +81,8 @@ def summary_lines(name: str, labels: str, quantiles: Iterable[float]) -> list[st
         series(f"{name}_sum", labels),
         *(series(name, f'{labels}{comma}quantile="{number(quantile)}"') for quantile in quantiles),
     ]
+
+
+def counts_line(name: str, labels: str, counts: Mapping[int, int]) -> str:
+    """Return what tells another replica the counts of a summary, by bucket."""
+    return f"{COUNTS}{series(name, labels)}{','.join(f'{bucket}:{count}' for bucket, count in counts.items())}"

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kernel import Code, ServingError
 from kernel_metrics.group import GroupPage, labelled_by_replica, merged
+from kernel_metrics.observing import Summary
+from kernel_metrics.text import Family, counts_line, number, summary_lines
 
 FIRST = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -35,8 +39,9 @@ kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 3
 # TYPE nv_inference_request_summary_us summary
 nv_inference_request_summary_us_count{model="a b",version="1"} 3
 nv_inference_request_summary_us_sum{model="a b",version="1"} 30
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 12
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} Nan
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 10
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 10
+# COUNTS nv_inference_request_summary_us{model="a b",version="1"} 232:3
 """
 
 SECOND = """\
@@ -62,8 +67,9 @@ kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 4
 # TYPE nv_inference_request_summary_us summary
 nv_inference_request_summary_us_count{model="a b",version="1"} 4
 nv_inference_request_summary_us_sum{model="a b",version="1"} 44
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 11
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 13
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 100
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 1000
+# COUNTS nv_inference_request_summary_us{model="a b",version="1"} 463:3,695:1
 # HELP own A gauge that a model of the second replica alone has made
 # TYPE own gauge
 own 7
@@ -93,8 +99,8 @@ kernel_queue_seconds_bucket{model="a b",version="1",le="+Inf"} 7
 # TYPE nv_inference_request_summary_us summary
 nv_inference_request_summary_us_count{model="a b",version="1"} 7
 nv_inference_request_summary_us_sum{model="a b",version="1"} 74
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 12
-nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 13
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.5"} 100
+nv_inference_request_summary_us{model="a b",version="1",quantile="0.9"} 1003
 # HELP own A gauge that a model of the second replica alone has made
 # TYPE own gauge
 own 7
@@ -103,7 +109,31 @@ own 7
 
 def test_what_is_counted_is_summed_exactly() -> None:
     assert merged([FIRST, SECOND]) == BOTH
-    assert merged([FIRST]) == FIRST  # one alone is as it was
+    alone = "".join(line for line in FIRST.splitlines(True) if not line.startswith("# COUNTS "))
+    assert merged([FIRST]) == alone  # as it was
+
+
+@given(st.lists(st.lists(st.integers(0, 10**7), max_size=40), min_size=2, max_size=4))
+def test_quantiles_of_all_are_those_of_one_with_all_requests(values: list[list[int]]) -> None:
+    wanted = (0.0, 0.5, 0.9, 0.99, 1.0)
+    together = Summary()
+    for some in values:
+        for value in some:
+            together.add(value, 100.0)
+    pages = []
+    for some in values:
+        own = Summary()
+        for value in some:
+            own.add(value, 100.0)
+        family = Family("us", "summary", "Summary")
+        found = [own.count, own.sum, *own.quantiles(wanted, 130.0)]
+        family.lines += [before + number(one) for before, one in zip(summary_lines("us", 'model="m"', wanted), found)]
+        family.lines.append(counts_line("us", 'model="m"', own.counts(130.0)))
+        pages.append("\n".join(family.take()) + "\n")
+    lines = merged(pages).splitlines()[2:]
+    assert [line.rpartition(" ")[2] for line in lines] == [
+        number(value) for value in (together.count, together.sum, *together.quantiles(wanted, 130.0))
+    ]
 
 
 def test_each_replica_has_its_own_series_on_request() -> None:
