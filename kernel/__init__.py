@@ -111,7 +111,7 @@ from kernel.requests import (
     nobody,
 )
 from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.server import AskOthers, InflightRequest, Kernel, steered
+from kernel.server import AskOthers, InflightRequest, Kernel, ModelScale, ServerScale, steered
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 
@@ -143,10 +143,12 @@ __all__ += [
     "InflightRequest",
     "LogSettings",
     "ModelIndex",
+    "ModelScale",
     "ModelState",
     "ModelStatistics",
     "PlacementChoice",
     "Reload",
+    "ServerScale",
     "TraceSettings",
     "Watchdog",
 ]

@@ -5,6 +5,7 @@ The modules `check_*` hold the rules that a config has to keep; complete.py says
 
 from __future__ import annotations
 
+from kernel.config.autoscaling import AutoscaleLimits, autoscale_of
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.complete import read_config, require_complete, with_changes
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
@@ -35,6 +36,7 @@ from kernel.config.stateful import SequenceBatching, SequenceControl, SequenceSt
 __all__ = [
     "CIRCUIT_BREAKER",
     "CIRCULAR",
+    "AutoscaleLimits",
     "BreakerRule",
     "ConfigError",
     "ConfigErrors",
@@ -53,6 +55,7 @@ __all__ = [
     "VersionPolicy",
     "WarmupInput",
     "WarmupSample",
+    "autoscale_of",
     "check_ensembles",
     "config_file",
     "did_you_mean",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from kernel.config import execution_limit, idle_limit, refuse_late, sequence_wait
+from kernel.config import autoscaling, execution_limit, idle_limit, refuse_late, sequence_wait
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key
@@ -33,6 +33,7 @@ SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
     sequence_wait.KEY: (sequence_wait.parse, "a number of seconds, 0 for any time"),
     execution_limit.KEY: (read_seconds, "a number of seconds, 0 for no limit"),
     idle_limit.KEY: (read_seconds, "a number of seconds, 0 for any time"),
+    **autoscaling.ROWS,
 }
 #: Of models of the python backend, besides.
 PYTHON: Mapping[str, tuple[Callable[[str], object], str]] = {"max_concurrency": (_count, "an integer of at least 1")}
@@ -47,12 +48,15 @@ def check_parameters(report: Report) -> None:
     parameters = {key: value.string_value for key, value in report.message.parameters.items()}
     python = report.message.backend == "python"
     rows = {**SERVER, **PYTHON} if python else SERVER
+    before = len(report.errors)
     for key, (parse, wanted) in rows.items():
         if key in parameters:
             try:
                 parse(parameters[key])
             except ValueError:
                 _bad_parameter(report, key, parameters[key], wanted)
+    if len(report.errors) == before:
+        autoscaling.check_autoscaling(report)
     if python:
         _warn_of_near_names(report, parameters, (*rows, *CHOICES, *FREE))
         for key, allowed in CHOICES.items():

@@ -11,6 +11,7 @@ from kernel.models.model import Model
 from kernel.models.readiness import Readiness
 from kernel.models.request_check import Form, RequestCheck
 from kernel.models.runtime import Runtime
+from kernel.models.scaling import InstanceScaling, load_of, utilization
 from kernel.models.states import ModelState, become
 from kernel.models.warmup import give_up, warmup_of
 from kernel.models.warmup_samples import Sample, read_samples
@@ -20,6 +21,7 @@ __all__ = [
     "Ceiling",
     "Conduct",
     "Form",
+    "InstanceScaling",
     "Model",
     "ModelState",
     "Readiness",
@@ -30,8 +32,10 @@ __all__ = [
     "become",
     "give_up",
     "initial_values",
+    "load_of",
     "read_samples",
     "usable_gpus",
+    "utilization",
     "warmup_of",
     "without_gpus",
 ]

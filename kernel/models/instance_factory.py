@@ -37,13 +37,15 @@ log = logging.getLogger("kernel")
 class InstanceFactory:
     """Makes the instances of one model version. `specs`: instance -> what its group says about it, as long as it is there.
 
-    `since`: when it was made, as its model began to start; seconds on the kernel's clock.
+    `since`: when it was made, as its model began to start; seconds on the kernel's clock. `number`: how many instances there
+    are to be, where that is not what the config's group says: it follows the load then.
     """
 
     def __init__(self, kernel: Runtime, backend: Backend, name: str, version: int, model_folder: Path) -> None:
         self.backend = backend
         self.specs: dict[ModelInstance, InstanceSpec] = {}
         self.since = kernel.clock()
+        self.number: int | None = None
         self._kernel = kernel
         self._name = name
         self._version = version

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel.config import ModelConfig, TensorSpec, execution_limit_of
+from kernel.config import ModelConfig, TensorSpec, autoscale_of, execution_limit_of
 from kernel.errors import Code, ServingError
 from kernel.instances import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
@@ -55,7 +55,7 @@ class Model:
     `placement_choice`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
-    `leave_loop`, `stop`, `close`.
+    `scale`, `leave_loop`, `stop`, `close`.
     """
 
     def __init__(self, kernel: Runtime, config: ModelConfig, version: int, model_folder: Path) -> None:
@@ -77,7 +77,7 @@ class Model:
         self._finalizing: asyncio.Future[None] | None = None
         self._passive: list[ModelInstance] = []  # instances that are there and take no requests
         self._changing = asyncio.Lock()  # held by who exchanges instances
-        self._departures: set[asyncio.Future[None]] = set()  # instances that leave while the model goes on
+        self._departures: set[asyncio.Future[Any]] = set()  # instances that leave while the model goes on
         self.scheduler: Scheduler  # this, the backpressure and the factory are there from `start` on
         self.backpressure: Backpressure
         self._factory: InstanceFactory
@@ -98,7 +98,9 @@ class Model:
         execution_limit_of(self.config.parameters, 0.0)  # raises where it makes no sense
         kernel = self.kernel
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
-        specs = instance_specs(self.config)
+        if (limits := autoscale_of(self.config.parameters)) is not None:
+            factory.number = min(max(self.config.instance_groups[0].count, limits.least), limits.most)
+        specs = instance_specs(self.config, factory.number)
         self._check_needs(specs)
         instances = await factory.make(self.config, specs, self.placement_choice)
         try:
@@ -205,7 +207,7 @@ class Model:
         self.tracing = self.kernel.tracer.of_model(self.name)
         self.load_seconds = self.kernel.clock() - self._factory.since
         self.find_observers()
-        self.kernel.supervision.overtime.know(self)
+        self.kernel.supervision.know(self)
 
     def find_observers(self) -> None:
         """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""
@@ -227,6 +229,25 @@ class Model:
         """
         async with self._changing:
             await self._rearrange(config)
+
+    def scale(self, number: int) -> asyncio.Task[str]:
+        """Have so many instances, as `rearrange` does; the task has why that could not be, "" where it is done."""
+        task = asyncio.ensure_future(self._scale(number))
+        self._departures.add(task)  # its end waits for this one
+        task.add_done_callback(self._departures.discard)
+        return task
+
+    async def _scale(self, number: int) -> str:
+        async with self._changing:
+            before, self._factory.number = self._factory.number, number
+            try:
+                await self._rearrange(self.config)
+            except Exception as error:
+                self._factory.number = before
+                if not isinstance(error, ServingError):
+                    log.exception("the number of instances of model '%s' could not be changed", self.name)
+                return str(error)
+        return ""
 
     async def leave_loop(self, reason: str) -> None:
         """Exchange the instances, which run on the loop, for new ones on threads of their own; `reason` says why.
@@ -264,7 +285,7 @@ class Model:
     async def _rearrange(self, config: ModelConfig) -> None:
         scheduler = self.scheduler
         running = {instance: self._factory.specs[instance] for instance in (*scheduler.instances, *self._passive)}
-        go, missing = rearranged(running, instance_specs(config))
+        go, missing = rearranged(running, instance_specs(config, self._factory.number))
         self._check_needs(missing)
         samples = await self.read_samples(config) if missing else []
         made = await self._factory.make(config, missing, self.placement_choice)

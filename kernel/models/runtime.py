@@ -33,13 +33,6 @@ class ModelTracer(Protocol):
         """Return what a model's `tracing` is to be."""
 
 
-class ExecutionLimits(Protocol):
-    """Who ends what an execution limit forbids (server/overtime.py)."""
-
-    def know(self, model: Any) -> None:
-        """Look after those of a model version from now on."""
-
-
 class LoadPool(Protocol):
     """Who has threads for loads."""
 
@@ -53,8 +46,8 @@ class Supervising(Protocol):
     limits: Limits | None
     lookout: Lookout
 
-    @property
-    def overtime(self) -> ExecutionLimits: ...
+    def know(self, model: Any) -> None:
+        """Look after a model version from now on: its executions that last, its number of instances."""
 
 
 class Runtime(Host, Protocol):

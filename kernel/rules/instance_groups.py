@@ -35,8 +35,11 @@ class InstanceSpec:
         return self.kind, self.device_id, self.group
 
 
-def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
-    """Return the instances that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one."""
+def instance_specs(config: ModelConfig, number: int | None = None) -> list[InstanceSpec]:
+    """Return the instances that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one.
+
+    `number`: how many there are to be of its one group instead.
+    """
     if config.is_ensemble:
         return [InstanceSpec(config.name, "CPU", 0, b"")]
     specs = []
@@ -46,7 +49,7 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
         for field in ("name", "count", "gpus"):
             rest.ClearField(field)
         likeness = rest.SerializeToString(deterministic=True)
-        devices = [device for _ in range(group.count) for device in group.gpus or (0,)]
+        devices = [device for _ in range(number or group.count) for device in group.gpus or (0,)]
         specs += [
             InstanceSpec(f"{group.name}_{index}", group.kind, device, likeness, group.passive, group.resources, group.priority)
             for index, device in enumerate(devices)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from kernel.server.inflight import InflightRequest
 from kernel.server.kernel import Kernel
+from kernel.server.scaling import ModelScale, ServerScale
 from kernel.server.together import AskOthers, join, steered
 
 __all__ = [
     "AskOthers",
     "InflightRequest",
     "Kernel",
+    "ModelScale",
+    "ServerScale",
     "join",
     "steered",
 ]

@@ -54,6 +54,7 @@ from kernel.server.calls import (
 )
 from kernel.server.inflight import InflightRequest, inflight
 from kernel.server.pools import Pools
+from kernel.server.scaling import scale
 from kernel.server.supervision import Supervision
 
 __all__ = ["Kernel"]
@@ -221,7 +222,7 @@ class Kernel:
         self.clock = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self.epoch_offset = time.time() - self.clock()
         self.mailbox = Mailbox(loop)
-        self.supervision.begin(loop, self.clock, self.options.execution_timeout, self._registry.follow)
+        self.supervision.begin(loop, self.clock, self.options.execution_timeout, self._registry.follow, self.models)
         self.turn = Turn(loop)
         self.loop_thread = get_ident()
         guard(self)
@@ -482,6 +483,7 @@ class Kernel:
         return self._registry.is_ready(name, str(version))
 
     ready = is_model_ready
+    scale = scale
 
     def ask_model_ready(self, name: str, version: int | str, reply: Callable[[bool], None]) -> None:
         """As `is_model_ready`, but a model that can say so itself is asked (`Executor.is_ready`); `reply` is told, once.

@@ -1,5 +1,5 @@
-"""Who looks after what models do: at executions that last, at calls that wait for one another, at what the watchdog has seen; and
-how much of it there may be at a time.
+"""Who looks after what models do: at executions that last, at calls that wait for one another, at what the watchdog has seen; how
+much of it there may be at a time, and how many instances do it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kernel.circles.lookout import Lookout
-from kernel.models import Ceiling, Conduct
+from kernel.models import Ceiling, Conduct, Model
 from kernel.rules import ResourceLimit
 from kernel.scheduling import Limits
 from kernel.server.overtime import Overtime
+from kernel.server.scaling import Scaling
 
 __all__ = ["Supervision"]
 
@@ -22,11 +23,12 @@ class Supervision:
 
     `conduct`: what the watchdog has seen of them. `ceiling`: how many of their requests may be in flight, None for any number.
     `limits`: the resources that executions may need, None where nothing is asked. From `begin` on, `lookout`: for circles among
-    their calls; `overtime`: of executions that may only last for so long.
+    their calls; `overtime`: of executions that may only last for so long; `scaling`: of how many instances there are.
     """
 
     lookout: Lookout
     overtime: Overtime
+    scaling: Scaling
 
     def __init__(self, clock: Callable[[], float], most: int, resources: Sequence[ResourceLimit] | None) -> None:
         """`most`: requests in flight, 0 for any number. `resources`: of which executions may need some, None for no limits."""
@@ -40,9 +42,16 @@ class Supervision:
         clock: Callable[[], float],
         limit: float,
         follow: Callable[[Coroutine[Any, Any, None]], object],
+        models: Callable[[], Sequence[Model]],
     ) -> None:
-        """Look from now on. `limit`: of an execution in seconds, 0.0 for none; `follow` has a coroutine run."""
+        """Look from now on. `limit`: of an execution in seconds, 0.0 for none; `follow` has a coroutine run; `models()` serve."""
         self.lookout = Lookout(loop)
         self.overtime = Overtime(limit, clock, follow)
+        self.scaling = Scaling(clock, models, follow)
         if self.limits is not None:
             self.limits.loop = loop
+
+    def know(self, model: Model) -> None:
+        """Look after a model version from now on: its executions that last, its number of instances."""
+        self.overtime.know(model)
+        self.scaling.know(model)

@@ -20,6 +20,7 @@ import msgspec
 from kernel.observability import Duration, ModelStatistics
 from kernel.registry import ModelIndex
 from kernel.server.inflight import InflightRequest
+from kernel.server.scaling import ServerScale, together
 
 __all__ = ["AskOthers", "Peers", "Together", "join", "joined", "steered", "summed"]
 
@@ -108,6 +109,12 @@ class Together:
         )
         return sorted((one for each in found for one in each), key=lambda one: -one.age)
 
+    def scale(self) -> ServerScale:
+        found: ServerScale = self.asked(
+            lambda: self._others("scale", [], ServerScale), lambda others: together([self._kernel.scale(), *others])
+        )
+        return found
+
     async def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         await self.change("load", [name, config, files], f"model:{name}")
 
@@ -171,6 +178,7 @@ class Together:
             "statistics": kernel.statistics,
             "index": kernel.index,
             "inflight": kernel.inflight,
+            "scale": kernel.scale,
             "trace": kernel.trace_settings.update,
             "log": kernel.log_settings.update,
             "region": kernel.shared_memory.register,

@@ -12,12 +12,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
 from kubernetes_validate import latest_version, validate
 
+from kernel import ServerScale
 from kernel.cli.ending import LEFT_SECONDS, TOLD_SECONDS
 from kernel.cli.flags import add_other_flags, add_serve_flags
 from kernel.cli.group import BEYOND_SECONDS
@@ -202,6 +203,39 @@ def test_schemas() -> None:
     assert (OPS / compose()["build"]["context"] / compose()["build"]["dockerfile"]).resolve() == OPS / "Containerfile"
 
 
+#: The fields of a ScaledObject of KEDA 2.20, and those of its trigger `metrics-api` without authentication.
+SCALED_OBJECT = {
+    "advanced", "cooldownPeriod", "fallback", "idleReplicaCount", "initialCooldownPeriod", "maxReplicaCount", "minReplicaCount",
+    "pollingInterval", "scaleTargetRef", "triggers",
+}  # fmt: skip
+METRICS_API = {
+    "activationTargetValue", "aggregateFromKubeServiceEndpoints", "aggregationType", "format", "targetValue", "timeout",
+    "unsafeSsl", "url", "valueLocation",
+}  # fmt: skip
+
+
+def test_keda_asks_for_what_there_is() -> None:
+    (scaled,) = documents(KUBERNETES / "keda/scaledobject.yaml")
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaled["spec"]
+    assert spec.keys() <= SCALED_OBJECT and spec["scaleTargetRef"] == {"name": deployment()["metadata"]["name"]}
+    (trigger,) = spec["triggers"]
+    asked = trigger["metadata"]
+    assert trigger.keys() == {"type", "metadata"} and trigger["type"] == "metrics-api" and asked.keys() <= METRICS_API
+    assert all(type(value) is str for value in asked.values())
+    # What KEDA makes of it, and what it shows of `advanced` in that.
+    (hpa,) = documents(KUBERNETES / "base/autoscaler.yaml")
+    hpa["spec"]["behavior"] = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    validate(hpa, latest_version(), strict=True)
+    host, port, path = re.fullmatch(r"http://([^:/]+):(\d+)(/.*)", asked["url"]).groups()  # type: ignore[union-attr]
+    services = {document["metadata"]["name"] for document in documents(KUBERNETES / "base/service.yaml")}
+    assert host.split(".")[0] in services
+    assert int(port) in {one["containerPort"] for one in container(deployment())["ports"] if one["name"] == "http"}
+    assert path in {route.pattern for route in ROUTES if "GET" in route.methods}
+    place, name = asked["valueLocation"].split(".")
+    assert place == "server" and get_type_hints(ServerScale)[name] is float
+
+
 def test_everything_selects_the_same_pods() -> None:
     labels = deployment()["spec"]["template"]["metadata"]["labels"]
     for document in documents(*(KUBERNETES / f"base/{name}.yaml" for name in ("deployment", "service", "disruption"))):
@@ -213,7 +247,7 @@ def test_everything_selects_the_same_pods() -> None:
         assert all((kustomization.parent / name).exists() for name in (*one["resources"], *patches))
 
 
-@pytest.mark.parametrize("folder", ["base", "grpc"])
+@pytest.mark.parametrize("folder", ["base", "grpc", "keda"])
 def test_kustomize(folder: str) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -221,10 +255,11 @@ def test_kustomize(folder: str) -> None:
     done = subprocess.run([kubectl, "kustomize", KUBERNETES / folder], capture_output=True, text=True, timeout=60, check=True)
     made = defaultdict(list)
     for document in yaml.safe_load_all(done.stdout):
-        validate(document, latest_version(), strict=True)
+        if document["kind"] != "ScaledObject":
+            validate(document, latest_version(), strict=True)
         made[document["kind"]].append(document)
     read = options(container(made["Deployment"][0])["args"])
-    assert read.allow_http == (folder == "base")
+    assert read.allow_http == (folder != "grpc")
     names = {port["name"] for port in container(made["Deployment"][0])["ports"]}
     assert all(port["targetPort"] in names for service in made["Service"] for port in service["spec"]["ports"])
 

@@ -249,6 +249,9 @@ def test_statistics_and_what_is_in_flight_are_those_of_all(tmp_path: Path) -> No
         for thread in threads:
             thread.start()
         wait_until(lambda: len(server.request("GET", "/v2/inflight")[1]["inflight"]) == 4)
+        _, told = server.request("GET", "/v2/kernel/scale")
+        assert (told["server"]["current"], told["server"]["reason"]) == (2, "the number of its replicas is fixed (--replicas)")
+        assert [(line["name"], line["current"], line["max"]) for line in told["models"]] == [("echo", 2, 2), ("sleeper", 2, 2)]
         for thread in threads:
             thread.join()
         assert server.request("GET", "/v2/models/nobody/stats")[0] == 400

@@ -13,9 +13,25 @@ from typing import Any
 import pytest
 from frontends.fakes import Client, FakeKernel, parse, request
 
-from kernel import Code, Duration, ModelStatistics, ServingError
+from kernel import Code, Duration, ModelScale, ModelStatistics, ServerScale, ServingError
 from kernel_http import add_options, register_frontends
 from kernel_http.operations.admin import statistics_of
+
+
+def test_scale(client: Client) -> None:
+    line = ModelScale("m", 1, 1, 2, 1, 4, 0.25, 3.5, 0.9, "1 -> 2: 3.5 in flight, of 0.7 for each")
+    client.kernel.scale = lambda: ServerScale(1, 1, 1, 1, 0.25, 3.5, 0.9, "why", [line])  # type: ignore[attr-defined]
+    response = client.ask(request("GET", "/v2/kernel/scale"))
+    assert (response.status, response.headers["Content-Type"]) == (200, "application/json")
+    figures = {"queue_age": 0.25, "in_flight": 3.5, "utilization": 0.9}
+    assert response.json == {
+        "server": {"current": 1, "wanted": 1, "min": 1, "max": 1, **figures, "reason": "why"},
+        "models": [
+            {"name": "m", "version": 1, "current": 1, "wanted": 2, "min": 1, "max": 4, **figures,
+             "reason": "1 -> 2: 3.5 in flight, of 0.7 for each"},
+        ],
+    }  # fmt: skip
+    assert client.ask(request("POST", "/v2/kernel/scale")).status == 405
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ EVERY_PATH = """
     model_config model-config /v2/models/m/config
     statistics statistics /v2/models/m/stats
     inflight statistics /v2/inflight
+    scale statistics /v2/kernel/scale
     infer inference /v2/models/m/infer
     generate inference /v2/models/m/generate
     generate_stream inference /v2/models/m/generate_stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from kernel_http.json.members import flag_of
 from kernel_http.operations.operation import Operation, at_once, read_object
 
 if TYPE_CHECKING:
-    from kernel import Kernel, ModelStatistics
+    from kernel import Kernel, ModelScale, ModelStatistics, ServerScale
     from kernel_http.connection.routes import Handler
 
 __all__ = ["Admin"]
@@ -51,6 +51,7 @@ class Admin:
             "model_config": self.model_config,
             "statistics": self.statistics,
             "inflight": self.inflight,
+            "scale": self.scale,
             "index": self.index,
             "unload": self.unload,
             "replace_replicas": self.replace_replicas,
@@ -93,6 +94,13 @@ class Admin:
     def inflight(self, head: Head, body: bytes) -> bytes:
         """Every request alive; beside the standard API."""
         return replies.json_reply({"inflight": [asdict(record) for record in self.kernel.inflight()]})
+
+    def scale(self, head: Head, body: bytes) -> bytes:
+        """How many instances and replicas there are and are to be; beside the standard API."""
+        report: ServerScale = self.kernel.scale()
+        lines: Sequence[ModelScale] = report.models
+        server = {name: value for name, value in asdict(report).items() if name != "models"}
+        return replies.json_reply({"server": server, "models": [asdict(line) for line in lines]})
 
     def statistics(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(
