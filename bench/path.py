@@ -4,9 +4,11 @@
 
 Serves small models on an asyncio loop of this process, asks over real sockets, and traces every instruction of our own code; what
 the standard library does is left out. The least of several tries counts, so the figures are the same on a busy machine. They
-depend on the Python version. `--check` compares them with path.json; where instructions, frames or files of a route have grown by
-more than 3 % it says so, says what to do, and exits with 1. `--write` puts them there. The columns: the front end (kernel_http,
-kernel_grpc, and kernel_auth, which they ask), the core (kernel), and kernel_python.
+depend on the Python version. The routes `remote` ask a model of the backend `remote`, whose far end is this server's own gRPC
+front end: both ends are counted, so less the route to the far end's model they are what the hop takes here. `--check` compares
+them with path.json; where instructions, frames or files of a route have grown by more than 3 % it says so, says what to do, and
+exits with 1. `--write` puts them there. The columns: the front end (kernel_http, kernel_grpc, and kernel_auth, which they ask),
+the core (kernel), kernel_python, and kernel_remote.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ PARTS = {
     "frontend": ("plugins/kernel_http/", "plugins/kernel_grpc/", "plugins/kernel_auth/"),
     "core": ("kernel/",),
     "python": ("plugins/kernel_python/", "plugins/triton_python_backend_utils.py"),
+    "remote": ("plugins/kernel_remote/",),
 }
 
 # -- counting --------------------------------------------------------------------------------------------------------------
@@ -157,6 +160,13 @@ MODELS = {
     "loaded": ("thread", ECHO.format(define="def"), ""),
 }
 
+#: The config of the model `remote`, which the far end calls `loop`.
+REMOTE = """\
+backend: "remote"
+parameters {{ key: "endpoints" value {{ string_value: "127.0.0.1:{port}" }} }}
+parameters {{ key: "remote_model" value {{ string_value: "loop" }} }}
+"""
+
 
 def write_models(folder: Path) -> None:
     for name, (placement, code, more) in MODELS.items():
@@ -269,8 +279,9 @@ Attempt = Callable[[int], Awaitable[Callable[[], Awaitable[None]]]]
 class Bench:
     """A kernel with its front ends, and how to ask them."""
 
-    def __init__(self, kernel: Kernel, counter: Counter) -> None:
+    def __init__(self, kernel: Kernel, counter: Counter, models: Path) -> None:
         self.kernel = kernel
+        self.models = models
         self.counter = counter
         self.http = self.grpc = 0
         self.functions: dict[str, int] = {}  # of the least try of the last route
@@ -366,6 +377,14 @@ class Bench:
 
         return await self.least(attempt)
 
+    async def remote(self, answers: int = 1) -> dict[str, int]:
+        """The front end of the far end has its port only now."""
+        if not (self.models / "remote").exists():
+            (self.models / "remote" / "1").mkdir(parents=True)
+            (self.models / "remote" / "config.pbtxt").write_text(REMOTE.format(port=self.grpc))
+            await self.kernel.load("remote")
+        return await self.repeated(http_request("remote") * answers, answers)
+
     async def load(self) -> dict[str, int]:
         async def attempt(number: int) -> Callable[[], Awaitable[None]]:
             self.kernel.unload("loaded")
@@ -389,6 +408,8 @@ ROUTES: dict[str, Callable[[Bench], Awaitable[dict[str, int]]]] = {
     "gRPC, loop, repeated": Bench.grpc_repeated,
     "gRPC, loop, first": Bench.grpc_first,
     "load of a model": Bench.load,
+    "HTTP, remote, alone": Bench.remote,
+    "HTTP, remote, one of 8": lambda bench: bench.remote(BURST),
     "HTTP, loop, repeated, keys": lambda bench: bench.repeated(keyed(http_request("loop"))),
     "HTTP, thread, keys": lambda bench: bench.repeated(keyed(http_request("thread"))),
     "gRPC, loop, repeated, keys": lambda bench: bench.grpc_repeated({"authorization": f"Bearer {KEY.decode()}"}),
@@ -431,8 +452,9 @@ async def measure(routes: Sequence[str], functions: bool = False) -> dict[str, d
             chosen = [route for route in routes if kind_of(route) == kind]
             if not chosen:
                 continue
-            async with Kernel(folder / "models", control_mode="explicit", load_models=["*"], **KINDS.get(kind, {})) as kernel:
-                bench = Bench(kernel, counter)
+            more: Any = KINDS.get(kind, {})
+            async with Kernel(folder / "models", control_mode="explicit", load_models=list(MODELS), **more) as kernel:
+                bench = Bench(kernel, counter, folder / "models")
                 frontends = await bench.start(str(folder / "keys.toml") if kind.endswith("keys") else "")
                 for route in chosen:
                     found[route] = await ROUTES[route](bench)
@@ -455,7 +477,7 @@ def tell(route: str, functions: dict[str, int]) -> None:
 # -- telling ---------------------------------------------------------------------------------------------------------------
 
 COLUMNS = (*PARTS, "frames", "files")
-NAMES = {"frontend": "front end", "core": "core", "python": "python"}
+NAMES = {"frontend": "front end", "core": "core", "python": "python", "remote": "remote"}
 
 #: What has grown -> what to do first.
 INSTEAD = {
@@ -489,9 +511,9 @@ def grown(found: dict[str, dict[str, int]], known: dict[str, dict[str, int]]) ->
         before = known.get(route)
         for column in COLUMNS if before is not None else ():
             of = "instructions" if column in PARTS else column
-            if row[column] > before[column] * (1 + GROWTH) + (column in PARTS):
+            if row[column] > before.get(column, 0) * (1 + GROWTH) + (column in PARTS):
                 which = NAMES[column] if column in PARTS else "it"
-                lines.append(f"{route}: {which} takes {row[column]} {of}, where it took {before[column]}")
+                lines.append(f"{route}: {which} takes {row[column]} {of}, where it took {before.get(column, 0)}")
                 instead.add(of)
     return [*lines, *(INSTEAD[of] for of in sorted(instead)), OR_ELSE] if lines else []
 

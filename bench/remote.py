@@ -4,13 +4,19 @@
 
 The far end serves `add_sub` on its loop (with `--far triton`: the real Triton, as it is); in front of it stands ours with a model
 of the backend `remote`. h2load asks both by turns, with one call at a time, which tells how long one takes on average, and with
-32 at a time, which tells how many there are a second. Medians of the rounds. Needs `h2load`, and says nothing on a machine with
-other work.
+32 at a time, which tells how many there are a second. Medians of the rounds. Needs `h2load`.
+
+The server that is asked has a processor of its own, in both ways. Who asks has another one, which it shares with the far end
+where there are only two: passing a call on takes two servers, and on two processors they are never alone. `part` is the part of
+the direct rate that is left. It says nothing on a machine with other work; `by time` does, roughly: it is the processor time that
+the far end takes for a call when it is asked directly, by that which ours takes to pass one on, so the part that is left where
+nobody has to share.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import tempfile
@@ -36,24 +42,45 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
         rates = measure(Path(name), options.far, options.rounds, options.seconds)
-    found = {key: statistics.median(values) for key, values in rates.items()}
-    print("| at a time | direct, 1/s | through ours, 1/s | part | added, µs |\n| ---: | ---: | ---: | ---: | ---: |")
+    found = {key: [statistics.median(figures) for figures in zip(*all)] for key, all in rates.items()}
+    print("| at a time | direct, 1/s | through ours, 1/s | part | by time | added, µs |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for streams in AT_A_TIME:
-        direct, through = found["direct", streams], found["through", streams]
+        (direct, alone), (through, passing) = found["direct", streams], found["through", streams]
         added = f"{1e6 / through - 1e6 / direct:.0f}" if streams == 1 else ""
-        print(f"| {streams} | {direct:.0f} | {through:.0f} | {through / direct:.2f} | {added} |")
-    slow = 1e6 / found["through", 1] - 1e6 / found["direct", 1] > ADDED_US
-    return int(slow or found["through", 32] < PART * found["direct", 32])
+        print(f"| {streams} | {direct:.0f} | {through:.0f} | {through / direct:.2f} | {alone / passing:.2f} | {added} |")
+    slow = 1e6 / found["through", 1][0] - 1e6 / found["direct", 1][0] > ADDED_US
+    return int(slow or found["through", 32][0] < PART * found["direct", 32][0])
 
 
-def measure(folder: Path, kind: str, rounds: int, seconds: float) -> dict[tuple[str, int], list[float]]:
-    """Return the rates of each round, by way and calls at a time."""
+def place(server: servers.Server, processor: int) -> None:
+    """Give all threads of a server one processor."""
+    for thread in Path(f"/proc/{server.process.pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {processor})
+
+
+def seconds_of(server: servers.Server) -> float:
+    """Return the processor time that a server has taken."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ask(server: servers.Server, load: h2load.GrpcLoad, seconds: float, folder: Path) -> tuple[float, float]:
+    """Return the rate, and the processor time of the server for a call."""
+    before = seconds_of(server)
+    rate = h2load.run(server.grpc_port, load, seconds, folder)
+    return rate, (seconds_of(server) - before) / (rate * max(1, round(seconds)))
+
+
+def measure(folder: Path, kind: str, rounds: int, seconds: float) -> dict[tuple[str, int], list[tuple[float, float]]]:
+    """Return the rates of each round, and the processor time for a call, by way and calls at a time."""
+    first, second, *more = sorted(os.sched_getaffinity(0))
     far_models = servers.copy_models(folder / "far", placement=None if kind == "triton" else "loop")
     for other in far_models.iterdir():
         if other.name != MODEL:
             shutil.rmtree(other)
     far = servers.start(kind, far_models)
-    rates: dict[tuple[str, int], list[float]] = {}
+    rates: dict[tuple[str, int], list[tuple[float, float]]] = {}
     try:
         model = folder / "near" / MODEL
         (model / "1").mkdir(parents=True)
@@ -64,8 +91,13 @@ def measure(folder: Path, kind: str, rounds: int, seconds: float) -> dict[tuple[
             for _ in range(rounds):
                 for streams in AT_A_TIME:
                     load = h2load.GrpcLoad(MODEL, INPUTS, 1, streams)
-                    for way, port in (("direct", far.grpc_port), ("through", near.grpc_port)):
-                        rates.setdefault((way, streams), []).append(h2load.run(port, load, seconds, folder))
+                    place(far, first)
+                    os.sched_setaffinity(0, {second})  # and so h2load, which is started from here
+                    rates.setdefault(("direct", streams), []).append(ask(far, load, seconds, folder))
+                    place(near, first)
+                    place(far, second)
+                    os.sched_setaffinity(0, {more[0] if more else second})
+                    rates.setdefault(("through", streams), []).append(ask(near, load, seconds, folder))
         finally:
             near.stop()
     finally:

@@ -1,11 +1,13 @@
 """gRPC calls from the client's side: one message out, messages and one outcome in. No I/O; knows nothing of inference.
 
-Each call ends exactly once, by `ended(outcome)`: with the far end's status, or with what became of the stream or the connection.
-Whether it may be sent again is said by `Outcome.processed`.
+Each call ends exactly once, by `concluded(outcome)`: with the far end's status, or with what became of the stream or the
+connection. Whether it may be sent again is said by `Outcome.processed`.
 """
 
 from __future__ import annotations
 
+import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -13,13 +15,17 @@ from urllib.parse import unquote
 from kernel_grpc.http2 import Data, ErrorCode, Head, literal
 from kernel_remote.client import ClientConnection, ClientStream
 
-__all__ = ["INTERNAL", "UNAVAILABLE", "Call", "CallStream", "Outcome", "head_of"]
+__all__ = ["INTERNAL", "UNAVAILABLE", "Call", "Kind", "Outcome", "head_of"]
 
 EXHAUSTED, INTERNAL, UNAVAILABLE = 8, 13, 14
 
 #: Field by which the far end is asked to report its load, in the form that `choice.reported` reads; and that of its report.
 ASK_LOAD = literal(b"endpoint-load-metrics-format", b"text")
 LOAD = b"endpoint-load-metrics"
+
+#: What stands in front of a message: whether it is compressed, and its length.
+_PREFIX = struct.Struct(">BI")
+_prefix, _unpack_prefix = _PREFIX.pack, _PREFIX.unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,122 +43,131 @@ class Outcome:
     load: str = ""
 
 
-class Call:
-    """One call. `pieces`: the one message that is sent, `size` bytes long.
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What calls have in common. `ask_load`: the far end is to report its load. `most`: bytes of a message that is taken.
 
-    `message(data)` is told each message that comes, `ended(outcome)` the end, once. `timeout()`: the seconds that are left for
-    the far end to keep, when the call is sent. `ask_load`: the far end is to report its load. `ordered`: it must not overtake
-    another ordered call to the same endpoint. `most`: bytes of a message that is taken.
-    `metadata`: fields of a header block that go along.
+    `clock()`: the time, as deadlines have it.
     """
 
-    def __init__(
-        self,
-        path: str,
-        pieces: Sequence[Data],
-        message: Callable[[bytes], None],
-        ended: Callable[[Outcome], None],
-        *,
-        timeout: Callable[[], float] | None = None,
-        ask_load: bool = False,
-        ordered: bool = False,
-        most: int = 2**32,
-        metadata: bytes = b"",
-    ) -> None:
-        self.path = path
+    path: str
+    ask_load: bool = False
+    most: int = 2**32
+    clock: Callable[[], float] = time.monotonic
+
+
+class Call(ClientStream):
+    """One call, and the stream it goes on. Subclass it and override `message` and `concluded`.
+
+    `pieces`: the one message that is sent. `deadline`: what is left of it when the call is sent is the far end's to keep.
+    `ordered`: it must not overtake another ordered call to the same endpoint. `metadata`: fields of a header block that go along.
+    """
+
+    where = ""  # the endpoint
+    over = False
+    deadline: float | None = None
+    ordered = False
+    metadata = b""
+    id = 0  # until it is sent
+    _buffer: bytearray | None = None
+
+    def __init__(self, kind: Kind, pieces: Sequence[Data]) -> None:
+        self.kind = kind
         self.pieces = pieces
-        self.size = sum(map(len, pieces))
-        self.message = message
-        self.ended = ended
-        self.timeout = timeout
-        self.ask_load = ask_load
-        self.ordered = ordered
-        self.most = most
-        self.metadata = metadata
-        self.over = False
-        self.stream: CallStream | None = None
+
+    def message(self, data: bytes) -> None:
+        """A message has come."""
+
+    def concluded(self, outcome: Outcome) -> None:
+        """The call is over; told once."""
 
     def begin(self, connection: ClientConnection, head: bytes, where: str) -> None:
         """Send it on a connection that has room for it. `head`: of `head_of`; `where`: the endpoint."""
-        stream = self.stream = CallStream(connection, self, where)
-        head += self.metadata
-        if self.timeout is not None:
-            head += literal(b"grpc-timeout", _timeout(self.timeout()))
-        prefix = b"\0" + self.size.to_bytes(4, "big")
-        connection.outgoing.request(stream, head, (prefix, *self.pieces), self.size + 5)
+        self.where = where
+        self.open(connection)
+        if self.metadata:
+            head += self.metadata
+        if self.deadline is not None:
+            head += literal(b"grpc-timeout", _timeout(self.deadline - self.kind.clock()))
+        pieces = self.pieces
+        size = sum(map(len, pieces))
+        connection.outgoing.request(self, head, (_prefix(0, size), *pieces), size + 5)
 
-    def end(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Tell the end, unless it was told."""
         if not self.over:
             self.over = True
-            self.stream = None  # which knows the call: what has ended is not to wait for the garbage collector
-            self.ended(outcome)
+            self.concluded(outcome)
 
     def cancel(self) -> None:
         """Nobody waits any more: the far end is told, and nothing is told here."""
         self.over = True
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.leave()
-            stream.connection.left()
+        if self.id and not self.done:
+            self.leave()
+            self.connection.left()
 
-
-class CallStream(ClientStream):
-    """The stream of a call: puts messages together, and reads status and trailers."""
-
-    def __init__(self, connection: ClientConnection, call: Call, where: str) -> None:
-        super().__init__(connection, connection.take_id(), False)
-        self.call = call
-        self.where = where
-        self.buffer = bytearray()
-        self.http = b""
+    def whole(self, first: Head, data: Data, start: int, stop: int, last: Head) -> None:
+        self.connection.came += 1
+        outcome = last.meaning
+        size = stop - start - 5
+        if first.meaning == b"200" and type(outcome) is Outcome and outcome.status >= 0 <= size <= self.kind.most:
+            if not data[start] and _unpack_prefix(data, start)[1] == size:  # one message: by far the most
+                self.message(bytes(data[start + 5 : stop]))
+                self.finish(outcome)
+                return
+        self.block(first, False)
+        self.received(data, start, stop, False)
+        self.block(last, True)
 
     def block(self, head: Head, last: bool) -> None:
         self.connection.came += 1
+        if self.over:
+            return
         if last:
             self._finish(head)
         else:
             known = head.meaning  # the same block may have been the last of another answer
-            self.http = http = known if type(known) is bytes else dict(head.fields).get(b":status", b"")
-            head.meaning = http
-            if self.http != b"200":
-                self._end(UNAVAILABLE, f"answers with HTTP status {self.http.decode('latin-1') or 'none'}")
+            http = head.meaning = known if type(known) is bytes else dict(head.fields).get(b":status", b"")
+            if http != b"200":
+                self._end(UNAVAILABLE, f"answers with HTTP status {http.decode('latin-1') or 'none'}")
 
     def _finish(self, head: Head) -> None:
         outcome = head.meaning
         if type(outcome) is not Outcome:
             outcome = head.meaning = outcome_of(dict(head.fields))
         if outcome.status < 0:
-            known = self.http or dict(head.fields).get(b":status", b"")
-            other = "" if known == b"200" else f", with HTTP status {known.decode('latin-1') or 'none'}"
+            http = dict(head.fields).get(b":status", b"200")  # where it stood in the block before, it was that
+            other = "" if http == b"200" else f", with HTTP status {http.decode('latin-1')}"
             self._end(INTERNAL, f"ends an answer without a grpc-status{other}")
-        elif self.buffer:
+        elif self._buffer:
             self._end(INTERNAL, "ends an answer in the middle of a message")
         else:
             self.leave()
-            self.call.end(outcome)
+            self.finish(outcome)
 
     def received(self, data: Data, start: int, stop: int, ended: bool) -> None:
         self.connection.came += 1
-        buffer = self.buffer
+        buffer = self._buffer
         if not buffer and not ended and stop - start >= 5 and not data[start]:
-            if int.from_bytes(data[start + 1 : start + 5], "big") == stop - start - 5 <= self.call.most:
-                self.call.message(bytes(data[start + 5 : stop]))  # a message, whole: by far the most
+            if _unpack_prefix(data, start)[1] == stop - start - 5 <= self.kind.most:
+                self.message(bytes(data[start + 5 : stop]))  # a message, whole
                 return
+        if buffer is None:
+            buffer = self._buffer = bytearray()
         buffer += data[start:stop]
-        while len(buffer) >= 5 and not self.call.over:
-            size = int.from_bytes(buffer[1:5], "big")
-            if buffer[0]:
+        while len(buffer) >= 5 and not self.over:
+            packed, size = _unpack_prefix(buffer)
+            if packed:
                 self._end(INTERNAL, "answers with a compressed message, for which nobody has asked")
                 return
-            if size > self.call.most:
-                self._end(EXHAUSTED, f"answers with a message of {size} bytes, {self.call.most} are taken")
+            if size > self.kind.most:
+                self._end(EXHAUSTED, f"answers with a message of {size} bytes, {self.kind.most} are taken")
                 return
             if len(buffer) < 5 + size:
                 break
             message = bytes(memoryview(buffer)[5 : 5 + size])
             del buffer[: 5 + size]
-            self.call.message(message)
+            self.message(message)
         if ended:
             self._end(INTERNAL, "ends an answer without trailers")
 
@@ -171,7 +186,7 @@ class CallStream(ClientStream):
 
     def _end(self, status: int, text: str, processed: bool = True) -> None:
         self.leave()
-        self.call.end(Outcome(status, f"endpoint {self.where} {text}", processed))
+        self.finish(Outcome(status, f"endpoint {self.where} {text}", processed))
 
 
 def outcome_of(fields: dict[bytes, bytes]) -> Outcome:
@@ -183,7 +198,7 @@ def outcome_of(fields: dict[bytes, bytes]) -> Outcome:
     return Outcome(int(status), text, told=True, load=fields.get(LOAD, b"").decode("latin-1"))
 
 
-def head_of(path: str, authority: str, secure: bool, ask_load: bool) -> bytes:
+def head_of(path: str, ask_load: bool, authority: str, secure: bool) -> bytes:
     """Return the header block of a call, but for what is its own."""
     block = (b"\x83\x87" if secure else b"\x83\x86") + literal(b":path", path.encode())  # :method POST, :scheme
     block += literal(b":authority", authority.encode()) + literal(b"te", b"trailers")

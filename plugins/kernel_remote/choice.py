@@ -36,7 +36,7 @@ class Standing:
         self.suspect = False
         self.until = 0.0  # when its ejection ends
         self.failures = 0
-        self._ejections = 0
+        self.ejections = 0  # its number is how long the next one is; none since it is what it was
         self._load = 0.0
         self._reported = 0.0
 
@@ -44,22 +44,22 @@ class Standing:
         """It has answered."""
         self.failures = 0
         if now > self.until + SLOW_START:
-            self._ejections = 0
+            self.ejections = 0
 
     def failed(self, now: float) -> bool:
         """It could not be reached, or has broken off. Return whether it is left out for that from now on."""
         self.failures += 1
         if self.failures < FAILURES or now < self.until:
             return False
-        self.until = now + min(LONGEST, EJECTED * 2**self._ejections)
-        self._ejections = min(self._ejections + 1, 8)
+        self.until = now + min(LONGEST, EJECTED * 2**self.ejections)
+        self.ejections = min(self.ejections + 1, 8)
         return True
 
     def doubt(self, suspect: bool, now: float) -> None:
         """It gives no answer, or does again: then it comes back slowly."""
         if self.suspect and not suspect:
             self.until = max(self.until, now)
-            self._ejections = max(self._ejections, 1)
+            self.ejections = max(self.ejections, 1)
         self.suspect = suspect
 
     def report(self, load: float, now: float) -> None:
@@ -77,7 +77,7 @@ class Standing:
     def share(self, now: float) -> float:
         """Return the part of its requests that it gets: all, and less while it has only just come back."""
         since = now - self.until
-        return max(LEAST, since / SLOW_START) if self._ejections and since < SLOW_START else 1.0
+        return max(LEAST, since / SLOW_START) if self.ejections and since < SLOW_START else 1.0
 
     def cost(self, now: float) -> float:
         """How little it is wanted: what waits there, and more for one that is loaded."""

@@ -11,9 +11,11 @@ import asyncio
 import logging
 import ssl
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernel_remote.calls import UNAVAILABLE, Call, Outcome, head_of
+from kernel_grpc.http2 import Data
+from kernel_remote.calls import UNAVAILABLE, Call, Kind, Outcome, head_of
 from kernel_remote.choice import Standing
 from kernel_remote.settings import Address, Settings
 from kernel_remote.tls import client_context
@@ -64,12 +66,30 @@ def links(settings: Settings, authorities: str, fields: bytes) -> list[Link]:
     return found
 
 
+class Asked(Call):
+    """A call that is waited for. `outcome`: its end; `answer`: its first message, b"" before there is one."""
+
+    answer = b""
+
+    def __init__(self, kind: Kind, pieces: Sequence[Data]) -> None:
+        super().__init__(kind, pieces)
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def message(self, data: bytes) -> None:
+        self.answer = self.answer or data
+
+    def concluded(self, outcome: Outcome) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
 class Endpoint:
     """One far end."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
-        self.standing = Standing(link.address.name)
+        self.name = link.address.name
+        self.standing = Standing(self.name)
         self.users = 0
         self._loop = loop
         self._context = client_context(link.authorities) if link.address.secure else None
@@ -85,37 +105,32 @@ class Endpoint:
         self._not_before = 0.0
         self._again: asyncio.TimerHandle | None = None
 
-    @property
-    def name(self) -> str:
-        return self.link.address.name
-
     def start(self, call: Call) -> None:
         """Send a call, at once or when there is a connection with room for it."""
         wire = self._first
         if wire is not None and not (self._waiting or self._ordered) and wire.has_room:
             self._begin(wire, call)
         elif self._closed:
-            call.end(self._unreached(CLOSED))
+            call.finish(self._unreached(CLOSED))
         elif self._problem and self._connecting is None and not self._healthy() and self._loop.time() < self._not_before:
-            call.end(self._unreached(self._problem))
+            call.finish(self._unreached(self._problem))
         else:
             (self._ordered if call.ordered else self._waiting).append(call)
             self._look()
 
     async def ask(self, path: str, request: bytes, patience: float) -> tuple[Outcome, bytes]:
         """Make a call of its own; return its end, and its message, empty for none."""
-        done: asyncio.Future[Outcome] = self._loop.create_future()
-        messages: list[bytes] = []
-        call = Call(path, [request], messages.append, done.set_result, timeout=lambda: patience, most=SMALL)
+        call = Asked(Kind(path, most=SMALL, clock=self._loop.time), [request])
+        call.deadline = self._loop.time() + patience
         self.start(call)
         try:
             async with asyncio.timeout(patience):
-                outcome = await done
+                outcome = await call.outcome
         except TimeoutError:
             outcome = Outcome(UNAVAILABLE, f"endpoint {self.name} has not answered within {patience:g} s")
         finally:
             call.cancel()
-        return outcome, messages[0] if messages else b""
+        return outcome, call.answer
 
     def close(self) -> None:
         """End everything."""
@@ -133,8 +148,10 @@ class Endpoint:
 
     def changed(self, wire: Wire) -> None:
         """A connection may have room, or is suspect."""
-        self._judge()
-        self._look()
+        if wire is not self._first or not wire.healthy:
+            self._judge()
+        if self._waiting or self._ordered:
+            self._look()
 
     def lost(self, wire: Wire) -> None:
         """A connection has gone; what waits gets another one."""
@@ -172,11 +189,12 @@ class Endpoint:
             self._begin(wire, call)
 
     def _begin(self, wire: Wire, call: Call) -> None:
-        key = call.path, call.ask_load
+        kind = call.kind
+        key = kind.path, kind.ask_load
         head = self._heads.get(key)
         if head is None:
             address = self.link.address
-            head = head_of(call.path, address.authority, address.secure, call.ask_load) + self.link.fields
+            head = head_of(*key, address.authority, address.secure) + self.link.fields
             self._heads[key] = head
         call.begin(wire, head, self.name)
         wire.watch()
@@ -186,7 +204,7 @@ class Endpoint:
             calls = list(waiting)
             waiting.clear()
             for call in calls:
-                call.end(self._unreached(problem))
+                call.finish(self._unreached(problem))
 
     def _unreached(self, problem: str) -> Outcome:
         return Outcome(UNAVAILABLE, f"endpoint {self.name} {problem}", processed=False)

@@ -24,10 +24,11 @@ from kernel import (
     ServingError,
 )
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import UNAVAILABLE, Call, Outcome
+from kernel_remote.answers import Answers, response_of
+from kernel_remote.calls import UNAVAILABLE, Call, Kind, Outcome
 from kernel_remote.choice import Sequences, Standing, choose, reported
 from kernel_remote.endpoints import Endpoint, Endpoints, Link
-from kernel_remote.messages import Messages, code_of, response_of, trace_fields
+from kernel_remote.messages import Messages, code_of, trace_fields
 from kernel_remote.settings import Settings
 
 __all__ = ["SERVICE", "RemoteModel"]
@@ -65,9 +66,11 @@ class RemoteModel:
         self.decoupled = decoupled
         self.endpoints: dict[Standing, Endpoint] = {}
         self.standings: list[Standing] = []
+        self.kind = Kind(STREAM if decoupled else INFER, len(links) > 1, most, host.clock)
+        self.attempt: type[_Attempt] = _Streamed if decoupled else _Unary
+        self.answers = Answers()
         self.sequences = Sequences()
         self.messages = Messages(settings.model, settings.version, decoupled)
-        self.most = most
         self._links = links
         self._known = known
         self._executions: dict[Batch, _Execution] = {}
@@ -81,23 +84,26 @@ class RemoteModel:
     def execute(self, batch: Batch) -> None:
         """Send the batch's requests, each on its own: the far end makes batches of its own."""
         batch.started = self.host.clock()
-        execution = self._executions[batch] = _Execution(self, batch)
-        for sending in list(execution.sendings.values()):
-            sending.begin()
+        execution = self._executions[batch] = _Execution(batch)
+        deliveries = execution.deliveries = [_Delivery(self, execution, request) for request in batch.requests]
+        for delivery in deliveries:
+            delivery.send()
 
-    def ended(self, batch: Batch, result: Sequence[InferenceResponse | None]) -> None:
+    def ended(self, execution: _Execution) -> None:
         """All of a batch's requests have their end."""
+        batch = execution.batch
         if self._executions.pop(batch, None) is not None:
             batch.input_ended = batch.started
             batch.output_started = batch.ended = self.host.clock()
-            batch.instance.finished(batch, result)
+            deliveries, execution.deliveries = execution.deliveries, []  # they know it: no work for the garbage collector
+            batch.instance.finished(batch, [delivery.result for delivery in deliveries])
 
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:
         """Tell the far end that nobody waits any more."""
         execution = self._executions.get(batch)
-        sending = execution and execution.sendings.get(request)
-        if sending:
-            sending.cancel()
+        for delivery in execution.deliveries if execution is not None else ():
+            if delivery.request is request:
+                delivery.give_up(Code.CANCELLED, "the request was cancelled", Reason.CANCELED)
 
     async def is_ready(self) -> bool:
         """Whether some endpoint says so of its model."""
@@ -127,196 +133,218 @@ class RemoteModel:
     def kill(self) -> None:
         """End what runs: its requests are answered with that."""
         for execution in list(self._executions.values()):
-            for sending in list(execution.sendings.values()):
-                sending.abandon()
+            for delivery in execution.deliveries:
+                words = f"model '{delivery.request.model_name}' was ended before {delivery.where} had answered"
+                delivery.give_up(Code.UNAVAILABLE, words, Reason.OTHER)
 
     def finalize(self) -> None:
         """Nothing is left to do behind `close`."""
 
 
 class _Execution:
-    """The requests of a batch that have no end yet, and the results of the others."""
+    """The requests of a batch. `left`: how many of them have no end yet."""
 
-    def __init__(self, model: RemoteModel, batch: Batch) -> None:
-        self.model = model
+    __slots__ = ("batch", "deliveries", "left")
+
+    deliveries: list[_Delivery]
+
+    def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.sendings = {request: _Sending(self, request) for request in batch.requests}
-        self.results: dict[InferenceRequest, InferenceResponse | None] = {}
-
-    def end(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
-        """One request has its end; None: it was answered."""
-        del self.sendings[request]
-        self.results[request] = response
-        if not self.sendings:
-            self.model.ended(self.batch, [self.results[request] for request in self.batch.requests])
+        self.left = len(batch.requests)
 
 
-class _Sending:
-    """One request on its way, on one endpoint after the other where that is allowed."""
+class _Delivery:
+    """One request on its way, on one endpoint after the other where that is allowed.
 
-    def __init__(self, execution: _Execution, request: InferenceRequest) -> None:
+    `over`: it has its end. `result`: the response that is its end, None: it was answered. `attempt`: the one that goes on.
+    """
+
+    __slots__ = ("attempt", "execution", "model", "over", "request", "result", "tried")
+
+    def __init__(self, model: RemoteModel, execution: _Execution, request: InferenceRequest) -> None:
+        self.model = model
         self.execution = execution
-        self.model = execution.model
         self.request = request
-        self.tried: list[Standing] = []
-        self.standing: Standing | None = None
-        self.call: Call | None = None
-        self.answer: InferenceResponse | None = None
-        self.responses = 0
         self.over = False
+        self.result: InferenceResponse | None = None
+        self.tried: tuple[Standing, ...] = ()
+        self.attempt: _Attempt | None = None
 
-    def begin(self) -> None:
+    def send(self) -> None:
         """Send it, again or for the first time; what can't be sent has its answer at once."""
         if self.over:
             return
-        standing = self.standing = self._choose()
-        self.tried.append(standing)
+        model, request = self.model, self.request
+        standing = self._choose()
+        self.tried += (standing,)
         try:
-            self.call = self._call()
+            attempt = model.attempt(model.kind, model.messages.pieces(request))
+            if request.trace is not None:
+                attempt.metadata = trace_fields(request.trace.context)
         except Exception as error:
-            text = f"a request can't be made into a message for {self._where}: {error}"
-            self._finish(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
+            text = f"a request can't be made into a message for {self.where}: {error}"
+            self.end(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
             return
+        attempt.delivery, attempt.standing = self, standing
+        if request.deadline is not None:
+            attempt.deadline = request.deadline
+        if request.correlation_id:
+            attempt.ordered = True
+        self.attempt = attempt
         standing.outstanding += 1
-        self.model.endpoints[standing].start(self.call)
+        model.endpoints[standing].start(attempt)
 
     def _choose(self) -> Standing:
-        model, request = self.model, self.request
+        model = self.model
         if len(model.standings) == 1:
             return model.standings[0]
-        now = model.host.loop.time()
+        request, now = self.request, model.host.loop.time()
         if request.correlation_id:
             starts, ends = bool(request.flags & START), bool(request.flags & END)
             return model.sequences.find(model.standings, request.correlation_id, starts, ends, now, self.tried)
         return choose(model.standings, now, random.random, self.tried) or self.tried[-1]
 
-    def _call(self) -> Call:
-        model, request = self.model, self.request
-        pieces = model.messages.pieces(request)
-        return Call(
-            STREAM if model.decoupled else INFER,
-            pieces,
-            self._message,
-            self._ended,
-            timeout=None if request.deadline is None else self._left,
-            ask_load=len(model.standings) > 1,
-            ordered=bool(request.correlation_id),
-            most=model.most,
-            metadata=b"" if request.trace is None else trace_fields(request.trace.context),
-        )
-
-    def _left(self) -> float:
-        """Return the seconds until the request's deadline."""
-        assert self.request.deadline is not None
-        return self.request.deadline - self.model.host.clock()
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        self._end_call()
-        self._finish(InferenceResponse.failure(Code.CANCELLED, "the request was cancelled", Reason.CANCELED))
-
-    def abandon(self) -> None:
-        """The model goes."""
-        self._end_call()
-        words = f"model '{self.request.model_name}' was ended before {self._where} had answered"
-        self._finish(InferenceResponse.failure(Code.UNAVAILABLE, words, Reason.OTHER))
-
-    def _end_call(self) -> None:
-        call, self.call = self.call, None
-        if call is not None and self.standing is not None:
-            self.standing.outstanding -= 1
-            call.cancel()
-
-    def _message(self, data: bytes) -> None:
-        """Take a message; one that can't be read ends the request, not the connection."""
-        try:
-            if self.model.decoupled:
-                self._streamed(data)
-            else:
-                self._answered(data)
-        except Exception as error:
-            self._end_call()
-            known = isinstance(error, ServingError)
-            text = str(error) if known else f"{self._where} answers with what is no message: {error}"
-            self._finish(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
-
     @property
-    def _where(self) -> str:
-        assert self.standing is not None
-        return f"endpoint {self.standing.name}"
+    def where(self) -> str:
+        return f"endpoint {self.tried[-1].name}" if self.tried else "any endpoint"
 
-    def _answered(self, data: bytes) -> None:
-        assert self.standing is not None
-        if self.answer is not None:
-            raise ServingError(Code.INTERNAL, f"{self._where} answers one request twice")
-        self.answer, _ = response_of(pb.ModelInferResponse.FromString(data), self.standing.name)
-
-    def _streamed(self, data: bytes) -> None:
-        """Pass on a response; the one that says that it is the last ends the request."""
-        assert self.standing is not None
-        message = pb.ModelStreamInferResponse.FromString(data)
-        if self.over:
-            return
-        response: InferenceResponse | None
-        if message.error_message:
-            parameters = message.infer_response.parameters
-            final = "triton_final_response" not in parameters or parameters["triton_final_response"].bool_param
-            words = f"{self._where}: {message.error_message}"
-            response = InferenceResponse.failure(Code.INTERNAL, words, Reason.BACKEND)
-        else:
-            response, final = response_of(message.infer_response, self.standing.name)
-            if final and not response.outputs:
-                response = None
-        self.responses += 1
-        if final:
-            self._finish(response)
-        elif self.request.state is not RELEASED:
-            self.model.host.send(self.request, response, False)
-
-    def _ended(self, outcome: Outcome) -> None:
-        model, standing = self.model, self.standing
-        assert standing is not None
-        self.call = None
-        standing.outstanding -= 1
-        now = model.host.loop.time()
-        if outcome.told:
-            standing.succeeded(now)
-            load = reported(outcome.load) if outcome.load else None
-            if load is not None:
-                standing.report(load, now)
-        elif standing.failed(now):
-            log.warning("endpoint %s is left out for %.1f s: %s", standing.name, standing.until - now, outcome.message)
-        if outcome.status == 0:
-            self._complete()
-        elif self._may_try_again(outcome):
-            self.begin()
-        else:
-            text = f"{self._where}: {outcome.message}" if outcome.told else outcome.message
-            self._finish(InferenceResponse.failure(code_of(outcome.status), text, Reason.BACKEND))
-
-    def _may_try_again(self, outcome: Outcome) -> bool:
+    def may_go_on(self, outcome: Outcome) -> bool:
+        """Whether it may be sent again after an attempt that has brought nothing."""
         model = self.model
-        if self.over or self.responses or self.answer is not None or len(self.tried) >= max(2, len(model.standings)):
+        if len(self.tried) >= max(2, len(model.standings)):
             return False
         if self.request.correlation_id and not self.request.flags & START:
             return False  # others of its sequence may have gone there since, and would come before it
         return not outcome.processed or (model.settings.idempotent and outcome.status == UNAVAILABLE)
 
-    def _complete(self) -> None:
-        """The far end says that all is well; then there has to be an answer."""
-        if self.answer is not None:
-            self._finish(self.answer)
-        elif not self.over:
-            text = f"{self._where} ends a request without its {'last response' if self.model.decoupled else 'answer'}"
-            self._finish(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
+    def give_up(self, code: Code, words: str, reason: Reason) -> None:
+        """End it, and the attempt that goes on."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None:
+            attempt.standing.outstanding -= 1
+            attempt.cancel()
+        self.end(InferenceResponse.failure(code, words, reason))
 
-    def _finish(self, response: InferenceResponse | None) -> None:
+    def end(self, response: InferenceResponse | None) -> None:
+        """It has its end, unless it has one."""
         if self.over:
             return
         self.over = True
-        decoupled = self.model.decoupled
+        model, execution = self.model, self.execution
         try:
-            if decoupled and self.request.state is not RELEASED:
-                self.model.host.send(self.request, response, True)
+            if not model.decoupled:
+                self.result = response
+            elif self.request.state is not RELEASED:
+                model.host.send(self.request, response, True)
         finally:
-            self.execution.end(self.request, None if decoupled else response)
+            execution.left -= 1
+            if not execution.left:
+                model.ended(execution)
+
+
+class _Attempt(Call):
+    """One attempt to have a request answered by an endpoint."""
+
+    delivery: _Delivery
+    standing: Standing
+
+    def message(self, data: bytes) -> None:
+        """Take a message; one that can't be read ends the request, not the connection."""
+        try:
+            self.read(data)
+        except Exception as error:
+            known = isinstance(error, ServingError)
+            text = str(error) if known else f"endpoint {self.standing.name} answers with what is no message: {error}"
+            self.delivery.give_up(Code.INTERNAL, text, Reason.BACKEND)
+
+    def read(self, data: bytes) -> None:
+        """Take a message. Raises what says that it is none."""
+        raise NotImplementedError
+
+    def completed(self) -> None:
+        """The far end says that all is well."""
+        raise NotImplementedError
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether something of an answer has come."""
+        raise NotImplementedError
+
+    def concluded(self, outcome: Outcome) -> None:
+        delivery, standing = self.delivery, self.standing
+        delivery.attempt = None
+        standing.outstanding -= 1
+        loop = delivery.model.host.loop
+        if outcome.told:
+            if standing.failures or standing.ejections:
+                standing.succeeded(loop.time())
+            load = reported(outcome.load) if outcome.load else None
+            if load is not None:
+                standing.report(load, loop.time())
+        elif standing.failed(now := loop.time()):
+            log.warning("endpoint %s is left out for %.1f s: %s", standing.name, standing.until - now, outcome.message)
+        if outcome.status == 0:
+            self.completed()
+        elif not self.has_answer and delivery.may_go_on(outcome):
+            delivery.send()
+        else:
+            text = f"endpoint {standing.name}: {outcome.message}" if outcome.told else outcome.message
+            delivery.end(InferenceResponse.failure(code_of(outcome.status), text, Reason.BACKEND))
+
+
+class _Unary(_Attempt):
+    """One that is answered by one message."""
+
+    response: InferenceResponse | None = None
+
+    def read(self, data: bytes) -> None:
+        if self.response is not None:
+            raise ServingError(Code.INTERNAL, f"endpoint {self.standing.name} answers one request twice")
+        self.response = self.delivery.model.answers.read(data, self.standing.name)
+
+    def completed(self) -> None:
+        response = self.response
+        if response is None:
+            text = f"endpoint {self.standing.name} ends a request without its answer"
+            response = InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND)
+        self.delivery.end(response)
+
+    @property
+    def has_answer(self) -> bool:
+        return self.response is not None
+
+
+class _Streamed(_Attempt):
+    """One of a decoupled model: its responses are passed on as they come."""
+
+    responses = 0
+
+    def read(self, data: bytes) -> None:
+        """Pass on a response; the one that says that it is the last ends the request."""
+        message = pb.ModelStreamInferResponse.FromString(data)
+        delivery, where = self.delivery, self.standing.name
+        if delivery.over:
+            return
+        response: InferenceResponse | None
+        if message.error_message:
+            parameters = message.infer_response.parameters
+            final = "triton_final_response" not in parameters or parameters["triton_final_response"].bool_param
+            words = f"endpoint {where}: {message.error_message}"
+            response = InferenceResponse.failure(Code.INTERNAL, words, Reason.BACKEND)
+        else:
+            response, final = response_of(message.infer_response, where)
+            if final and not response.outputs:
+                response = None
+        self.responses += 1
+        if final:
+            delivery.end(response)
+        elif delivery.request.state is not RELEASED:
+            delivery.model.host.send(delivery.request, response, False)
+
+    def completed(self) -> None:
+        text = f"endpoint {self.standing.name} ends a request without its last response"
+        self.delivery.end(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))
+
+    @property
+    def has_answer(self) -> bool:
+        return self.responses > 0

@@ -1,4 +1,4 @@
-"""ModelInfer's messages from the client's side: a request of the kernel becomes one, a message becomes a response.
+"""A request of the kernel becomes a message of ModelInfer.
 
 Pure. The data of large tensors is not copied on its way out.
 """
@@ -10,23 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from kernel import (
-    DATATYPES,
-    Code,
-    InferenceRequest,
-    InferenceResponse,
-    ServingError,
-    Tensor,
-    pack_bytes,
-    unpack_bytes,
-)
+from kernel import Code, InferenceRequest, Tensor, pack_bytes
 from kernel_grpc.http2 import Data, literal
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
-__all__ = ["Messages", "code_of", "response_of", "trace_fields"]
+__all__ = ["Messages", "code_of", "trace_fields", "varint"]
+
+#: Data of up to this size is copied: that costs less than a view of it.
+SMALL = 16 * 1024
 
 #: How many descriptions of inputs and outputs are remembered of one model.
 REMEMBERED = 1024
+
+#: How data of so many bytes begins: raw_input_contents, field 7, which comes last.
+_SHORT = [bytes((0x3A, size)) for size in range(128)]
 
 _CODES = {
     1: Code.CANCELLED,
@@ -81,15 +78,16 @@ class Messages:
         head = self._names
         if request.id:
             id = request.id.encode()
-            head += b"\x1a" + _varint(len(id)) + id
+            head += b"\x1a" + varint(len(id)) + id
         if request.parameters or request.correlation_id or request.priority or request.timeout_us:
             head += self._parameters(request)
         else:
             head += self._plain
-        pieces: list[Data] = [head + described]
+        pieces: list[Data] = [head, described]
         for tensor in inputs:
             data = _data(tensor)
-            pieces += (b"\x3a" + _varint(len(data)), data)  # raw_input_contents, field 7, which comes last
+            size = len(data)
+            pieces += (_SHORT[size] if size < 128 else b"\x3a" + varint(size), data)
         return pieces
 
     def _described(self, request: InferenceRequest) -> bytes:
@@ -147,10 +145,12 @@ def _data(tensor: Tensor) -> Data:
         return b""
     if tensor.datatype == "BYTES":
         return pack_bytes(array)
+    if array.nbytes <= SMALL:
+        return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     if number < 128:
         return bytes((number,))
     groups = bytearray()
@@ -159,40 +159,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     groups.append(number)
     return bytes(groups)
-
-
-def response_of(message: Any, where: str) -> tuple[InferenceResponse, bool]:
-    """Return the response that it is, and whether it says that it is the last. Raises ServingError(INTERNAL)."""
-    parameters: dict[str, Any] = {}
-    final = False
-    if message.parameters:
-        parameters = {
-            key: getattr(one, one.WhichOneof("parameter_choice") or "string_param")
-            for key, one in message.parameters.items()
-        }
-        final = bool(parameters.pop("triton_final_response", False))
-    raws = message.raw_output_contents
-    if len(raws) != len(message.outputs):
-        text = f"endpoint {where} answers with {len(message.outputs)} outputs and the raw data of {len(raws)}"
-        raise ServingError(Code.INTERNAL, text)
-    outputs = [_tensor(one, raw, where) for one, raw in zip(message.outputs, raws)]
-    return InferenceResponse(outputs, parameters=parameters or None), final
-
-
-def _tensor(output: Any, raw: bytes, where: str) -> Tensor:
-    dtype = DATATYPES.get(output.datatype)
-    shape = tuple(output.shape)
-    try:
-        if dtype is None:
-            raise ValueError("an unknown datatype")
-        if output.datatype == "BYTES":
-            items = unpack_bytes(raw)
-            array = np.empty(len(items), np.object_)
-            array[:] = items
-        else:
-            array = np.frombuffer(bytearray(raw), dtype)  # a copy: whoever gets it may write to it
-        return Tensor(output.name, output.datatype, array.reshape(shape))
-    except ValueError as error:
-        said = f"output '{output.name}' of {output.datatype}{list(shape)} in {len(raw)} bytes"
-        text = f"endpoint {where} answers with {said}: {error}"
-        raise ServingError(Code.INTERNAL, text) from None

@@ -30,7 +30,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("path")
 
 
-ROW = {"frontend": 100, "core": 100, "python": 100, "frames": 40, "files": 20}
+ROW = {"frontend": 100, "core": 100, "python": 100, "remote": 0, "frames": 40, "files": 20}
 
 
 def test_what_has_grown_is_told(path: ModuleType) -> None:
@@ -42,7 +42,7 @@ def test_what_has_grown_is_told(path: ModuleType) -> None:
     assert both[:2] == ["a: it takes 42 frames, where it took 40", "a: it takes 21 files, where it took 20"]
 
 
-@pytest.mark.parametrize("column", ["frontend", "core", "python", "frames", "files"])
+@pytest.mark.parametrize("column", ["frontend", "core", "python", "remote", "frames", "files"])
 def test_what_to_do_about_it_is_told(path: ModuleType, column: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     async def measure(*_: Any) -> dict[str, dict[str, int]]:
         return {route: {**row, column: row[column] * 2 + 2} for route, row in KNOWN["3.11"].items()}
@@ -61,7 +61,7 @@ def test_what_to_do_about_it_is_told(path: ModuleType, column: str, monkeypatch:
 def test_the_readme_shows_the_figures() -> None:
     text = (BENCH / "README.md").read_text()
     for route, row in KNOWN["3.11"].items():
-        figures = " | ".join(str(row[key]) for key in ("frontend", "core", "python", "frames", "files"))
+        figures = " | ".join(str(row[key]) for key in ("frontend", "core", "python", "remote", "frames", "files"))
         assert f"| {route} | {figures} |" in text
 
 

@@ -23,9 +23,9 @@ from kernel_grpc.frontend import GrpcFrontend
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import DATA, END_STREAM, frame, goaway, header_frames, rst_stream, settings
-from kernel_remote.calls import Call, Outcome
+from kernel_remote.calls import Kind, Outcome
 from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, home, reported
-from kernel_remote.endpoints import Endpoint, Link
+from kernel_remote.endpoints import Asked, Endpoint, Link
 from kernel_remote.settings import Address
 
 CONFIG = """
@@ -299,8 +299,6 @@ def test_each_call_ends_once(name: str) -> None:
     outcomes: list[Outcome] = []
 
     async def main() -> None:
-        over = asyncio.Event()
-
         async def far(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if said.startswith(NOTHING):
                 writer.write(NOTHING)
@@ -312,13 +310,15 @@ def test_each_call_ends_once(name: str) -> None:
         link = Link(Address("127.0.0.1", server.sockets[0].getsockname()[1]))
         endpoint = Endpoint(link, asyncio.get_running_loop())
 
-        def ended(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            over.set()
+        class Once(Asked):
+            def concluded(self, outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                super().concluded(outcome)
 
-        endpoint.start(Call("/x/Y", [b"request!"], lambda data: None, ended))
+        call = Once(Kind("/x/Y"), [b"request!"])
+        endpoint.start(call)
         async with asyncio.timeout(30):
-            await over.wait()
+            await call.outcome
         endpoint.close()
         server.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from network import Far, Network, Request, run_network
@@ -12,7 +12,7 @@ from network import Far, Network, Request, run_network
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import DATA, PING, frame, goaway, header_frames, rst_stream, settings, window_update
-from kernel_remote.calls import Call, Outcome, head_of
+from kernel_remote.calls import Call, Kind, Outcome, head_of
 from kernel_remote.choice import Standing
 from kernel_remote.client import ClientConnection
 from kernel_remote.endpoints import BACKOFF, CONNECT_TIMEOUT, Endpoint, Link
@@ -36,13 +36,23 @@ class Calls:
     def standing(self) -> Standing:
         return self.endpoint.standing
 
-    def call(self, body: bytes = b"x", **more: Any) -> Call:
-        call = Call("/a/B", [body], self.messages.append, self._ended, **more)
+    def call(self, body: bytes = b"x", most: int = 2**32, ordered: bool = False, deadline: float | None = None) -> Call:
+        call = Noted(Kind("/a/B", most=most, clock=self.network.time), [body], self.messages, self._ended)
+        call.ordered, call.deadline = ordered, deadline
         self.endpoint.start(call)
         return call
 
     def _ended(self, outcome: Outcome) -> None:
         self.ends.append((round(self.network.time() - self.began, 3), outcome))
+
+
+class Noted(Call):
+    """A call of which is noted what comes."""
+
+    def __init__(self, kind: Kind, pieces: list[bytes], messages: list[bytes], ended: Callable[[Outcome], None]) -> None:
+        super().__init__(kind, pieces)
+        self.message = messages.append  # type: ignore[method-assign]
+        self.concluded = ended  # type: ignore[method-assign]
 
 
 def echo(request: Request) -> None:
@@ -332,7 +342,7 @@ def test_the_deadline_goes_along_less_what_a_call_has_waited() -> None:
         calls = Calls(network, Link(LINK.address, connections=1))
         deadline = network.time() + 5
         for _ in range(2):
-            calls.call(timeout=lambda: deadline - network.time())
+            calls.call(deadline=deadline)
         await asyncio.sleep(2)
         far.requests[0].answer(b"")
         await asyncio.sleep(0.1)
@@ -416,6 +426,65 @@ def test_a_ping_of_the_far_end_is_answered() -> None:
     run_network(main)
 
 
+# --- answers as a whole
+
+
+def answers_to(ids: list[int], size: int, status: bytes, more: bytes = b"") -> bytes:
+    """Return answers as most are: two header blocks that come again, and one message between them."""
+    head = response(200, [(b"content-type", b"application/grpc")])
+    said = b""
+    for id in ids:
+        message = b"\0" + size.to_bytes(4, "big") + bytes([id]) * size
+        said += header_frames(id, head, end_stream=False) + frame(DATA, 0, id, message) + more
+        said += header_frames(id, literal(b"grpc-status", status), end_stream=True)
+    return said
+
+
+@pytest.mark.parametrize("status", [b"0", b"13", b"x"])
+@pytest.mark.parametrize("size", [0, 3, 500, 20_000])
+def test_answers_say_the_same_in_whatever_pieces_they_come(size: int, status: bytes) -> None:
+    """Those that have come whole are taken at once, the others frame by frame."""
+    told = []
+    for piece in (10**9, 1, 10, 700, 30_000):
+        connection = ClientConnection(0.0)
+        connection.start()
+        connection.receive(settings({}), 0.0)
+        messages: list[bytes] = []
+        ends: list[Outcome] = []
+        calls = [Noted(Kind("/a/B", most=10_000), [b"x"], messages, ends.append) for _ in range(100)]
+        for call in calls:
+            call.begin(connection, b"", "far")
+        ids = [call.id for call in calls]
+        calls[70].cancel()
+        said = answers_to(ids[:40], size, status) + window_update(0, 5) + answers_to(ids[40:90], size, status)
+        said += answers_to(ids[90:], size, status, frame(PING, 0, 0, bytes(8)))
+        for at in range(0, len(said), piece):
+            connection.receive(said[at : at + piece], 0.0)
+            while connection.later is not None:
+                connection.go_on(0.0)
+        assert connection.ending.failure is None and not connection.outgoing.streams
+        assert len(ends) == 99
+        told.append((messages, ends, connection.bodies.recv_window))
+    assert all(one == told[0] for one in told)
+    assert len(told[0][0]) == (99 if size <= 10_000 else 0)
+
+
+def test_a_table_that_changes_between_answers_is_minded() -> None:
+    """What a block says depends on the table: bytes that have come before may say something else."""
+    connection = ClientConnection(0.0)
+    connection.start()
+    connection.receive(settings({}), 0.0)
+    ends: list[Outcome] = []
+    calls = [Noted(Kind("/a/B"), [b"x"], [], ends.append) for _ in range(5)]
+    for call in calls:
+        call.begin(connection, b"", "far")
+    entering = [b"\x40\x0bgrpc-status\x01%d" % status for status in (0, 5)]  # each is entry 62 of the table then
+    for call, last in zip(calls, (entering[0], b"\xbe", b"\xbe", entering[1], b"\xbe")):
+        said = header_frames(call.id, b"\x88", end_stream=False) + frame(DATA, 0, call.id, b"\0\0\0\0\1x")
+        connection.receive(said + header_frames(call.id, last, end_stream=True), 0.0)
+    assert [outcome.status for outcome in ends] == [0, 0, 0, 5, 5]
+
+
 # --- whatever comes
 
 
@@ -467,9 +536,9 @@ def test_whatever_a_far_end_says_each_call_ends_once(seed: int) -> None:
         connection = ClientConnection(0.0)
         connection.start()
         outcomes: list[list[Outcome]] = [[], [], []]
-        calls = [Call("/a/B", [b"x"], lambda data: None, ended.append) for ended in outcomes]
+        calls = [Noted(Kind("/a/B"), [b"x"], [], ended.append) for ended in outcomes]
         for call in calls:
-            call.begin(connection, head_of("/a/B", "far", False, False), "far")
+            call.begin(connection, head_of("/a/B", False, "far", False), "far")
         if rng.random() < 0.2:
             calls.pop(1).cancel()
             outcomes.pop(1)

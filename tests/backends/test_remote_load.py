@@ -17,9 +17,9 @@ from kernel import Batch, InferenceResponse, Kernel, Tensor
 from kernel_grpc.http2 import literal
 from kernel_grpc.rpc.load_report import load_report
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_remote.calls import Call, Outcome
+from kernel_remote.calls import Kind
 from kernel_remote.choice import LOAD_LASTS, Standing, choose, reported
-from kernel_remote.endpoints import Endpoint, Link
+from kernel_remote.endpoints import Asked, Endpoint, Link
 from kernel_remote.loads import Loads
 from kernel_remote.settings import Address
 
@@ -62,16 +62,15 @@ async def far(network: Network, folder: Path, host: str = "far") -> AsyncIterato
 
 async def load_of(endpoint: Endpoint, model: str, form: str, method: str = "ModelInfer", rows: int = 1) -> tuple[int, str]:
     """Ask the far end once; return the status and the report."""
-    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     message = pb.ModelInferRequest(model_name=model, raw_input_contents=[bytes(4)])
     message.inputs.add(name="X", datatype="FP32", shape=[1, 1] if model == "batches" else [1])
-    call = Call(SERVICE + method, [message.SerializeToString()], lambda data: None, done.set_result, ask_load=bool(form))
+    call = Asked(Kind(SERVICE + method, bool(form)), [message.SerializeToString()])
     if form == "json":
         begin = call.begin
         asked, wanted = (literal(b"endpoint-load-metrics-format", one) for one in (b"text", b"JSON"))
         call.begin = lambda wire, head, where: begin(wire, head.replace(asked, wanted), where)  # type: ignore[method-assign]
     endpoint.start(call)
-    outcome = await done
+    outcome = await call.outcome
     return outcome.status, outcome.load
 
 

@@ -36,6 +36,7 @@ class Heads:
 
     `open_stream(home, stream_id, head, ended)` makes the Stream of a new request, or answers it at once. `home`, the connection,
     comes with each frame and is not kept: what a connection that has gone has held is not to wait for the garbage collector.
+    `known`: what blocks say that have come before, as long as the table is what it was then.
     `expected`: the only type of frame that may come next, None where any may. `fragments_of`: the flags and the stream id of the
     block that is gathered.
     """
@@ -54,7 +55,7 @@ class Heads:
         self._floods = floods
         self._bodies = bodies
         self._blocks = Blocks()
-        self._known = self._blocks.known
+        self.known = self._blocks.known
         self.expected: int | None = SETTINGS
         self.fragments_of = (0, 0)
         self._fragments = bytearray()  # of a header block
@@ -98,7 +99,7 @@ class Heads:
 
     def _block(self, home: Home, flags: int, stream_id: int, block: bytes) -> None:
         """Take a whole header block."""
-        head = self._known.get(block)
+        head = self.known.get(block)
         if head is None:
             head = self._decode(block)
         history = self._history
