@@ -98,7 +98,9 @@ from kernel.observability import (
     TraceSettings,
     TraceSink,
 )
+from kernel.options import StorageOptions
 from kernel.registry import Failure, ModelIndex, Reload
+from kernel.repository import FetchedFiles, FilesChanged, ModelFolder, Repository, models_of
 from kernel.requests import (
     RESCHEDULED,
     SKIPPED,
@@ -133,6 +135,7 @@ __all__ += [
     "Overloaded",
     "Reason",
     "ServingError",
+    "StorageOptions",
     "Tensor",
 ]
 
@@ -259,6 +262,15 @@ __all__ += [
     "LocalCache",
     "StoredResponse",
     "StoredTensor",
+]
+
+# Repositories: where models lie that are in no folder of this machine.
+__all__ += [
+    "FetchedFiles",
+    "FilesChanged",
+    "ModelFolder",
+    "Repository",
+    "models_of",
 ]
 
 # Batchers: what decides which requests go together.

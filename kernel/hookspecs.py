@@ -16,6 +16,8 @@ from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
     from kernel.observability import TraceOptions, TraceSink
+    from kernel.options import StorageOptions
+    from kernel.repository import Repository
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
 
@@ -51,6 +53,10 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def make_cache(self, name: str, settings: Mapping[str, str]) -> Cache | None:
         """Return the response cache that `--cache-config name,setting=value` asks for, None for a name that isn't yours."""
+
+    @hookspec(firstresult=True)
+    def open_repository(self, location: str, options: StorageOptions) -> Repository | None:
+        """Return the model repository at a location that is no folder, such as `s3://bucket/models`; None if it isn't yours."""
 
     @hookspec(firstresult=True)
     def make_batcher(self, config: ModelConfig) -> Batcher | None:

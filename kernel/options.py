@@ -11,9 +11,28 @@ from dataclasses import dataclass, field
 from kernel.errors import Code, ServingError
 from kernel.rules import ResourceLimit
 
-__all__ = ["Options"]
+__all__ = ["Options", "StorageOptions"]
 
 _MODES = ("none", "poll", "explicit", "on-demand")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """How repositories in object stores are read (`s3://`, `gs://`, `az://`). Raises ServingError for what makes no sense.
+
+    `cache`: the folder that keeps what was fetched, "" for `kernel-serve/storage` in `$XDG_CACHE_HOME` or `~/.cache`.
+    `cache_size`: how many bytes may stay in it (0: half of what its file system has). `max_objects`: how many objects one
+    repository may have.
+    """
+
+    cache: str = ""
+    cache_size: int = 0
+    max_objects: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("cache_size", 0), ("max_objects", 1)):
+            if getattr(self, name) < least:
+                raise _wrong(f"{name} is {getattr(self, name)}, wanted at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

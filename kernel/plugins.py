@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import inspect
+import os
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -19,14 +21,19 @@ from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
 from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
+from kernel.options import StorageOptions
+from kernel.repository import FileRepository, Repository
 from kernel.rules import LocalCache
-from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, SINK, require, returned
+from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, REPOSITORY, SINK, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
     from kernel.observability import TraceOptions, TraceSink
 
-__all__ = ["Plugins"]
+__all__ = ["Plugins", "is_location"]
+
+#: A location that is no folder. A Path has one slash fewer.
+_LOCATION = re.compile(r"([a-z][a-z0-9]+):/+(?=[^/])")
 
 HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 
@@ -147,6 +154,26 @@ class Plugins:
             require(sink, SINK, f"the trace sink for mode '{options.mode}'")
         return sink
 
+    def repositories(
+        self, locations: Sequence[str | os.PathLike[str] | Repository], options: StorageOptions | None
+    ) -> list[Repository]:
+        """Return the repositories at some locations. Raises ServingError."""
+        return [self.repository(one, options or StorageOptions()) for one in locations]
+
+    def repository(self, location: str | os.PathLike[str] | Repository, options: StorageOptions) -> Repository:
+        """Return the repository at a location; one that is a repository already is that. Raises ServingError."""
+        if not isinstance(location, (str, os.PathLike)):
+            return location
+        path = os.fspath(location)
+        scheme = _LOCATION.match(path)
+        if scheme is not None and is_location(path):
+            whole = f"{scheme[1]}://{path[scheme.end() :]}"
+            repository: Repository | None = self._manager.hook.open_repository(location=whole, options=options)
+            if repository is not None:
+                require(repository, REPOSITORY, f"the repository at '{whole}'")
+                return repository
+        return FileRepository(path)
+
     def cache(self, name: str, settings: Mapping[str, str]) -> Cache:
         """Make the response cache called `name`. Raises ServingError where no plugin knows one of that name."""
         cache: Cache | None = self._manager.hook.make_cache(name=name, settings=settings)
@@ -162,6 +189,11 @@ class Plugins:
         if batcher is not None:
             require(batcher, BATCHER, f"the batcher for model '{config.name}'")
         return batcher
+
+
+def is_location(path: str) -> bool:
+    """Whether a repository is named that is no folder of this machine."""
+    return _LOCATION.match(path) is not None and not os.path.isdir(path)
 
 
 def _name_of(plugin: object) -> str:

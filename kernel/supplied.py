@@ -17,13 +17,26 @@ from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.interfaces import Placement
 
-__all__ = ["BACKEND", "BATCHER", "CACHE", "FRONTEND", "GATE", "SINK", "check_executor", "never_answers", "require", "returned"]
+__all__ = [
+    "BACKEND",
+    "BATCHER",
+    "CACHE",
+    "FRONTEND",
+    "GATE",
+    "REPOSITORY",
+    "SINK",
+    "check_executor",
+    "never_answers",
+    "require",
+    "returned",
+]
 
 BACKEND = ("name", "creates_on_loop", "complete_config", "validate", "create")
 FRONTEND = ("start", "drain", "stop", "address")
 CACHE = ("largest", "lookup", "insert", "usage")
 BATCHER = ("choose",)
 GATE = ("door",)
+REPOSITORY = ("given", "path", "scan", "known", "find", "strays", "mistaken", "close")
 SINK = ("opened", "completed", "retired", "close")
 _EXECUTOR = ("placement", "capacity", "execute", "finalize")
 _LOOP = (*_EXECUTOR, "may_wait")

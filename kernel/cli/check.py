@@ -7,6 +7,7 @@ the rest.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +15,15 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli.flags import (
+    add_config_flags,
+    add_repository_flags,
+    add_storage_flags,
+    auto_complete,
+    repositories,
+    storage_options,
+)
+from kernel.cli.opened import opened
 from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.config import ConfigError, ConfigErrors, ModelConfig, check_ensembles, listed, read_config, require_complete
@@ -24,7 +33,16 @@ from kernel.models import RequestCheck, Sample, read_samples, usable_gpus, witho
 from kernel.observability import LogOptions, set_up_log
 from kernel.plugins import Plugins
 from kernel.registry import Failure
-from kernel.repository import FileRepository, ModelFolder, missing_versions, not_unique, place_at, select_versions
+from kernel.repository import (
+    FetchedFiles,
+    ModelFolder,
+    Repository,
+    missing_versions,
+    not_unique,
+    place_at,
+    select_versions,
+    shown,
+)
 from kernel.requests import nobody
 from kernel.server import Kernel
 
@@ -63,39 +81,55 @@ class Found:
     choice: PlacementChoice | None = None
     errors: list[ServingError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    files: FetchedFiles | None = None
+
+    @property
+    def here(self) -> ModelFolder:
+        """The folder with the files, which are fetched where they lie elsewhere."""
+        return self.folder if self.files is None else self.files.folder
+
+    def told(self, words: str) -> str:
+        """Return words about the files with the place where the model lies instead of where its files were fetched to."""
+        return words if self.files is None else words.replace(str(self.here.path), shown(self.folder.path))
 
 
 def check(arguments: Sequence[str]) -> int:
     """Run `kernel check`; return the exit status."""
     parser = Parser("kernel check", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG)
     add_repository_flags(parser)
+    add_storage_flags(parser)
     add_config_flags(parser)
     parser.add_switch("--load", False, "also load every model, as a start would do, and finalize it again")
     options = parser.read(arguments)
     paths = repositories(parser, options)
     try:
-        models = find_models(
-            paths,
-            installed_backends(),
-            auto_complete=auto_complete(options),
-            config_name=options.model_config_name,
-            look=True,
-        )
+        with opened(paths, storage_options(options)) as there:
+            return _check(paths, there, options)
     except ServingError as error:
         print(error.message, file=sys.stderr)
         return 1
-    hints = [words for path in paths if (words := FileRepository(path).mistaken())]
+
+
+def _check(paths: Sequence[str], there: Sequence[Repository], options: argparse.Namespace) -> int:
+    models = find_models(
+        there,
+        installed_backends(),
+        auto_complete=auto_complete(options),
+        config_name=options.model_config_name,
+        look=True,
+    )
+    hints = [words for repository in there if (words := repository.mistaken())]
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
         if not found.errors and _is_told(found.choice):
             print(f"{found.folder.name} runs in placement {found.choice}")
         for mistake in found.errors:
-            print("\n".join(_lines(mistake)))
+            print(found.told("\n".join(_lines(mistake))))
     well = [found.folder.name for found in models if not found.errors]
     failed = len(models) - len(well)
     if options.load and well:
-        failed += _load(paths, well, auto_complete(options), options.model_config_name)
+        failed += _load(paths, well, options)
     for words in hints:
         print(words)
     if failed:
@@ -136,7 +170,7 @@ def installed_backends() -> dict[str, Backend]:
 
 
 def find_models(
-    paths: Sequence[str],
+    repositories: Sequence[Repository],
     backends: Mapping[str, Backend],
     *,
     auto_complete: bool = True,
@@ -148,13 +182,13 @@ def find_models(
     `look`: also have the backends look at the models' files.
     """
     by_name: dict[str, list[ModelFolder]] = {}
-    for path in paths:
-        for name, folder in FileRepository(path).scan().items():
+    for repository in repositories:
+        for name, folder in repository.scan().items():
             by_name.setdefault(name, []).append(folder)
     models = []
     gpus = usable_gpus()
     for name, folders in sorted(by_name.items()):
-        found = Found(folders[0], warnings=[f"{folder.path}: {words}" for folder in folders for words in folder.warnings])
+        found = Found(folders[0], warnings=[f"{shown(folder.path)}: {words}" for folder in folders for words in folder.warnings])
         models.append(found)
         if len(folders) > 1:
             found.errors.append(not_unique(name, [folder.path for folder in folders]))
@@ -182,8 +216,11 @@ def find_models(
 def _read(
     found: Found, backends: Mapping[str, Backend], auto_complete: bool, config_name: str, gpus: tuple[int, ...]
 ) -> None:
-    folder = found.folder
     try:
+        if found.folder.problem:
+            raise ServingError(Code.INTERNAL, found.folder.problem)
+        found.files = found.folder.fetch()
+        folder = found.here
         config = read_config(
             folder.path,
             auto_complete=auto_complete,
@@ -196,6 +233,8 @@ def _read(
         found.warnings += config.warnings
         found.warnings += [f"{folder.path}: {words}" for words in missing_versions(config, folder.versions)]
         found.versions = select_versions(config, folder.versions)
+        if found.files is not None:
+            found.files.bring(found.versions)
         backend = backends.get("ensemble" if config.is_ensemble else config.backend)
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
@@ -245,7 +284,7 @@ def _look(found: Found, backends: Mapping[str, Backend]) -> None:
     assert config is not None
     look = getattr(backends["ensemble" if config.is_ensemble else config.backend], "look", None)
     if look is not None:
-        seen = look(config, found.folder.path, found.versions)
+        seen = look(config, found.here.path, found.versions)
         found.unseen = seen is None
         found.errors += seen or ()
 
@@ -269,7 +308,7 @@ def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
             raise config.error(error.message, at=("model_warmup", index)) from error
 
 
-def _load(paths: Sequence[str], models: Sequence[str], auto_complete: bool, config_name: str) -> int:
+def _load(paths: Sequence[str], models: Sequence[str], options: argparse.Namespace) -> int:
     """Load these models; print why which failed and return how many."""
     set_up_log(LogOptions(info=False, error=False))
 
@@ -279,8 +318,9 @@ def _load(paths: Sequence[str], models: Sequence[str], auto_complete: bool, conf
             control_mode="explicit",
             load_models=models,
             exit_on_error=False,
-            auto_complete=auto_complete,
-            config_name=config_name,
+            auto_complete=auto_complete(options),
+            config_name=options.model_config_name,
+            storage=storage_options(options),
         ) as kernel:
             others = {line.name: line.reason for line in kernel.index() if line.state != "READY"}
             failed = {name: others[name] for name in models if name in others}

@@ -17,6 +17,7 @@ from kernel.cli.parser import Parser, boolean, positive, seconds, size
 from kernel.cli.trace_config import add_trace_flags
 from kernel.config import parse_refuse_late
 from kernel.observability import LOG_FORMATS, LogOptions
+from kernel.options import StorageOptions
 from kernel.rules import ResourceLimit
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
     "add_other_flags",
     "add_repository_flags",
     "add_serve_flags",
+    "add_storage_flags",
     "add_strict_flag",
     "auto_complete",
     "log_options",
     "repositories",
+    "storage_options",
 ]
 
 #: They tune what this server doesn't have (memory pools, thread pools, shared-memory regions of model processes, plug-in
@@ -99,9 +102,43 @@ class _Ignore(argparse.Action):
 
 
 def add_repository_flags(parser: Parser) -> None:
-    parser.add_argument("repositories", nargs="*", metavar="REPO", help="folder that holds a folder for each model")
+    parser.add_argument(
+        "repositories",
+        nargs="*",
+        metavar="REPO",
+        help="folder that holds a folder for each model, or a location: s3://, gs://, az:// or as://",
+    )
     parser.add_argument(
         "--model-repository", "--model-store", action="append", default=[], metavar="REPO", help="the same, as in Triton"
+    )
+
+
+def add_storage_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--storage-cache",
+        default="",
+        metavar="DIR",
+        help="where files of object stores are kept (default: kernel-serve/storage in $XDG_CACHE_HOME or ~/.cache)",
+    )
+    parser.add_argument(
+        "--storage-cache-size",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="how much may be kept there; what was used least recently goes (default: 0, half of what the file system has)",
+    )
+    parser.add_argument(
+        "--storage-max-objects",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="how many objects one repository in a store may have (default: 100000)",
+    )
+
+
+def storage_options(options: argparse.Namespace) -> StorageOptions:
+    return StorageOptions(
+        cache=options.storage_cache, cache_size=options.storage_cache_size, max_objects=options.storage_max_objects
     )
 
 
@@ -157,6 +194,7 @@ def log_options(options: argparse.Namespace) -> LogOptions:
 def add_serve_flags(parser: Parser) -> None:
     """Add the flags of `kernel serve` that no front end brings along."""
     add_repository_flags(parser)
+    add_storage_flags(parser)
     parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
     parser.add_argument(
         "--model-control-mode",

@@ -7,13 +7,22 @@ import asyncio
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 import uvloop
 
-from kernel.cli.flags import add_config_flags, add_log_flags, add_strict_flag, auto_complete, log_options
+from kernel.cli.flags import (
+    add_config_flags,
+    add_log_flags,
+    add_storage_flags,
+    add_strict_flag,
+    auto_complete,
+    log_options,
+    storage_options,
+)
+from kernel.cli.opened import opened
 from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
 from kernel.cli.table import columns
@@ -21,7 +30,6 @@ from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
 from kernel.models import Model
 from kernel.observability import set_up_log
-from kernel.repository import FileRepository
 from kernel.requests import InferenceResponse
 from kernel.server import Kernel
 from kernel.tensor import Tensor
@@ -68,6 +76,7 @@ def infer(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--load-model", action="append", default=[], metavar="NAME", help="load only MODEL and these (default: all models)"
     )
+    add_storage_flags(parser)
     add_config_flags(parser)
     add_strict_flag(parser, True)
     add_log_flags(parser, info=False)
@@ -114,11 +123,13 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
         auto_complete=auto_complete(options),
         strict_outputs=options.strict_outputs,
         config_name=options.model_config_name,
+        storage=storage_options(options),
     )
     async with kernel:
         if kernel.broken is not None:
             raise kernel.broken
-        model = _model(kernel, options.model, options.version, FileRepository(options.repository).mistaken())
+        with opened([options.repository], storage_options(options)) as (repository,):
+            model = _model(kernel, options.model, options.version, repository.mistaken)
         inputs = {name: _tensor(model, name, value, options.batch) for name, value in options.inputs.items()}
         responses = kernel.stream(
             options.model,
@@ -134,7 +145,7 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
             print(as_text(response), file=answers, flush=True)
 
 
-def _model(kernel: Kernel, name: str, version: str, mistaken: str) -> Model:
+def _model(kernel: Kernel, name: str, version: str, mistaken: Callable[[], str]) -> Model:
     """Return the model; where it isn't ready, say why instead of that it isn't. `mistaken`: why that is no repository."""
     try:
         return kernel.model(name, version)
@@ -145,7 +156,7 @@ def _model(kernel: Kernel, name: str, version: str, mistaken: str) -> Model:
         names = [model.name for model in kernel.models()]
         near = difflib.get_close_matches(name, names, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(sorted(set(names))) or 'none'}"
-        hint += f": {mistaken}" if mistaken else ""
+        hint += f": {words}" if (words := mistaken()) else ""
         raise ServingError(error.code, f"{error.message}{hint if not version else ''}") from None
 
 

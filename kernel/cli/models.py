@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
 
 from kernel.cli.check import Found, find_models, installed_backends
-from kernel.cli.flags import add_config_flags, add_repository_flags, auto_complete, repositories
+from kernel.cli.flags import (
+    add_config_flags,
+    add_repository_flags,
+    add_storage_flags,
+    auto_complete,
+    repositories,
+    storage_options,
+)
+from kernel.cli.opened import opened
 from kernel.cli.parser import Parser
 from kernel.cli.table import columns
 from kernel.config import ModelConfig, TensorSpec
 from kernel.errors import ServingError
-from kernel.repository import FileRepository
+from kernel.repository import Repository, shown
 
 __all__ = ["models"]
 
@@ -35,24 +44,27 @@ def models(arguments: Sequence[str]) -> int:
     """Run `kernel models`; return the exit status."""
     parser = Parser("kernel models", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG)
     add_repository_flags(parser)
+    add_storage_flags(parser)
     add_config_flags(parser)
     parser.add_switch("--json", False, "print JSON: the full configs by model")
     options = parser.read(arguments)
     paths = repositories(parser, options)
     try:
-        everything = find_models(
-            paths,
-            installed_backends(),
-            auto_complete=auto_complete(options),
-            config_name=options.model_config_name,
-        )
+        with opened(paths, storage_options(options)) as there:
+            return _models(there, options)
     except ServingError as error:
         print(error.message, file=sys.stderr)
         return 1
+
+
+def _models(there: Sequence[Repository], options: argparse.Namespace) -> int:
+    everything = find_models(
+        there, installed_backends(), auto_complete=auto_complete(options), config_name=options.model_config_name
+    )
     if options.json:
         print(json.dumps([_as_dict(found) for found in everything], indent=2))
     else:
-        for words in (FileRepository(path).mistaken() for path in paths):
+        for words in (repository.mistaken() for repository in there):
             if words:
                 print(words, file=sys.stderr)
         print("\n\n".join("\n".join(_lines(found)) for found in everything) or "no models")
@@ -62,11 +74,11 @@ def models(arguments: Sequence[str]) -> int:
 def _as_dict(found: Found) -> dict[str, object]:
     return {
         "name": found.folder.name,
-        "path": str(found.folder.path),
+        "path": shown(found.folder.path),
         "versions": list(found.versions),
         "config": found.config.as_dict() if found.config is not None else None,
         "placement": None if found.choice is None else {"where": found.choice.where, "reason": found.choice.reason},
-        "errors": [error.message for error in found.errors],
+        "errors": [found.told(error.message) for error in found.errors],
     }
 
 
@@ -74,7 +86,7 @@ def _lines(found: Found) -> Iterable[str]:
     """Return the paragraph about one model."""
     config = found.config
     if config is None:
-        return [found.folder.name, *(f"  {error.message}" for error in found.errors)]
+        return [found.folder.name, *(f"  {found.told(error.message)}" for error in found.errors)]
     rows = [("versions", ", ".join(map(str, found.versions))), ("backend", _backend(config)), ("batching", _batching(config))]
     rows += [("placement", str(found.choice))] if found.choice is not None else []
     rows += [("steps", " -> ".join(step.model_name for step in config.ensemble))] if config.ensemble else []
@@ -89,7 +101,7 @@ def _lines(found: Found) -> Iterable[str]:
         config.name,
         *(f"  {title:{width}}  {value}" for title, value in rows),
         *columns([(f"{row[0]:{width}}", *row[1:]) for row in tensors], indent="  "),
-        *(f"  {error.message}" for error in found.errors),
+        *(f"  {found.told(error.message)}" for error in found.errors),
     ]
 
 

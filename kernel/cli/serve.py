@@ -27,7 +27,7 @@ import uvloop
 
 from kernel.cli.cache_config import cache_options
 from kernel.cli.ending import Ending, leave
-from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories
+from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories, storage_options
 from kernel.cli.group import supervise
 from kernel.cli.group_flags import check_group
 from kernel.cli.notify import notify
@@ -41,7 +41,7 @@ from kernel.errors import Code, ServingError
 from kernel.frontends import ListeningFrontend, machine_share
 from kernel.interfaces import Frontend
 from kernel.observability import LogSettings, ProcessLog, set_up_log
-from kernel.plugins import Plugins
+from kernel.plugins import Plugins, is_location
 from kernel.registry import UNLOADED, ModelIndex
 from kernel.replicas import SPARE, Member, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
@@ -155,6 +155,8 @@ def serve(arguments: Sequence[str]) -> int:
             f"--drain-delay {options.drain_delay} leaves nothing of --exit-timeout-secs {options.exit_timeout_secs} for what is "
             "in flight when the ports close"
         )
+    if options.watch and (far := [path for path in paths if is_location(path)]):
+        parser.error(f"--watch is for development, with folders: {far[0]} can't be watched; --model-control-mode=poll follows it")
     check_group(parser, options)
     if options.replica is not None and options.replica.index == SPARE:
         end_with_parent()
@@ -355,6 +357,7 @@ def _kernel(paths: Sequence[str], options: argparse.Namespace, log_settings: Log
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
         budget=_budget(options),
+        storage=storage_options(options),
         namespacing=options.model_namespacing,
         drain_seconds=options.exit_timeout_secs,
         allow_client_shm=options.allow_client_shm is not False,

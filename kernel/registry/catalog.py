@@ -29,12 +29,12 @@ from kernel.registry.entries import (
     Version,
 )
 from kernel.repository import (
+    FetchedFiles,
     Listing,
     LoadFailed,
     LoadPlan,
     NotRead,
     Origin,
-    OverrideFolder,
     Sighting,
     bare_name,
     version_number,
@@ -57,7 +57,7 @@ class Catalog:
         #: (name, version as text or "" for the newest) -> READY model. What every request is looked up in.
         self.serving: dict[tuple[str, str], Model] = {}
         self._leaving: set[Model] = set()  # models that serve no name any more and still have requests to finish
-        self._folders: dict[Model, OverrideFolder] = {}  # the files that came with a load request, by who lives on them
+        self._folders: dict[Model, FetchedFiles] = {}  # that came with a request or were fetched, by who lives on them
         self.background: set[asyncio.Task[None]] = set()
 
     def entry(self, name: str) -> Entry:
@@ -282,7 +282,7 @@ class Catalog:
             versions[number] = Version(name, number)
         return versions[number]
 
-    def serve(self, number: int, model: Model, origin: Origin, files: OverrideFolder | None) -> None:
+    def serve(self, number: int, model: Model, origin: Origin, files: FetchedFiles | None) -> None:
         """Have a started model serve; what served before it finishes what it has and goes."""
         version = self.entry(model.name).versions[number]
         old = version.model
@@ -296,7 +296,7 @@ class Catalog:
         if old is not None:
             self._let_go(old)
 
-    def turn_away(self, number: int, model: Model, files: OverrideFolder | None) -> None:
+    def turn_away(self, number: int, model: Model, files: FetchedFiles | None) -> None:
         """Finalize a model that came up and is not to serve, since the load that brought it has failed for another version."""
         version = self.entry(model.name).versions[number]
         if files is not None:
@@ -368,13 +368,13 @@ class Catalog:
         if files is not None:
             self.drop(files)
 
-    def drop(self, files: OverrideFolder) -> None:
-        """Remove the files of a load request, unless somebody lives on them."""
+    def drop(self, files: FetchedFiles) -> None:
+        """Remove files that came with a request or were fetched, unless somebody lives on them."""
         if files not in self._folders.values():
             files.remove()
 
     def clear(self) -> None:
-        """Forget all models, which are finalized by now, and remove the files that came with load requests."""
+        """Forget all models, which are finalized by now, and remove the files that were there for them alone."""
         self.serving.clear()
         self._kernel.changed()
         for entry in self.entries.values():

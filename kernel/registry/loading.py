@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from kernel.interfaces import Backend, PlacementChoice
 from kernel.models import Model, Runtime, Sample, give_up, initial_values, without_gpus
 from kernel.registry.progress import LoadStep, Progress
 from kernel.repository import (
-    FileRepository,
+    FetchedFiles,
+    FilesChanged,
     Fingerprint,
     Listing,
     LoadFailed,
@@ -30,6 +30,7 @@ from kernel.repository import (
     OverrideFolder,
     Problem,
     Repositories,
+    Repository,
     Sighting,
     bare_name,
     cause_lines,
@@ -50,13 +51,10 @@ NO_CONFIG = "there is no config.pbtxt: inputs and outputs are what its auto_comp
 class Loader:
     """Looks at, reads and makes the models of one kernel's repositories."""
 
-    def __init__(
-        self, kernel: Runtime, repositories: Sequence[str | os.PathLike[str] | FileRepository], backends: Mapping[str, Backend]
-    ) -> None:
+    def __init__(self, kernel: Runtime, repositories: Sequence[Repository], backends: Mapping[str, Backend]) -> None:
         self._kernel = kernel
         self._options = kernel.options
-        found = [one if isinstance(one, FileRepository) else FileRepository(one) for one in repositories]
-        self.repositories = Repositories(found, namespacing=kernel.options.namespacing)
+        self.repositories = Repositories(repositories, namespacing=kernel.options.namespacing)
         self._progress = Progress(lambda: kernel.loop, lambda: kernel.clock())
         self._backends = backends
         self.in_warmup: set[Model] = set()  # what has been started and is warmed up
@@ -81,7 +79,7 @@ class Loader:
         return set(self.repositories.scan())
 
     def listing(self) -> Listing:
-        """Return what there is in those repositories that can be read; the log has the others."""
+        """Return what is known to be in those repositories that can be read; the log has the others. On the loop."""
         found, errors = self.repositories.readable()
         for error in errors:
             log.error("the repository index is incomplete: %s", error.message)
@@ -112,6 +110,15 @@ class Loader:
         if files:
             return None, self._read_files(name, config, files)
         try:
+            return self._read_folder(name, config)
+        except FilesChanged:  # by who uploads another version right now
+            return self._read_folder(name, config, last=True)
+
+    def _read_folder(
+        self, name: str, config: str | None, last: bool = False
+    ) -> tuple[Sighting | None, LoadPlan | ServingError]:
+        """Read a model of a repository. Raises FilesChanged, the `last` time not."""
+        try:
             folders = self.repositories.find(name)
             # Before anything is read: what is changed from here on will be seen to have changed.
             sighting = _sighting(folders)
@@ -122,9 +129,33 @@ class Loader:
         if len(folders) > 1:
             return sighting, NotRead(name, not_unique(name, sighting.paths))
         try:
-            return sighting, self._planned(name, config, folders[0], sighting.fingerprint, None)
+            return sighting, self._fetched(name, config, folders[0], sighting.fingerprint)
+        except FilesChanged as error:
+            if not last:
+                raise
+            return sighting, NotRead(name, error)
         except ServingError as error:
             return sighting, error
+
+    def _fetched(self, name: str, config: str | None, folder: ModelFolder, fingerprint: Fingerprint) -> LoadPlan:
+        """Plan what lies in a folder of a repository, wherever that is. Raises LoadFailed, NotRead and FilesChanged."""
+        if folder.problem:
+            raise NotRead(name, ServingError(Code.INTERNAL, folder.problem))
+        try:
+            files = folder.fetch()
+        except FilesChanged:
+            raise
+        except ServingError as error:
+            raise NotRead(name, error) from error
+        if files is None:
+            return self._planned(name, config, folder, folder.path, fingerprint, None)
+        try:
+            return self._planned(name, config, files.folder, folder.path, fingerprint, files)
+        except BaseException as error:
+            files.remove()
+            if isinstance(error, (LoadFailed, NotRead)):
+                error.relocate(files.folder.path, folder.path)
+            raise
 
     def _read_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> LoadPlan | ServingError:
         if config is None:
@@ -135,7 +166,8 @@ class Loader:
         except ServingError as error:
             return NotRead(name, error)
         try:
-            return self._planned(name, config, override.folder, override.folder.fingerprint(), override)
+            folder = override.folder
+            return self._planned(name, config, folder, folder.path, folder.fingerprint(), override)
         except BaseException as error:
             override.remove()
             if isinstance(error, ServingError):
@@ -143,16 +175,23 @@ class Loader:
             raise
 
     def _planned(
-        self, name: str, config: str | None, folder: ModelFolder, fingerprint: Fingerprint, override: OverrideFolder | None
+        self,
+        name: str,
+        config: str | None,
+        folder: ModelFolder,
+        place: Path,
+        fingerprint: Fingerprint,
+        files: FetchedFiles | None,
     ) -> LoadPlan:
-        """Read and check the config and select the versions. Raises LoadFailed and NotRead."""
-        if folder.problem:
-            raise NotRead(name, ServingError(Code.INTERNAL, folder.problem))
+        """Read and check the config and select the versions, whose files are here then. Raises LoadFailed, NotRead, FilesChanged.
+
+        `place`: where the model lies, whose files are in `folder`.
+        """
 
         def rename(message: Message) -> None:
             """Call the model, and what an ensemble consists of, by names that are unique."""
             message.name = name
-            namespace = self.repositories.namespace_of(folder)
+            namespace = self.repositories.namespace_of(place)
             for step in message.ensemble_scheduling.step:
                 step.model_namespace = namespace
                 step.model_name = self.repositories.step(step.model_name, namespace)
@@ -180,7 +219,14 @@ class Loader:
             versions = select_versions(read, folder.versions)
         except ConfigError as error:
             raise LoadFailed(name, reason=f"{words_first(error)}\n", place=place_of(error, folder.path)) from error
-        return LoadPlan(folder, read, versions, fingerprint, override, warnings)
+        if files is not None:
+            try:
+                files.bring(versions)
+            except FilesChanged:
+                raise
+            except ServingError as error:
+                raise NotRead(name, error) from error
+        return LoadPlan(folder, read, versions, fingerprint, place, files, warnings)
 
     # -- make ----------------------------------------------------------------------------------------------------------
 
@@ -274,6 +320,8 @@ class Loader:
             close = getattr(backend, "close", None)
             if close is not None:
                 close()
+        for repository in self.repositories.all:
+            repository.close()
 
     def backend(self, config: ModelConfig) -> Backend:
         """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""

@@ -62,8 +62,8 @@ class Work:
     def discard(self) -> None:
         """Nothing will come of it."""
         for plan in self.plans.values():
-            if plan.override is not None:
-                plan.override.remove()
+            if plan.files is not None:
+                plan.files.remove()
 
 
 class PlanReader:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from kernel.registry.operation import Operation
 from kernel.registry.pending_loads import Coming, PendingLoads
 from kernel.registry.reading import LoadRequest, PlanReader
 from kernel.registry.rollout import Rollout
-from kernel.repository import FileRepository, LoadPlan, StartFailed, behind, check_model_name, remove_left_behind
+from kernel.repository import LoadPlan, Repository, StartFailed, behind, check_model_name, remove_left_behind
 from kernel.requests import InferenceRequest
 from kernel.rules import Budget
 
@@ -46,7 +45,7 @@ class Registry:
     def __init__(
         self,
         kernel: Runtime,
-        repositories: Sequence[str | os.PathLike[str] | FileRepository],
+        repositories: Sequence[Repository],
         backends: Mapping[str, Backend],
         budget: Budget | None,
     ) -> None:

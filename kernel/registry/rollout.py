@@ -62,13 +62,13 @@ class Rollout:
                 checked = replace(plan, config=self._checked_ensemble(plan, planned, failures))
             results = await self._made(checked, entry, making, staying, limit)
         except BaseException:
-            if plan.override is not None:
-                self._catalog.drop(plan.override)
+            if plan.files is not None:
+                self._catalog.drop(plan.files)
             raise
         self._catalog.planned(plan)
         problems = self._swap(plan, results)
-        if plan.override is not None:
-            self._catalog.drop(plan.override)  # frees its files where no version uses them
+        if plan.files is not None:
+            self._catalog.drop(plan.files)  # frees its files where no version uses them
         if problems:
             raise LoadFailed(name, problems)
         self._catalog.keep_only(name, plan.versions)
@@ -141,9 +141,9 @@ class Rollout:
             self._catalog.fail(plan.config.name, problem.version, problem.reason)
         for number, model in made.items():
             if problems:
-                self._catalog.turn_away(number, model, plan.override)
+                self._catalog.turn_away(number, model, plan.files)
             else:
-                self._catalog.serve(number, model, plan.origin(number), plan.override)
+                self._catalog.serve(number, model, plan.origin(number), plan.files)
         self._catalog.refresh(plan.config.name)
         return problems
 

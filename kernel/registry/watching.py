@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel.errors import ServingError
+from kernel.errors import Code, ServingError
 from kernel.registry.entries import Failure
 from kernel.registry.polling import Follower, changed_files
-from kernel.repository import Sighting, SourcePlace
+from kernel.repository import FileRepository, Sighting, SourcePlace
 
 if TYPE_CHECKING:
     from kernel.registry.registry import Registry
@@ -51,7 +51,10 @@ class Reload:
 
 
 class Watcher(Follower):
-    """Looks every `seconds` at the models that are wanted (`all_models`: and at new ones); calls `report` after each reload."""
+    """Looks every `seconds` at the models that are wanted (`all_models`: and at new ones); calls `report` after each reload.
+
+    Raises ServingError where models lie elsewhere than in folders.
+    """
 
     trouble = "a look at the files of the models failed"
 
@@ -64,6 +67,10 @@ class Watcher(Follower):
         all_models: bool = False,
     ) -> None:
         super().__init__(registry, seconds)
+        for repository in registry.loader.repositories.all:
+            if not isinstance(repository, FileRepository):
+                words = f"'{repository.given}' can't be watched: only folders are looked at that often; mode 'poll' follows it"
+                raise ServingError(Code.INVALID_ARG, words)
         self._all_models = all_models
         self._report = report
         self._seconds = seconds

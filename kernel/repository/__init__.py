@@ -1,9 +1,10 @@
-"""What lies on the disk: model folders, their versions, what has changed, where a mistake is. Knows nothing that runs."""
+"""What lies on the disk or is listed elsewhere: models, versions, what has changed, where mistakes are. Nothing here runs."""
 
 from __future__ import annotations
 
 from kernel.repository.causes import cause_lines
 from kernel.repository.fingerprint import Fingerprint
+from kernel.repository.listed import models_of
 from kernel.repository.overrides import OverrideFolder, check_model_name, remove_left_behind
 from kernel.repository.places import SourcePlace, place_at, place_of
 from kernel.repository.plans import (
@@ -18,18 +19,24 @@ from kernel.repository.plans import (
     behind,
 )
 from kernel.repository.repository import (
+    FetchedFiles,
     FileRepository,
+    FilesChanged,
     ModelFolder,
     Repositories,
+    Repository,
     bare_name,
     missing_versions,
     not_unique,
     select_versions,
+    shown,
 )
 from kernel.repository.versions import version_number
 
 __all__ = [
+    "FetchedFiles",
     "FileRepository",
+    "FilesChanged",
     "Fingerprint",
     "Listing",
     "LoadFailed",
@@ -40,6 +47,7 @@ __all__ = [
     "OverrideFolder",
     "Problem",
     "Repositories",
+    "Repository",
     "Sighting",
     "SourcePlace",
     "StartFailed",
@@ -48,10 +56,12 @@ __all__ = [
     "cause_lines",
     "check_model_name",
     "missing_versions",
+    "models_of",
     "not_unique",
     "place_at",
     "place_of",
     "remove_left_behind",
     "select_versions",
+    "shown",
     "version_number",
 ]

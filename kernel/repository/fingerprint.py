@@ -9,11 +9,11 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Fingerprint", "Stamps", "fingerprint_of"]
+__all__ = ["Fingerprint", "Stamps", "fingerprint_of", "is_ignored", "sorted_stamps"]
 
 #: Files that come and go without the model having changed: byte code, and what editors leave behind.
 _IGNORED = ("__pycache__", "*.pyc", "*.pyo", ".*", "*~", "*.swp", "*.swo", "#*#", "*.bak", "*.orig", "4913")
@@ -51,10 +51,15 @@ class Fingerprint:
 
 def fingerprint_of(folder: Path, versions: Sequence[int]) -> Fingerprint:
     """Return the state of the files in a model folder now. Files that vanish meanwhile count as not there."""
+    return sorted_stamps(_stamps(folder), versions)
+
+
+def sorted_stamps(stamps: Iterable[tuple[str, tuple[int, int]]], versions: Sequence[int]) -> Fingerprint:
+    """Return the fingerprint that (path within the model folder, stamp) of all its files make."""
     config: dict[str, tuple[int, int]] = {}
     other: dict[str, tuple[int, int]] = {}
     of_version: dict[str, dict[str, tuple[int, int]]] = {str(version): {} for version in versions}
-    for name, stamp in _stamps(folder):
+    for name, stamp in stamps:
         top, _, rest = name.partition("/")
         if rest and top in of_version:
             of_version[top][rest] = stamp
@@ -63,6 +68,11 @@ def fingerprint_of(folder: Path, versions: Sequence[int]) -> Fingerprint:
         else:
             other[name] = stamp
     return Fingerprint(config, {int(version): stamps for version, stamps in of_version.items()}, other)
+
+
+def is_ignored(path: str) -> bool:
+    """Whether a file never matters, as a path within a model folder says."""
+    return any(_ignored(part) for part in path.split("/"))
 
 
 def _stamps(root: Path) -> Iterator[tuple[str, tuple[int, int]]]:

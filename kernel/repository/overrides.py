@@ -14,7 +14,7 @@ import posixpath
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kernel.errors import Code, ServingError, clipped
@@ -64,6 +64,9 @@ class OverrideFolder:
                 words = f"failed to write the files given for model '{clipped(name)}': {error}"
                 raise ServingError(Code.INVALID_ARG, words) from None
             raise
+
+    def bring(self, versions: Collection[int]) -> None:
+        """All files are there."""
 
     def remove(self) -> None:
         """Delete the folder; again is no error."""

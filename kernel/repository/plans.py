@@ -13,9 +13,8 @@ from kernel.config import ModelConfig, words_first
 from kernel.errors import Code, ServingError
 from kernel.repository.causes import cause_lines
 from kernel.repository.fingerprint import Fingerprint, Stamps
-from kernel.repository.overrides import OverrideFolder
 from kernel.repository.places import SourcePlace, place_of
-from kernel.repository.repository import ModelFolder
+from kernel.repository.repository import FetchedFiles, ModelFolder, shown
 
 __all__ = ["Listing", "LoadFailed", "LoadPlan", "NotRead", "Origin", "Problem", "Sighting", "StartFailed", "behind"]
 
@@ -55,13 +54,18 @@ class Origin:
 
 @dataclass(slots=True)
 class LoadPlan:
-    """What a load is going to do, as read from the files."""
+    """What a load is going to do, as read from the files.
+
+    `place`: where the model lies, be it a folder of this machine or not. `files`: those that are there for who is made of
+    them alone: they came with the request, or were fetched.
+    """
 
     folder: ModelFolder
     config: ModelConfig
     versions: tuple[int, ...]
     fingerprint: Fingerprint
-    override: OverrideFolder | None
+    place: Path
+    files: FetchedFiles | None
     warnings: tuple[str, ...] = ()
 
     def origin(self, number: int) -> Origin:
@@ -71,7 +75,7 @@ class LoadPlan:
         message.ClearField("instance_group")
         message.ClearField("version_policy")
         return Origin(
-            self.folder.path,
+            self.place,
             self.fingerprint.versions[number],
             self.fingerprint.other,
             message.SerializeToString(deterministic=True),
@@ -98,7 +102,19 @@ class Problem:
         return cls(version, reason, place_of(error, folder), cause_lines(error, folder), error.__cause__)
 
 
-class LoadFailed(ServingError):
+class _FilesWrong(ServingError):
+    """`problem`: what the index shows. `why`: without the words around it."""
+
+    problem: str
+    why: str
+
+    def relocate(self, fetched: Path, place: Path) -> None:
+        """Tell of the place that the files were fetched from, and not of the folder that they were fetched to."""
+        for name in ("message", "problem", "why"):
+            setattr(self, name, getattr(self, name).replace(str(fetched), shown(place)))
+
+
+class LoadFailed(_FilesWrong):
     """Versions of a model did not come up; in the reference's words. Without `problems` there was no version that could.
 
     `problem`: what the index shows. `why` and `place`: without the words around it, and where in the model's own files.
@@ -118,7 +134,7 @@ class LoadFailed(ServingError):
         self.__cause__ = next((one.cause for one in problems if one.cause is not None), None)
 
 
-class NotRead(ServingError):
+class NotRead(_FilesWrong):
     """A model's files could not be read or make no sense; in the reference's words. The rest as for LoadFailed."""
 
     def __init__(self, name: str, error: ServingError, folder: Path | None = None) -> None:

@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from kernel.config import ConfigError, ModelConfig
 from kernel.errors import Code, ServingError
-from kernel.repository.fingerprint import Fingerprint, fingerprint_of
+from kernel.repository.fingerprint import Fingerprint, fingerprint_of, is_ignored, sorted_stamps
 
 __all__ = [
+    "OTHER_FOLDERS",
+    "FetchedFiles",
     "FileRepository",
+    "FilesChanged",
     "ModelFolder",
     "Repositories",
+    "Repository",
     "bare_name",
+    "is_hidden",
+    "is_stray",
     "missing_versions",
     "not_unique",
     "select_versions",
+    "shown",
 ]
 
 #: Folders beside the version folders that hold other things.
-_OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
+OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
 
 #: Folders that systems and archives leave beside models.
 _STRAYS = frozenset({"lost+found", "__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information"})
@@ -35,17 +43,38 @@ _STRAYS = frozenset({"lost+found", "__MACOSX", "@eaDir", "#recycle", "$RECYCLE.B
 _MAX_VERSION = 2**63 - 1
 
 #: Where the reference can fetch models from. A Path has one slash fewer.
-_REMOTE = re.compile(r"(s3|gs|as|http|https|hdfs):/")
+_REMOTE = re.compile(r"(s3|gs|as|az|http|https|hdfs):/")
+
+_LOCATION = re.compile(r"^([a-z][a-z0-9]+):/(?!/)")
 
 #: What stands between a namespace and a name, as in the reference's own identifiers.
 _OF = "::"
+
+
+class FetchedFiles(Protocol):
+    """The files of one model in a folder that is there for their users alone. Who had them fetched calls `remove` in the end."""
+
+    @property
+    def folder(self) -> ModelFolder:
+        """The folder. Files of versions are stand-ins without content until `bring`."""
+
+    def bring(self, versions: Collection[int]) -> None:
+        """Have the files of these versions there, and of no others. May block. Raises ServingError."""
+
+    def remove(self) -> None:
+        """Nothing uses the files any more; again is no error."""
+
+
+class FilesChanged(ServingError):
+    """Files were changed while they were fetched: what is there has to be looked at anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """One model folder, as it was when looked at. `versions` are sorted; `warnings` name the folders that are none.
 
-    `problem`: why it is there and can't be looked into.
+    `name`: of the model. `problem`: why it is there and can't be looked into. Of one that lies elsewhere, as `path` says then,
+    `stamps` has the state of each file by its path in the folder, and `fetcher` gets the files as they were then.
     """
 
     name: str
@@ -53,15 +82,21 @@ class ModelFolder:
     versions: tuple[int, ...]
     warnings: tuple[str, ...] = ()
     problem: str = ""
+    stamps: Mapping[str, tuple[int, int]] | None = None
+    fetcher: Callable[[ModelFolder], FetchedFiles] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def look(cls, path: Path) -> ModelFolder:
         """Read the version folders of the model folder at `path`. Raises OSError."""
-        versions, warnings = [], []
         with os.scandir(path) as entries:
-            folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        for name in folders:
-            if name in _OTHER_FOLDERS or name == "__pycache__":
+            return cls.of(path, [entry.name for entry in entries if entry.is_dir()])
+
+    @classmethod
+    def of(cls, path: Path, folders: Iterable[str]) -> ModelFolder:
+        """Return the model folder that has these folders in it."""
+        versions, warnings = [], []
+        for name in sorted(folders):
+            if name in OTHER_FOLDERS or name == "__pycache__" or name.startswith("."):
                 continue
             if not (name.isascii() and name.isdigit()) or int(name[:20]) > _MAX_VERSION:
                 warnings.append(f"ignore version directory '{name}' which fails to convert to integral number")
@@ -72,11 +107,45 @@ class ModelFolder:
         return cls(path.name, path, tuple(sorted(versions)), tuple(warnings))
 
     def fingerprint(self) -> Fingerprint:
-        """Return the state of the files now."""
+        """Return the state of the files: now, or as they were listed where they lie elsewhere."""
+        if self.stamps is not None:
+            return sorted_stamps([one for one in self.stamps.items() if not is_ignored(one[0])], self.versions)
         return fingerprint_of(self.path, self.versions)
 
+    def fetch(self) -> FetchedFiles | None:
+        """Have the files here, as they were when looked at; None for those that are. May block. Raises ServingError."""
+        return None if self.fetcher is None else self.fetcher(self)
 
-class FileRepository:
+
+class Repository(Protocol):
+    """Lists models. May block, but for `known`: it is asked on threads of loads.
+
+    `given`: as it is shown. `path`: the models' paths are this and their names.
+    """
+
+    given: Path | str
+    path: Path
+
+    def scan(self) -> dict[str, ModelFolder]:
+        """Return the models by name. Raises ServingError(INTERNAL) when the repository itself is not there."""
+
+    def known(self) -> dict[str, ModelFolder]:
+        """As `scan`, but on the loop: what was found last where to look takes long."""
+
+    def find(self, name: str) -> ModelFolder | None:
+        """Return one model, or None where there is none of that name; one with a `problem` where nobody can say."""
+
+    def strays(self) -> list[str]:
+        """Return the folders that are no models, though they are where models are: what systems and archives leave behind."""
+
+    def mistaken(self) -> str:
+        """Return what to say where a model's folder, or the one above the repository, was named instead; else nothing."""
+
+    def close(self) -> None:
+        """Nothing is asked for any more, and no file is used that was fetched. Any thread."""
+
+
+class FileRepository(Repository):
     """A model repository in the file system: each folder in it that is not hidden is a model."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -87,10 +156,9 @@ class FileRepository:
         return f"FileRepository({str(self.given)!r})"
 
     def scan(self) -> dict[str, ModelFolder]:
-        """Return the models by name. Raises ServingError(INTERNAL) when the repository itself is not there."""
         try:
             with os.scandir(self.path) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
+                names = sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
         except OSError as error:
             raise _no_repository(self.given, error) from None
         found = {}
@@ -100,17 +168,18 @@ class FileRepository:
                 found[name] = folder
         return found
 
+    def known(self) -> dict[str, ModelFolder]:
+        return self.scan()
+
     def strays(self) -> list[str]:
-        """Return the folders that are no models, though they are where models are: what systems and archives leave behind."""
         folders = [folder for name in sorted(_STRAYS) if (folder := self.find(name)) is not None]
         return [folder.name for folder in folders if _is_stray(folder)]
 
     def mistaken(self) -> str:
-        """Return what to say where a model's folder, or the one above the repository, was named instead; else nothing."""
         if (self.path / "config.pbtxt").is_file():
             return f"'{self.given}' holds a config.pbtxt, so it is a model itself; its repository is '{self.path.parent}'"
         try:
-            folders = [path for path in sorted(self.path.iterdir()) if path.is_dir() and not _hidden(path.name)]
+            folders = [path for path in sorted(self.path.iterdir()) if path.is_dir() and not is_hidden(path.name)]
             if any((path / "config.pbtxt").is_file() or self._has_version(path) for path in folders):
                 return ""
             below = next((path for path in folders if any(path.glob("*/config.pbtxt"))), None)
@@ -123,8 +192,7 @@ class FileRepository:
         return any(path.name.isdecimal() and path.is_dir() for path in folder.iterdir())
 
     def find(self, name: str) -> ModelFolder | None:
-        """Return the folder of one model, or None where there is none of that name."""
-        if _hidden(name) or "/" in name or "\0" in name or not name:
+        if is_hidden(name) or "/" in name or "\0" in name or not name:
             return None
         path = self.path / name
         try:
@@ -134,6 +202,9 @@ class FileRepository:
         except OSError as error:  # a folder that can't be read is none that is gone: the model fails with the reason
             return ModelFolder(name, path, (), problem=f"failed to read model directory {path}: {error.strerror}")
 
+    def close(self) -> None:
+        pass
+
 
 class Repositories:
     """Several repositories as one. The names in it are those of the folders.
@@ -142,7 +213,7 @@ class Repositories:
     just the name means all of them.
     """
 
-    def __init__(self, repositories: Sequence[FileRepository], *, namespacing: bool = False) -> None:
+    def __init__(self, repositories: Sequence[Repository], *, namespacing: bool = False) -> None:
         self.all = tuple(repositories)
         self.namespacing = namespacing
 
@@ -151,17 +222,17 @@ class Repositories:
         return self._named([(repository, repository.scan()) for repository in self.all])
 
     def readable(self) -> tuple[dict[str, list[ModelFolder]], list[ServingError]]:
-        """Return what there is in those repositories that can be read, and why others can't."""
+        """Return what is known to be in those repositories that can be read, and why others can't. On the loop."""
         found, errors = [], []
         for repository in self.all:
             try:
-                found.append((repository, repository.scan()))
+                found.append((repository, repository.known()))
             except ServingError as error:
                 errors.append(error)
         return self._named(found), errors
 
-    def _named(self, found: Sequence[tuple[FileRepository, dict[str, ModelFolder]]]) -> dict[str, list[ModelFolder]]:
-        by_name: dict[str, list[tuple[FileRepository, ModelFolder]]] = {}
+    def _named(self, found: Sequence[tuple[Repository, dict[str, ModelFolder]]]) -> dict[str, list[ModelFolder]]:
+        by_name: dict[str, list[tuple[Repository, ModelFolder]]] = {}
         for repository, folders in found:
             for name, folder in folders.items():
                 by_name.setdefault(name, []).append((repository, folder))
@@ -187,14 +258,19 @@ class Repositories:
                 return [f"{repository.given}{_OF}{name}" for repository in holding]
         return [name]
 
-    def namespace_of(self, folder: ModelFolder) -> str:
-        """Return the namespace that a model lives in: its repository, as it was given."""
-        return next((str(one.given) for one in self.all if one.path == folder.path.parent), "")
+    def namespace_of(self, path: Path) -> str:
+        """Return the namespace that the model at `path` lives in: its repository, as it was given."""
+        return next((str(one.given) for one in self.all if one.path == path.parent), "")
 
     def step(self, name: str, namespace: str) -> str:
         """Return the model that an ensemble in `namespace` means by a name: the one beside it, if there are several."""
         own = f"{namespace}{_OF}{name}"
         return own if own in self.meant_by(name) else name
+
+
+def shown(path: Path) -> str:
+    """Return the path of a model as people write it: a location has one slash fewer as a Path."""
+    return _LOCATION.sub(r"\1://", str(path))
 
 
 def bare_name(name: str) -> str:
@@ -203,10 +279,16 @@ def bare_name(name: str) -> str:
 
 
 def _is_stray(folder: ModelFolder) -> bool:
-    return folder.name in _STRAYS and not folder.versions and not (folder.path / "config.pbtxt").is_file()
+    return is_stray(folder.name, folder.versions) and not (folder.path / "config.pbtxt").is_file()
 
 
-def _hidden(name: str) -> bool:
+def is_stray(name: str, versions: Collection[int]) -> bool:
+    """Whether a folder without a config is what a system or an archive has left, and no model."""
+    return name in _STRAYS and not versions
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a folder of a repository is no model for its name alone."""
     return name.startswith(".") or name == "__pycache__"
 
 
@@ -222,7 +304,7 @@ def _no_repository(path: Path, error: OSError) -> ServingError:
 def not_unique(name: str, folders: Sequence[Path]) -> ServingError:
     """Return why a model is not read that lies in several repositories."""
     words = f"failed to poll model '{name}': not unique across all model repositories"
-    return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(str(folder) for folder in folders)}")
+    return ServingError(Code.INTERNAL, f"{words} — it is in {' and in '.join(map(shown, folders))}")
 
 
 # -- version policy ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from kernel.instances import Mailbox, Turn
 from kernel.interfaces import Cache, Gate, Observer
 from kernel.models import Model, ResponseCache, usable_gpus
 from kernel.observability import CustomMetrics, LogSettings, ModelStatistics, TraceOptions, Tracer, TraceSettings
-from kernel.options import Options
+from kernel.options import Options, StorageOptions
 from kernel.plugins import Plugins
 from kernel.registry import (
     WATCH_SECONDS,
@@ -38,7 +38,7 @@ from kernel.registry import (
     Watcher,
     log_reload,
 )
-from kernel.repository import FileRepository
+from kernel.repository import Repository
 from kernel.requests import Batch, InferenceRequest, InferenceResponse, RequestState, Respond
 from kernel.rules import Budget
 from kernel.scheduling import Release
@@ -71,11 +71,12 @@ _ELSEWHERE = {
 class Kernel:
     """Serves the models of one or more model repositories inside the running event loop.
 
-    - Which models: `repositories`: paths of model repositories. `namespacing`: several repositories may have models of one
-      name, and an ensemble uses those beside it. `control_mode`: "none" loads all models at start, "poll" too, and then
-      follows the repositories every `poll_seconds` (0.0: never), "explicit" loads only `load_models` (`["*"]` for all) and
-      allows `load` and `unload`; so does "on-demand", where who is first asked for is loaded, as `budget` says. `config_name`:
-      use `configs/<name>.pbtxt`. `auto_complete`: whether configs may be completed from the model.
+    - Which models: `repositories`: paths of model repositories, or locations such as `s3://bucket/models` (`storage`: how what
+      lies there is kept here). `namespacing`: several repositories may have models of one name, and an ensemble uses those
+      beside it. `control_mode`: "none" loads all models at start, "poll" too, and then follows the repositories every
+      `poll_seconds` (0.0: never), "explicit" loads only `load_models` (`["*"]` for all) and allows `load` and `unload`; so does
+      "on-demand", where who is first asked for is loaded, as `budget` says. `config_name`: use `configs/<name>.pbtxt`.
+      `auto_complete`: whether configs may be completed from the model.
     - How they are loaded: `load_threads`: models that load at a time. `load_retries`: how often one that fails is tried again.
       `exit_on_error`: whether `start` raises where one fails. `strict_readiness`: whether the server is not ready then.
     - With what: `plugins`: besides the installed ones, e.g. an object with hook implementations. `backend_config`: settings by
@@ -112,11 +113,12 @@ class Kernel:
 
     def __init__(
         self,
-        *repositories: str | os.PathLike[str] | FileRepository,
+        *repositories: str | os.PathLike[str] | Repository,
         namespacing: bool = False,
         control_mode: str = "none",
         poll_seconds: float = 15.0,
         budget: Budget | None = None,
+        storage: StorageOptions | None = None,
         load_models: Sequence[str] = (),
         config_name: str = "",
         auto_complete: bool = True,
@@ -152,14 +154,12 @@ class Kernel:
             rate_limit=rate_limit, rate_limit_resources=tuple(rate_limit_resources), backend_config=backend_config or {},
             memory_limit_receive=memory_limit_receive, memory_limit_send=memory_limit_send, execution_timeout=execution_timeout,
             max_request_values=max_request_values, max_connections=max_connections,
-            max_connections_per_address=max_connections_per_address, max_inflight=max_inflight,
-            refuse_late=refuse_late,
+            max_connections_per_address=max_connections_per_address, max_inflight=max_inflight, refuse_late=refuse_late,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
         self.plugins = Plugins(plugins)
-        if isinstance(cache, tuple):
-            cache = self.plugins.cache(*cache)
-        self.cache = None if cache is None else ResponseCache(cache)
+        keeper = self.plugins.cache(*cache) if isinstance(cache, tuple) else cache
+        self.cache = None if keeper is None else ResponseCache(keeper)
         self.loop: asyncio.AbstractEventLoop  # this, `mailbox` and `turn` are there from `start` on
         self.clock: Callable[[], float] = time.monotonic
         self.epoch_offset = 0.0  # wall clock minus `clock`
@@ -183,7 +183,7 @@ class Kernel:
         self.tracer = Tracer(self, TraceSettings(self.is_model_ready, trace))
         backends = self.plugins.backends(self)
         _warn_of_strangers(self.options.backend_config, backends)
-        self._registry = Registry(self, repositories, backends, budget)
+        self._registry = Registry(self, self.plugins.repositories(repositories, storage), backends, budget)
         self.find = self._registry.lookup  # as `model`, of a version that is a string
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from kernel import Code, Kernel, ServingError
 from kernel.options import Options
 
 #: Arguments of Kernel that are no plain values: what it is made of.
-PARTS = {"self", "repositories", "plugins", "log_settings", "trace", "cache", "budget"}
+PARTS = {"self", "repositories", "plugins", "log_settings", "trace", "cache", "budget", "storage"}
 
 
 def test_each_argument_stands_in_the_record_with_its_default() -> None:

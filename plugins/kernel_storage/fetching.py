@@ -1,0 +1,88 @@
+"""Gets contents into the cache: several objects at a time, and several parts of a large one.
+
+The law: memory is bounded by `WORKERS` and `PART`, whatever the sizes; the first error ends the rest of its model's; a content
+that is not the one that was listed comes nowhere. On threads of its own, which the loop never waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from kernel import Code, ServingError
+from kernel_storage.cache import Cache, failed
+from kernel_storage.stores import Object, Store, part_of
+
+__all__ = ["Fetcher"]
+
+WORKERS = 8  # for objects, and as many for parts of those that have several
+PART = 8 * 2**20  # bytes
+
+
+class Fetcher:
+    """Fetches from one store into one cache."""
+
+    def __init__(self, store: Store, cache: Cache) -> None:
+        self._store = store
+        self._cache = cache
+        self._objects = ThreadPoolExecutor(WORKERS, thread_name_prefix="kernel-storage")
+        self._parts = ThreadPoolExecutor(WORKERS, thread_name_prefix="kernel-storage-part")
+        self._closed = threading.Event()
+
+    def fetch(self, wanted: Mapping[str, Object]) -> int:
+        """Have objects in the cache, each by its digest; return how many bytes were fetched for that. Raises ServingError."""
+        given_up = threading.Event()
+        try:
+            jobs = [self._objects.submit(self._one, one, digest, given_up) for digest, one in wanted.items()]
+        except RuntimeError:
+            raise _closed() from None
+        return sum(_all(jobs, given_up))
+
+    def _one(self, one: Object, digest: str, given_up: threading.Event) -> int:
+        with self._cache.fetching(digest, given_up):
+            if self._cache.has(one, digest):
+                return 0  # another server has fetched it meanwhile
+            with self._cache.draft(one, digest) as file:
+                begins = range(0, one.size, PART)
+                if len(begins) > 1:
+                    jobs = [self._parts.submit(self._part, file, one, begin, given_up) for begin in begins]
+                    _all(jobs, given_up)
+                elif begins:
+                    self._part(file, one, 0, given_up)
+        return one.size
+
+    def _part(self, file: int, one: Object, begin: int, given_up: threading.Event) -> int:
+        if given_up.is_set() or self._closed.is_set():
+            raise _closed()
+        content = part_of(self._store, one, begin, min(begin + PART, one.size))
+        written = 0
+        try:
+            while written < len(content):
+                written += os.pwrite(file, content[written:], begin + written)
+        except OSError as error:
+            raise failed(f"write the object '{one.key}' into the cache", error) from None
+        return written
+
+    def close(self) -> None:
+        """Nothing more is fetched; what is under way ends with the part that it is at."""
+        self._closed.set()
+        for pool in (self._objects, self._parts):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _all(jobs: Sequence[Future[int]], given_up: threading.Event) -> list[int]:
+    """Return the results of all jobs, or raise the first error once none of them runs any more."""
+    try:
+        return [job.result() for job in jobs]
+    except BaseException:
+        given_up.set()
+        for job in jobs:
+            job.cancel()
+        wait(jobs)
+        raise
+
+
+def _closed() -> ServingError:
+    return ServingError(Code.UNAVAILABLE, "the fetch was given up")
