@@ -317,7 +317,7 @@ class Supervisor:
         elif self._coming is not None and self._coming.replaces is replica:
             log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, _cause(status))
             self._coming.replaces = None
-        elif not self._serving:
+        elif not self._serving or not (self.served.done() or replica.opened_at):  # as a port can't be had after all
             if status <= 0:  # else it has said why
                 log.error("%s has ended before it served: %s", replica, _cause(status))
             self._not_started(replica.index)
@@ -330,7 +330,7 @@ class Supervisor:
 
     def _not_started(self, index: int) -> None:
         """A replica couldn't be had: at the start that ends all, later it is tried again."""
-        if self._serving:
+        if self.served.done():
             delay = self._backoffs[index].delay(0.0)
             self._restarts[index] = self._loop.call_later(delay, self._launch, index)
         else:

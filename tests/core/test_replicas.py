@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import signal
@@ -14,7 +15,8 @@ import pytest
 from virtual import run
 
 from kernel.cli import group
-from kernel.cli.group_flags import replicas, usable_cores
+from kernel.cli.group_flags import add_group_flags, replicas, usable_cores
+from kernel.cli.parser import Parser
 from kernel.observability import Duration, ModelStatistics
 from kernel.registry import ModelIndex
 from kernel.replicas import Role, Supervisor
@@ -219,6 +221,22 @@ def test_a_start_that_is_killed_or_not_possible_says_so(caplog: pytest.LogCaptur
     assert "replica 0 (process 100) has ended before it served: SIGKILL" in caplog.text
     run(not_possible())
     assert "replica 0 can't be started: [Errno 11] Resource temporarily unavailable" in caplog.text
+
+
+def test_a_port_that_can_not_be_listened_at_ends_all() -> None:
+    """Two services at one port: it is found out when the ports open."""
+
+    async def main() -> None:
+        world = World(3)
+        for process in world.processes:  # grows meanwhile
+            process.tell(Loaded())
+        world.processes[2].end(1)
+        assert [process.signals for process in world.alive] == [[signal.SIGTERM]] * 2
+        for process in world.alive:
+            process.end(1)
+        assert await world.supervisor.done == 1 and len(world.processes) == 3
+
+    run(main())
 
 
 def test_who_dies_is_begun_anew_and_opens_by_itself() -> None:
@@ -930,12 +948,31 @@ def test_an_endpoint_is_bound_once_for_all(tmp_path: Path) -> None:
 
 
 def test_auto_is_as_many_as_there_are_cores(tmp_path: Path) -> None:
-    own = usable_cores(tmp_path / "absent")
+    own = usable_cores([tmp_path / "absent"])
     assert own >= 1 and replicas("3") == 3 and replicas("auto") >= 1
     quota = tmp_path / "cpu.max"
     for text, wanted in (("max 100000", own), ("100000 100000", 1), ("10000 100000", 1), ("nonsense", own), ("1e9 1", own)):
         quota.write_text(text)
-        assert usable_cores(quota) == wanted
+        assert usable_cores([quota]) == wanted
+    files = [tmp_path / "quota", tmp_path / "period"]  # control groups of version 1
+    for text, wanted in (("-1", own), ("100000", 1), ("20000", 1), ("", own)):
+        files[0].write_text(f"{text}\n")
+        files[1].write_text("100000\n")
+        assert usable_cores([tmp_path / "absent"], files) == wanted
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1025", "10000", "2.5", "many", ""])
+def test_numbers_of_replicas_that_are_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="Invalid option value"):
+        replicas(text)
+
+
+@pytest.mark.parametrize("text", ["", "1,2", "0,2,0,1,5", "a,b,c,d", "0,2,987654,1"])
+def test_a_role_that_somebody_else_has_given_is_refused(text: str) -> None:
+    parser = Parser("kernel serve", "", "")
+    add_group_flags(parser)
+    with pytest.raises(SystemExit):
+        parser.read([f"--replica={text}"])
 
 
 def test_a_role_comes_through_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -146,6 +147,18 @@ def test_ports_that_are_taken_are_told_once(tmp_path: Path) -> None:
     assert done.returncode == 1
     wanted = f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{other.port}' already in use "
     assert done.stderr.count(wanted) == 1
+
+
+def test_two_services_at_one_port_end_the_start(tmp_path: Path) -> None:
+    """Which is found out as late as the ports open."""
+    write_model(tmp_path / "repository", "echo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [*FREE_PORTS, f"--http-port={port}", f"--grpc-port={port}", "--replicas=2", tmp_path / "repository"]
+    done = subprocess.run(command("serve", *arguments), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use " in done.stderr
 
 
 PROCESSES = "--backend-config=python,default-placement=process"
