@@ -235,7 +235,7 @@ def _read(
         found.versions = select_versions(config, folder.versions)
         if found.files is not None:
             found.files.bring(found.versions)
-        backend = backends.get("ensemble" if config.is_ensemble else config.backend)
+        backend = backends.get(config.served_by)
         if backend is None:
             raise config.error("no plugin for ensembles is installed", f"there are {listed(sorted(backends))}")
         backend.validate(config, folder.path, found.versions)
@@ -282,7 +282,7 @@ def _look(found: Found, backends: Mapping[str, Backend]) -> None:
     """Add what the backend sees in the model's files, without running them."""
     config = found.config
     assert config is not None
-    look = getattr(backends["ensemble" if config.is_ensemble else config.backend], "look", None)
+    look = getattr(backends[config.served_by], "look", None)
     if look is not None:
         seen = look(config, found.here.path, found.versions)
         found.unseen = seen is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kernel.config.autoscaling import AutoscaleLimits, autoscale_of
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
-from kernel.config.complete import read_config, require_complete, with_changes
+from kernel.config.complete import left_here, read_config, require_complete, with_changes
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
 from kernel.config.errors import ConfigError, ConfigErrors, did_you_mean, listed, words_first
 from kernel.config.execution_limit import execution_limit_of
@@ -64,6 +64,7 @@ __all__ = [
     "idle_limit_of",
     "is_decoupled",
     "is_inside",
+    "left_here",
     "listed",
     "parse_refuse_late",
     "read_config",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from kernel.config.check_instances import MAX_INSTANCES
+from kernel.config.elsewhere import elsewhere
 from kernel.config.positions import Key
 from kernel.config.report import Report
 from kernel.config.seconds import read_seconds
@@ -83,6 +84,8 @@ def check_autoscaling(report: Report) -> None:
         _fail(report, LEAST, words, f"'{LEAST}' is {limits.least}, and '{MOST}' is {limits.most}")
     elif report.message.platform == "ensemble" or report.message.HasField("ensemble_scheduling"):
         _fail(report, MOST, words, "an ensemble has no instances of its own: give the parameter to its models")
+    elif elsewhere(report.message):
+        _fail(report, MOST, words, "its instances are another server's")
     else:
         _check_groups(report, words)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel.config.elsewhere import elsewhere
 from kernel.config.model_config_pb2 import ModelInstanceGroup
 from kernel.config.positions import Path
 from kernel.config.report import Report
@@ -33,6 +34,8 @@ def check_instance_groups(report: Report) -> None:
             if group.gpus:
                 words = f"{who} has kind {kind} but specifies one or more GPUs"
                 report.fail("B", (*at, "gpus"), words, f"got gpus {list(group.gpus)}; {_usable(report)}")
+        elif elsewhere(message):
+            pass  # the GPUs are another machine's
         elif not report.gpus and not group.gpus:
             report.fail(
                 "B", (*at, "kind"), f"{who} has kind KIND_GPU but no GPUs are available", "use KIND_CPU or KIND_AUTO"

@@ -17,7 +17,7 @@ from kernel.config.records import ModelConfig, record
 from kernel.config.report import Report
 from kernel.config.source import ConfigSource
 
-__all__ = ["read_config", "require_complete", "with_changes"]
+__all__ = ["left_here", "read_config", "require_complete", "with_changes"]
 
 
 def read_config(
@@ -84,6 +84,22 @@ def with_changes(config: ModelConfig, mutate: Callable[[Message], None]) -> Mode
 def require_complete(config: ModelConfig) -> ModelConfig:
     """Check a config that was read as partial, once the model has had its say. Raises ConfigErrors."""
     return with_changes(config, lambda message: None)
+
+
+def left_here(config: ModelConfig) -> ModelConfig:
+    """Return what is left of a config for the server that passes its model's requests on: all, unless it is elsewhere.
+
+    Batches, sequences, warmup and reshaping are the business of who executes them; done here as well, they were done twice.
+    """
+    return with_changes(config, _pass_on) if config.is_elsewhere else config
+
+
+def _pass_on(message: Message) -> None:
+    message.ClearField("dynamic_batching")
+    message.ClearField("sequence_batching")
+    message.ClearField("model_warmup")
+    for spec in (*message.input, *message.output):
+        spec.ClearField("reshape")
 
 
 def _finish(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from kernel.config.elsewhere import elsewhere
 from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.model_config_pb2 import ModelInstanceGroup
 
@@ -87,7 +88,8 @@ def fill_defaults(
     for name in ("input_pinned_memory", "output_pinned_memory"):
         if not message.optimization.HasField(name):
             getattr(message.optimization, name).enable = True
-    _fill_instance_groups(message, gpus, on_gpus=message.backend not in cpu_backends)
+    if not elsewhere(message):  # else who executes it fills them in: he knows the GPUs
+        _fill_instance_groups(message, gpus, on_gpus=message.backend not in cpu_backends)
 
 
 def _fill_scheduling(message: Message) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from kernel.config import autoscaling, execution_limit, idle_limit, refuse_late, sequence_wait
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
+from kernel.config.elsewhere import ELSEWHERE
 from kernel.config.errors import did_you_mean, listed
 from kernel.config.positions import Key
 from kernel.config.report import Report
@@ -38,7 +39,7 @@ SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
 #: Of models of the python backend, besides.
 PYTHON: Mapping[str, tuple[Callable[[str], object], str]] = {"max_concurrency": (_count, "an integer of at least 1")}
 #: Likewise: one of several words.
-CHOICES = {"placement": ("auto", "loop", "thread", "process"), "zero_copy": ("true", "false")}
+CHOICES = {"placement": ("auto", "loop", "thread", "process", *ELSEWHERE), "zero_copy": ("true", "false")}
 #: Likewise: read by the backend, which says what is wrong with them.
 FREE = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
 

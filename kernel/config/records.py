@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel.config.datatypes import datatype
+from kernel.config.elsewhere import elsewhere
 from kernel.config.errors import ConfigError
 from kernel.config.json import as_json
 from kernel.config.model_config_pb2 import ModelConfig as Message
@@ -160,6 +161,16 @@ class ModelConfig:
     def is_ensemble(self) -> bool:
         """Whether its steps are other models."""
         return self.ensemble is not None
+
+    @property
+    def served_by(self) -> str:
+        """The backend that serves it: `ensemble`, or the one of its placement where that is elsewhere, else its own."""
+        return "ensemble" if self.is_ensemble else elsewhere(self.message) or self.backend
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another server executes it, which forms its batches and has its instances."""
+        return bool(elsewhere(self.message))
 
     @property
     def added_inputs(self) -> tuple[TensorSpec, ...]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel.config import ModelConfig, TensorSpec, autoscale_of, execution_limit_of
+from kernel.config import ModelConfig, TensorSpec, autoscale_of, execution_limit_of, left_here
 from kernel.errors import Code, ServingError
 from kernel.instances import ModelInstance
 from kernel.interfaces import Backend, PlacementChoice
@@ -83,7 +83,7 @@ class Model:
         self._factory: InstanceFactory
         self.enqueue: Callable[[InferenceRequest], None] = self._not_started
         self.check: Callable[[InferenceRequest], None] = RequestCheck(self, config).check
-        self._reshape = Reshape(config)
+        self._reshape = Reshape(left_here(config))
 
     def __str__(self) -> str:
         return f"version {self.version} of model '{self.name}'"
@@ -113,7 +113,7 @@ class Model:
         scheduler.life.check_outputs(OutputCheck(self.config, strict=kernel.strict_outputs, over=self.accept_any_output))
         self.enqueue = self._reshape.before(scheduler.enqueue) if self._reshape else scheduler.enqueue
         self.backpressure = Backpressure(scheduler, kernel.loop)
-        if (headroom := prediction_of(self.config, scheduler, kernel.options.refuse_late)) is not None:
+        if (headroom := prediction_of(left_here(self.config), scheduler, kernel.options.refuse_late)) is not None:
             self.enqueue = PredictionStage(headroom, scheduler, self.enqueue, kernel.clock).enqueue
             self.backpressure.open = True  # who would have to wait for too long is refused, and at once
         if (ceiling := kernel.supervision.ceiling) is not None:
@@ -143,7 +143,7 @@ class Model:
         return self.kernel.cache is not None and self.config.message.response_cache.enable and not self.decoupled
 
     def _make_scheduler(self, instances: Sequence[ModelInstance], initial: Mapping[str, Any]) -> Scheduler:
-        kernel, config = self.kernel, self.config
+        kernel, config = self.kernel, left_here(self.config)
         scheduler = Scheduler(
             config,
             self.version,
@@ -182,7 +182,7 @@ class Model:
 
     async def read_samples(self, config: ModelConfig) -> list[Sample]:
         """Return what new instances are to be warmed up with. Raises ServingError for what is no request to this model."""
-        if not config.warmup:
+        if not config.warmup or config.is_elsewhere:
             return []
         kernel = self.kernel
         samples: list[Sample] = await kernel.loop.run_in_executor(kernel.pools.load, read_samples, config, self.model_folder)
@@ -328,7 +328,7 @@ class Model:
 
     def begin_no_sequence(self, silence: float) -> None:
         """The server is about to stop: sequences that run go on, until they are silent for so many seconds; no other begins."""
-        if self.config.sequence_batching is not None:
+        if left_here(self.config).sequence_batching is not None:
             self.backpressure.let_all_in()
             self.scheduler.stop(silence)
 

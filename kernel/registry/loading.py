@@ -325,7 +325,7 @@ class Loader:
 
     def backend(self, config: ModelConfig) -> Backend:
         """Return the backend that a config asks for. Raises ServingError where no plugin serves it."""
-        name = "ensemble" if config.is_ensemble else config.backend
+        name = config.served_by
         backend = self._backends.get(name)
         if backend is None:  # a config may pass without one, such as an ensemble's where no plugin serves ensembles
             raise ServingError(

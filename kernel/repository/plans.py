@@ -72,7 +72,8 @@ class LoadPlan:
         """Return what a version is made from: one of an equal origin need not be made anew."""
         message = type(self.config.message)()
         message.CopyFrom(self.config.message)
-        message.ClearField("instance_group")
+        if not self.config.is_elsewhere:  # whose instances can't be exchanged from here
+            message.ClearField("instance_group")
         message.ClearField("version_policy")
         return Origin(
             self.place,

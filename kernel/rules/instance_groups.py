@@ -36,11 +36,12 @@ class InstanceSpec:
 
 
 def instance_specs(config: ModelConfig, number: int | None = None) -> list[InstanceSpec]:
-    """Return the instances that the config asks for, in its order: `count` on each GPU of a group. An ensemble has one.
+    """Return the instances that the config asks for, in its order: `count` on each GPU of a group.
 
-    `number`: how many there are to be of its one group instead.
+    `number`: how many there are to be of its one group instead. An ensemble has one, and a model that is elsewhere: what passes
+    its requests on.
     """
-    if config.is_ensemble:
+    if config.is_ensemble or config.is_elsewhere:
         return [InstanceSpec(config.name, "CPU", 0, b"")]
     specs = []
     for group, message in zip(config.instance_groups, config.message.instance_group):

@@ -26,6 +26,9 @@ LOAD_LASTS = 2.0
 #: Sequences that began away from their own endpoint and are remembered.
 MOVED = 4096
 
+#: Sequences that are remembered where endpoints come and go.
+KEPT = 65536
+
 
 class Standing:
     """What is known of one endpoint. `outstanding`: calls that have not ended. `suspect`: its connections give no answer."""
@@ -106,9 +109,13 @@ def home(standings: Sequence[Standing], sequence: int | str) -> Standing:
 
 
 class Sequences:
-    """Where sequences go on: with their home, or with the endpoint that they began with while their home could not be had."""
+    """Where sequences go on: with their home, or with the endpoint that they began with while their home could not be had.
 
-    def __init__(self) -> None:
+    `kept`: endpoints come and go, and homes with them: all sequences are remembered.
+    """
+
+    def __init__(self, kept: bool = False) -> None:
+        self.kept = kept
         self._moved: OrderedDict[int | str, Standing] = OrderedDict()
 
     def find(
@@ -126,11 +133,16 @@ class Sequences:
         if starts:
             left = [one for one in standings if one not in tried] or standings
             found = home([one for one in left if not one.ejected(now)] or left, sequence)
-        if found is not own and not ends:
+        if (self.kept or found is not own) and not ends:
             self._moved[sequence] = found
-            if len(self._moved) > MOVED:
+            if len(self._moved) > (KEPT if self.kept else MOVED):
                 self._moved.popitem(last=False)
         return found
+
+    def forget(self, standing: Standing) -> None:
+        """What went on there can't any more."""
+        for sequence in [sequence for sequence, found in self._moved.items() if found is standing]:
+            del self._moved[sequence]
 
 
 def reported(text: str) -> float | None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_grpc.http2 import Data
@@ -46,6 +46,7 @@ CLOSED = "is no longer used"
 class Link:
     """How an address is reached. `connections`: the most; `patience`: of a Pulse; `fields`: metadata, as a header block has them.
 
+    `name`: what messages call it, "" for its address.
     For TLS: `authorities` as PEM, "" for the system's; `server_name`: to which the certificate belongs, "" for the host.
     """
 
@@ -55,6 +56,12 @@ class Link:
     fields: bytes = b""
     authorities: str = ""
     server_name: str = ""
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As messages call it."""
+        return self.name or self.address.name
 
 
 def links(settings: Settings, authorities: str, fields: bytes) -> list[Link]:
@@ -88,7 +95,7 @@ class Endpoint:
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
-        self.name = link.address.name
+        self.name = link.shown
         self.standing = Standing(self.name)
         self.users = 0
         self._loop = loop
@@ -104,6 +111,7 @@ class Endpoint:
         self._backoff = BACKOFF
         self._not_before = 0.0
         self._again: asyncio.TimerHandle | None = None
+        self.on_unreachable: Callable[[str], None] | None = None  # told why it can't be connected to, and nothing is open
 
     def start(self, call: Call) -> None:
         """Send a call, at once or when there is a connection with room for it."""
@@ -132,17 +140,17 @@ class Endpoint:
             call.cancel()
         return outcome, call.answer
 
-    def close(self) -> None:
-        """End everything."""
+    def close(self, why: str = CLOSED) -> None:
+        """End everything; `why`: what is told of it, as said of the endpoint."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._again is not None:
             self._again.cancel()
         for wire in list(self._wires):
-            wire.give_up(CLOSED)
+            wire.give_up(why)
         self._first = None
-        self._fail(CLOSED)
+        self._fail(why)
 
     # --- told by connections
 
@@ -281,6 +289,8 @@ class Endpoint:
         if problem or wire is None:
             self._not_before, self._backoff = now + self._backoff, min(LONGEST, 2 * self._backoff)
             if not self._healthy():
+                if self.on_unreachable is not None:
+                    self.on_unreachable(problem)
                 self._fail(problem)
             self._judge()
             return

@@ -89,6 +89,10 @@ class RemoteModel:
         for delivery in deliveries:
             delivery.send()
 
+    def park(self, delivery: _Delivery) -> None:
+        """There is no endpoint for a request: of this kind of model there always is one."""
+        raise AssertionError(f"model '{self.settings.model}' has no endpoint")
+
     def ended(self, execution: _Execution) -> None:
         """All of a batch's requests have their end."""
         batch = execution.batch
@@ -176,6 +180,9 @@ class _Delivery:
             return
         model, request = self.model, self.request
         standing = self._choose()
+        if standing is None:
+            model.park(self)
+            return
         self.tried += (standing,)
         try:
             attempt = model.attempt(model.kind, model.messages.pieces(request))
@@ -194,11 +201,14 @@ class _Delivery:
         standing.outstanding += 1
         model.endpoints[standing].start(attempt)
 
-    def _choose(self) -> Standing:
-        model = self.model
-        if len(model.standings) == 1:
+    def _choose(self) -> Standing | None:
+        """Return the endpoint that it goes to; None where there is none for now."""
+        model, request = self.model, self.request
+        if len(model.standings) == 1 and not (request.correlation_id and model.sequences.kept):
             return model.standings[0]
-        request, now = self.request, model.host.loop.time()
+        if not model.standings:
+            return None
+        now = model.host.loop.time()
         if request.correlation_id:
             starts, ends = bool(request.flags & START), bool(request.flags & END)
             return model.sequences.find(model.standings, request.correlation_id, starts, ends, now, self.tried)
@@ -211,10 +221,12 @@ class _Delivery:
     def may_go_on(self, outcome: Outcome) -> bool:
         """Whether it may be sent again after an attempt that has brought nothing."""
         model = self.model
-        if len(self.tried) >= max(2, len(model.standings)):
-            return False
         if self.request.correlation_id and not self.request.flags & START:
             return False  # others of its sequence may have gone there since, and would come before it
+        if not outcome.processed and self.tried[-1] not in model.endpoints and not self.over:
+            return True  # that endpoint has gone, and is none that was tried
+        if len(self.tried) >= max(2, len(model.standings)):
+            return False
         return not outcome.processed or (model.settings.idempotent and outcome.status == UNAVAILABLE)
 
     def give_up(self, code: Code, words: str, reason: Reason) -> None:

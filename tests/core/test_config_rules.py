@@ -144,7 +144,7 @@ RULES = [
     ("B", "backend: 'python' model_warmup { batch_size: 1 inputs { key: 'X' value { dims: 1 } } }", "[request id: <id_unknown>] warmup setting expects input 'X' to have input_data_type set"),
     ("B", "backend: 'python' model_warmup { batch_size: 1 inputs { key: 'X' value { dims: 1 input_data_file: 'f' } } }", "failed to open text file for read {folder}/warmup/f: No such file or directory"),
     # -- parameters of this server
-    ("B", "backend: 'python' parameters { key: 'placement' value { string_value: 'threads' } }", "parameter 'placement' of model 'm' is 'threads' — wanted one of 'auto', 'loop', 'thread', 'process'; did you mean 'thread'?"),
+    ("B", "backend: 'python' parameters { key: 'placement' value { string_value: 'threads' } }", "parameter 'placement' of model 'm' is 'threads' — wanted one of 'auto', 'loop', 'thread', 'process', 'ray'; did you mean 'thread'?"),
     ("B", "backend: 'python' parameters { key: 'zero_copy' value { string_value: '1' } }", "parameter 'zero_copy' of model 'm' is '1' — wanted one of 'true', 'false'"),
     ("B", "backend: 'python' parameters { key: 'max_concurrency' value { string_value: '0' } }", "parameter 'max_concurrency' of model 'm' is '0' — wanted an integer of at least 1"),
     ("B", "backend: 'python' parameters { key: 'max_concurrency' value { string_value: 'x' } }", "parameter 'max_concurrency' of model 'm' is 'x' — wanted an integer of at least 1"),

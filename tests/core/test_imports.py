@@ -50,8 +50,11 @@ ROOMS_OF_PLUGIN = {
     "kernel_python": ("api", "loading", "process"),
 }
 
-#: Rooms of a plugin that another one may import: libraries that know nothing of the rest of their plugin.
-SHARED = {"kernel_remote": ("kernel_grpc.http2", "kernel_grpc.schemas")}
+#: What of a plugin another one may import: libraries that know nothing of who made them a plugin.
+SHARED = {
+    "kernel_remote": ("kernel_grpc.http2", "kernel_grpc.schemas"),
+    "kernel_ray": ("kernel_remote.elastic",),  # who starts servers needs what sends requests to them, whoever they are
+}
 
 #: Where nobody waits, and time is an argument.
 TIMELESS = ("errors", "tensor", "requests", "config", "rules", "repository", "supplied", "options")
