@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from kernel_grpc.http2 import Data
 from kernel_remote.calls import UNAVAILABLE, Call, Kind, Outcome, head_of
 from kernel_remote.choice import Standing
 from kernel_remote.settings import Address, Settings
-from kernel_remote.tls import client_context
-from kernel_remote.wire import Wire
+from kernel_remote.tls import Identity, cause_of, client_context
+from kernel_remote.wire import CLOSED_BY_FAR_END, Wire
 
 __all__ = ["Endpoint", "Endpoints", "Link", "links"]
 
@@ -47,7 +46,8 @@ class Link:
     """How an address is reached. `connections`: the most; `patience`: of a Pulse; `fields`: metadata, as a header block has them.
 
     `name`: what messages call it, "" for its address.
-    For TLS: `authorities` as PEM, "" for the system's; `server_name`: to which the certificate belongs, "" for the host.
+    For TLS: `authorities` as PEM, "" for the system's; `identity`: what is shown to who asks for a certificate; `server_name`: to
+    which the far end's certificate belongs, "" for the host.
     """
 
     address: Address
@@ -55,6 +55,7 @@ class Link:
     patience: float = 10.0
     fields: bytes = b""
     authorities: str = ""
+    identity: Identity | None = None
     server_name: str = ""
     name: str = ""
 
@@ -64,12 +65,14 @@ class Link:
         return self.name or self.address.name
 
 
-def links(settings: Settings, authorities: str, fields: bytes) -> list[Link]:
+def links(settings: Settings, authorities: str, identity: Identity | None, fields: bytes) -> list[Link]:
     """Return how each of a model's endpoints is reached."""
     found = []
     for one in settings.endpoints:
         link = Link(one, settings.connections, settings.patience, fields)
-        found.append(replace(link, authorities=authorities, server_name=settings.server_name) if one.secure else link)
+        if one.secure:
+            link = replace(link, authorities=authorities, identity=identity, server_name=settings.server_name)
+        found.append(link)
     return found
 
 
@@ -99,7 +102,7 @@ class Endpoint:
         self.standing = Standing(self.name)
         self.users = 0
         self._loop = loop
-        self._context = client_context(link.authorities) if link.address.secure else None
+        self._context = client_context(link.authorities, link.identity) if link.address.secure else None
         self._wires: list[Wire] = []
         self._first: Wire | None = None  # of the healthy ones
         self._connecting: asyncio.Task[None] | None = None
@@ -253,7 +256,7 @@ class Endpoint:
         host = link.address.host
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                first = _Greeting(greeted)
+                first = _Greeting(greeted, link)
                 _, wire = await self._loop.create_connection(
                     lambda: Wire(first, self._loop, link.patience),
                     host,
@@ -264,10 +267,8 @@ class Endpoint:
                 await greeted
         except TimeoutError:
             problem = f"can't be connected to within {CONNECT_TIMEOUT:g} s"
-        except ssl.SSLCertVerificationError as error:
-            problem = f"can't be connected to (its certificate is not trusted: {error.verify_message})"
-        except OSError as error:  # ssl's other errors are OSErrors, too
-            problem = f"can't be connected to ({error.strerror or error})"
+        except OSError as error:  # ssl's errors are OSErrors, too
+            problem = f"can't be connected to ({cause_of(error)})"
         except Exception as error:  # no name of a host, such as one with a label of 64 characters
             problem = f"can't be connected to ({type(error).__name__}: {error})"
         finally:
@@ -304,8 +305,12 @@ class Endpoint:
 class _Greeting:
     """The user of a connection until the far end has greeted: then it may be given calls."""
 
-    def __init__(self, greeted: asyncio.Future[None]) -> None:
+    def __init__(self, greeted: asyncio.Future[None], link: Link) -> None:
         self._greeted = greeted
+        self._why = "it wants TLS, grpcs://"
+        if link.address.secure:
+            known = link.identity is not None
+            self._why = "it does not take our certificate" if known else "it wants a certificate of ours, cert_file"
 
     def changed(self, wire: Wire) -> None:
         if wire.ending.failure is not None:
@@ -314,7 +319,8 @@ class _Greeting:
             self._greeted.set_result(None)
 
     def lost(self, wire: Wire) -> None:
-        self._end(OSError(wire.gone))
+        silent = wire.heads.expected is not None and wire.gone == CLOSED_BY_FAR_END
+        self._end(OSError(wire.gone + f" before it has said anything: perhaps {self._why}" * silent))
 
     def _end(self, error: Exception) -> None:
         if not self._greeted.done():

@@ -16,7 +16,7 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.calls import Outcome
 from kernel_remote.endpoints import Endpoints, Link, links
 from kernel_remote.executor import SERVICE, RemoteModel
-from kernel_remote.files import read_authorities, read_fields
+from kernel_remote.files import read_authorities, read_fields, read_identity
 from kernel_remote.messages import code_of
 from kernel_remote.settings import Settings, read_settings
 
@@ -132,4 +132,6 @@ class Loads:
 
 def reached(config: ModelConfig, model_folder: Path) -> list[Link]:
     """Return how the endpoints of a model are reached, as its config says. Raises ConfigError."""
-    return links(read_settings(config), read_authorities(config, model_folder), read_fields(config, model_folder))
+    settings = read_settings(config)
+    identity = read_identity(config, model_folder)
+    return links(settings, read_authorities(config, model_folder), identity, read_fields(config, model_folder))

@@ -12,8 +12,11 @@ from typing import Any, Protocol
 
 from kernel_remote.client import ClientConnection
 from kernel_remote.pulse import Action, Pulse
+from kernel_remote.tls import cause_of
 
-__all__ = ["Wire"]
+__all__ = ["CLOSED_BY_FAR_END", "Wire"]
+
+CLOSED_BY_FAR_END = "has closed the connection"
 
 #: Data of up to this size is written as one piece: joining it costs less than handing over many.
 JOINED = 32 * 1024
@@ -64,7 +67,7 @@ class Wire(ClientConnection, asyncio.Protocol):
         self._after()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._leave(f"has closed the connection{f' ({error})' if error else ''}")
+        self._leave(CLOSED_BY_FAR_END + (f" ({cause_of(error)})" if error else ""))
 
     def pause_writing(self) -> None:
         self.outgoing.hold_up(True)

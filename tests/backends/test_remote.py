@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
+import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from kernel_remote.calls import Kind, Outcome
 from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, home, reported
 from kernel_remote.endpoints import Asked, Endpoint, Link
 from kernel_remote.settings import Address
+from kernel_remote.tls import Identity
 
 CONFIG = """
 backend: "test"
@@ -192,6 +196,17 @@ def test_a_load_fails_where_nobody_answers(tmp_path: Path) -> None:
 # --- TLS
 
 
+#: A key behind a passphrase.
+LOCKED = """-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAisHUq4wNPxlQICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEIprclJN1Xh/uLt8NXx7AYkEgZDd
+NYFyYwlsVm2bOL3EvqL8gGJJyn0AaKZVJhn9aG2J77CagNJYvutJbMq5jyg7xSN5
+Q0dClfy3UKuS1cM2pWSG6neyoBNWuaQXwr+LNirE7axnQCoyMknjy6CqXAsl2mKO
+sndoFyAx2YQeH2oFHueb1uYdtjXqALeMZ96+3r7P3HohUPMypRxfDbxOT9/BgYE=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
@@ -205,32 +220,113 @@ SECURE = {
     "wrong name": ("grpcs://127.0.0.1:{}", {"ca_file": "ca.pem", "tls_server_name": "other"}, "is not valid for 'other'"),
     "a stranger": ("grpcs://localhost:{}", {"ca_file": "stranger.pem"}, "certificate is not trusted: unable to get local"),
     "the system's": ("grpcs://localhost:{}", {}, "certificate is not trusted: unable to get local"),
-    "plain text to it": ("grpc://localhost:{}", {}, "can't be connected to (has closed the connection"),
+    "plain text to it": ("grpc://localhost:{}", {}, "has said anything: perhaps it wants TLS, grpcs://)"),
     "no file": ("grpcs://localhost:{}", {"ca_file": "none.pem"}, "use the ca_file 'none.pem' of model 'm' — No such file"),
     "no PEM": ("grpcs://localhost:{}", {"ca_file": "config.pbtxt"}, "cadata does not contain a certificate"),
     "outside": ("grpcs://localhost:{}", {"ca_file": "../ca.pem"}, "it must lie within the model's folder"),
 }
 
 
-@pytest.mark.parametrize("what", SECURE)
+TRUSTED = {"ca_file": "ca.pem"}
+
+#: The same where the far end wants a certificate.
+MUTUAL = {
+    "shown": ({"cert_file": "client.pem", "key_file": "client.key"}, ""),
+    "both in one file": ({"cert_file": "both.pem"}, ""),
+    "none": ({}, "before it has said anything: perhaps it wants a certificate of ours, cert_file)"),
+    "a stranger's": ({"cert_file": "stranger.pem", "key_file": "stranger.key"}, "perhaps it does not take our certificate)"),
+    "no key": ({"cert_file": "client.pem"}, "use the cert_file 'client.pem' of model 'm' — it holds no private key in PEM"),
+    "no certificate": ({"key_file": "client.key"}, "model 'm' has a key_file and no cert_file"),
+    "another key": ({"cert_file": "client.pem", "key_file": "stranger.key"}, "the key_file 'stranger.key' of model 'm' — it is"),
+    "no PEM": ({"cert_file": "config.pbtxt"}, "the cert_file 'config.pbtxt' of model 'm' — it holds no certificate in PEM"),
+    "no file": ({"cert_file": "client.pem", "key_file": "none"}, "use the key_file 'none' of model 'm' — No such file"),
+    "cut off": ({"cert_file": "cut.pem", "key_file": "client.key"}, "TLS can't use the cert_file 'cut.pem' of model 'm'"),
+    "encrypted": ({"cert_file": "client.pem", "key_file": "locked.key"}, "it is encrypted, and there is nobody to ask"),
+    "outside": ({"cert_file": "../client.pem", "key_file": "client.key"}, "it must lie within the model's folder"),
+}
+
+
+@pytest.mark.parametrize("what", [*SECURE, *(f"mutual: {name}" for name in MUTUAL)])
 def test_tls(tmp_path: Path, certificates: Certificates, what: str) -> None:
-    endpoint, values, words = SECURE[what]
+    mutual = what.removeprefix("mutual: ")
+    endpoint, values, words = SECURE[what] if mutual == what else ("grpcs://localhost:{}", *MUTUAL[mutual])
+    certificate, key = Path(certificates.client).read_text(), Path(certificates.client_key).read_text()
 
     async def main() -> None:
         write(tmp_path / "far", "m", CONFIG)
         flags = [f"--grpc-server-cert={certificates.server}", f"--grpc-server-key={certificates.server_key}"]
+        given = values if mutual == what else {**TRUSTED, **values}
+        if mutual != what:
+            flags += ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={certificates.ca}"]
         async with asyncio.timeout(30), Kernel(tmp_path / "far", plugins=[TestBackend({"m": echo})]) as far:
             front = frontend(far, "--grpc-use-ssl=true", *flags)
             await front.start()
-            write(tmp_path / "near", "m", remote(endpoint.format(front.address.rpartition(":")[2]), parameters(**values)))
-            for name in (certificates.ca, certificates.stranger):
+            write(tmp_path / "near", "m", remote(endpoint.format(front.address.rpartition(":")[2]), parameters(**given)))
+            for name in certificates:
                 shutil.copy(name, tmp_path / "near/m")
+            (tmp_path / "near/m/both.pem").write_text(certificate + key)
+            (tmp_path / "near/m/cut.pem").write_text(certificate[:200] + certificate[-50:])
+            (tmp_path / "near/m/locked.key").write_text(LOCKED)
             async with Kernel(tmp_path / "near", exit_on_error=False) as near:
                 if words:
                     assert words in near.index()[0].reason
                 else:
                     assert (await near.infer("m", X))["Y"].tolist() == [0, 1, 2]
             await front.stop()
+
+    asyncio.run(main())
+
+
+#: Who connects -> what far ends say to that, which send an alert.
+ALERTS = {
+    (): "it wants a certificate of ours, which cert_file and key_file name",
+    ("stranger.pem", "stranger.key"): "it does not know who has signed our certificate",
+}
+
+
+@pytest.mark.parametrize("shown", ALERTS)
+def test_what_a_far_end_says_of_our_certificate_is_told(certificates: Certificates, shown: tuple[str, ...]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server, certificates.server_key)
+    context.load_verify_locations(certificates.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(ssl.SSLError):
+            context.wrap_socket(connection, server_side=True)
+        connection.close()
+
+    authorities = Path(certificates.ca).read_text()
+    paths = [str(Path(certificates.ca).with_name(name)) for name in shown]
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(asyncio.to_thread(serve, listener))
+            identity = Identity(b"", *paths) if paths else None
+            address = Address("127.0.0.1", listener.getsockname()[1], True)
+            endpoint = Endpoint(Link(address, authorities=authorities, identity=identity), asyncio.get_running_loop())
+            outcome, _ = await endpoint.ask("/a/B", b"", 20)
+            await serving
+            endpoint.close()
+            assert ALERTS[shown] in outcome.message
+
+    asyncio.run(main())
+
+
+def test_a_far_end_without_tls_is_told() -> None:
+    async def main() -> None:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(settings({}))
+            writer.close()
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1], True)
+        endpoint = Endpoint(Link(address), asyncio.get_running_loop())
+        outcome, _ = await endpoint.ask("/a/B", b"", 20)
+        assert outcome.message.endswith("can't be connected to (it speaks no TLS there: perhaps grpc:// is wanted)")
+        endpoint.close()
+        server.close()
 
     asyncio.run(main())
 
