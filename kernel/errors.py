@@ -130,11 +130,14 @@ class Overloaded(ServingError):
 class NotLoaded(ServingError):
     """A model is not there, and is loaded where somebody waits for it (control mode `on-demand`).
 
-    `wait`: after `wait(then, called)` on the loop, `then(error)` is called there, with None once the model serves, else with why
-    it could not be loaded; `called`: a model makes the call. Who does not wait takes this for what `message` says: UNAVAILABLE.
+    `wait`: after `wait(then, waits, called)` on the loop, `then(error)` is called there, with None once the model serves, else
+    with why it could not be loaded; unless `waits()` is False by then, whereupon both are forgotten, soon. `called`: a model
+    makes the call. Who does not wait takes this for what `message` says: UNAVAILABLE.
     """
 
-    def __init__(self, message: str, wait: Callable[[Callable[[ServingError | None], None], bool], None]) -> None:
+    def __init__(
+        self, message: str, wait: Callable[[Callable[[ServingError | None], None], Callable[[], bool], bool], None]
+    ) -> None:
         super().__init__(Code.UNAVAILABLE, message)
         self.wait = wait
 

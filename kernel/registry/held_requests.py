@@ -40,7 +40,7 @@ class HeldRequests:
             else:
                 self._end(request, error)
 
-        away.wait(then, request.parent is not None)
+        away.wait(then, lambda: request in self._held, request.parent is not None)
 
     def cancel(self, request: InferenceRequest, error: ServingError | None) -> None:
         """Nobody waits for a request any more, which may be held here."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from kernel.config import idle_limit_of
 from kernel.errors import Code, NotLoaded, ServingError, clipped
 from kernel.registry.footprint import bytes_in_use
-from kernel.repository import check_model_name
+from kernel.repository import Listing, may_be_model
 from kernel.rules import Budget, Resident, idle_for_long, retry_seconds, who_goes
 
 if TYPE_CHECKING:
@@ -32,21 +32,27 @@ log = logging.getLogger("kernel")
 #: Told why a model could not be had, or None: it is there.
 Then = Callable[[ServingError | None], None]
 
+#: Whether somebody still waits.
+Waits = Callable[[], bool]
+
 #: How many models may be on their way at a time, and how many requests may wait for them.
 MOST_LOADS = 256
 MOST_WAITING = 16_384
 
-#: Of how many models it is known that their loads have failed; the oldest are forgotten first.
+#: Of how many models it is known that their loads have failed, and of how many names that there is no model; the oldest are
+#: forgotten first.
 MOST_FAILURES = 1024
+MOST_UNKNOWN = 1024
 
-#: How often it is looked whether room can be made, and for how long before a model is loaded above the budget; seconds.
+#: How often it is looked whether room can be made, and for how long before a model is loaded above the budget, also while who
+#: makes room does not come to its end; seconds.
 LOOK_SECONDS = 0.02
 MOST_PATIENCE = 10.0
 
 #: How long it takes at most until what a model has left behind is given back to the system; seconds.
 MOST_RETURN = 2.0
 
-#: How often it is looked who was idle for too long, at most; seconds.
+#: How often it is looked who was idle for too long, and who still waits, at most; seconds.
 IDLE_LOOK_SECONDS = 1.0
 
 
@@ -82,12 +88,15 @@ class OnDemand:
         self._registry = registry
         self._clock = clock
         self._budget = budget
-        self._waiting: dict[str, list[Then]] = {}  # models on their way -> who waits for them
+        self._waiting: dict[str, list[tuple[Then, Waits]]] = {}  # models on their way -> who waits for them
         self._count = 0  # of those who wait
         self._coming: set[str] = set()  # models that have their room and are not there yet
-        self._loaded: dict[str, float] = {}  # when models were loaded
+        self._making: dict[str, asyncio.Task[None]] = {}  # models that room is made for
+        self._going: dict[str, asyncio.Task[None]] = {}  # models that make room, until they have come to their end
+        self._loaded: dict[str, float] = {}  # when models were loaded, or first seen, of those that are there
         self._sizes: dict[str, int] = {}  # by how much the process grew by their last loads, in bytes
         self._failed: dict[str, _Failed] = {}
+        self._unknown: dict[str, float] = {}  # names of no model, and until when nobody looks again
         self._room = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: frozenset[str] = frozenset()
@@ -98,11 +107,15 @@ class OnDemand:
         self._known = frozenset(known)
         self.kept = frozenset(kept)
 
+    def know(self, listing: Listing) -> None:
+        """Somebody has looked what lies in the repositories."""
+        self._known = frozenset(listing.names) | (self._known if listing.incomplete else frozenset())
+
     # -- who is asked for ------------------------------------------------------------------------------------------------
 
     def may_come(self, name: str) -> bool:
         """Whether a model that does not serve would be loaded for a request."""
-        return name in self._known and name not in self._failed
+        return name in self._known and name not in self._failed and name not in self._unknown
 
     def is_fleeting(self, name: str) -> bool:
         """Whether a model comes and goes as it is asked for, instead of being there from the start."""
@@ -115,26 +128,26 @@ class OnDemand:
         """
         registry = self._registry
         entry = registry.catalog.entries.get(name)
-        if registry.retiring or error.code is Code.INVALID_ARG or (entry is not None and entry.serves):
-            return error  # such as a version that it doesn't have
-        try:
-            check_model_name(name)
-        except ServingError:
-            return error  # no model can have that name
+        if error.code is Code.INVALID_ARG or (entry is not None and entry.serves) or not may_be_model(name):
+            return error  # such as a version that it doesn't have, or a name that no model can have
+        if registry.retiring:  # another server would have it loaded
+            return ServingError(Code.UNAVAILABLE, "Server exiting") if name in self._known else error
+        if self._unknown.get(name, 0.0) > self._clock():
+            return _unknown(name)
         failed = self._failed.get(name)
         if failed is not None and (left := failed.until - self._clock()) > 0:
-            if failed.error.code is Code.NOT_FOUND:
-                return failed.error
             words = f"{failed.error.message} (the load is tried again in {left:.1f} s at the earliest)"
             return ServingError(failed.error.code, words)
+        if self._count >= MOST_WAITING:
+            self._forget_those_gone()
         if self._count >= MOST_WAITING or (name not in self._waiting and len(self._waiting) >= MOST_LOADS):
             words = f"model '{clipped(name)}' is not loaded, and too many requests wait for models that are being loaded"
             return ServingError(Code.UNAVAILABLE, words)
         words = f"model '{clipped(name)}' is not loaded; a request for it has it loaded"
         return NotLoaded(words, partial(self._wait, name))
 
-    def _wait(self, name: str, then: Then, called: bool) -> None:
-        """Have `then` told when the model is there. `called`: a model makes the call."""
+    def _wait(self, name: str, then: Then, waits: Waits, called: bool) -> None:
+        """Have `then` told when the model is there, if it still waits. `called`: a model makes the call."""
         waiting = self._waiting.get(name)
         if waiting is None:
             waiting = self._waiting[name] = []
@@ -142,14 +155,22 @@ class OnDemand:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif called:
-            self._coming.add(name)  # where it still waits for room it does so no longer
-        waiting.append(then)
+            self._coming.add(name)
+            if (making := self._making.get(name)) is not None:
+                making.cancel()  # who makes the call may be the one that is to make room, and can't before it has its answer
+        waiting.append((then, waits))
         self._count += 1
+
+    def _forget_those_gone(self) -> None:
+        """Let go of what is held for those who do not wait any more: a load may take long, and inputs be large."""
+        for waiting in self._waiting.values():
+            waiting[:] = [one for one in waiting if one[1]()]
+        self._count = sum(map(len, self._waiting.values()))
 
     # -- loads -----------------------------------------------------------------------------------------------------------
 
     async def _bring(self, name: str, called: bool) -> None:
-        error: ServingError | None = None
+        error: ServingError | None = ServingError(Code.UNAVAILABLE, f"the load of model '{name}' was given up")
         try:
             if called:
                 self._coming.add(name)
@@ -159,10 +180,10 @@ class OnDemand:
         except Exception as problem:
             log.exception("model '%s' could not be loaded", clipped(name))
             error = ServingError(Code.INTERNAL, f"model '{name}' could not be loaded: {type(problem).__name__}: {problem}")
-        finally:
+        finally:  # also where code of a model has cancelled all tasks that it could find
             self._coming.discard(name)
-        self._note(name, error)
-        self._tell(name, error)
+            self._note(name, error)
+            self._tell(name, error)
         if self._budget.limits:
             async with self._room:  # it may have brought others along, or be larger than was known
                 await self._make_room(None)
@@ -171,9 +192,10 @@ class OnDemand:
         """Have those go on who wait for a model."""
         waiting = self._waiting.pop(name, [])
         self._count -= len(waiting)
-        for then in waiting:
+        for then, waits in waiting:
             try:
-                then(error)
+                if waits():
+                    then(error)
             except Exception:
                 log.exception("a request that waited for model '%s' can't go on", clipped(name))
 
@@ -182,11 +204,14 @@ class OnDemand:
         loader = registry.loader
         sighting = (await loader.in_thread(loader.sight, [name]))[name]
         if not sighting.paths:
-            return ServingError(Code.NOT_FOUND, f"Request for unknown model: '{clipped(name)}' is not found")
+            return _unknown(name)
         if self._budget.limits and name not in self._coming:
-            async with self._room:
-                await self._make_room(name)
-                self._coming.add(name)
+            making = self._making[name] = asyncio.ensure_future(self._in_turn(name))
+            try:
+                await asyncio.wait([making])
+            finally:
+                making.cancel()
+                del self._making[name]
         before = await self._taken()
         error = await registry.bring(name)
         if error is not None:  # no mistake of who asks
@@ -200,14 +225,27 @@ class OnDemand:
     def _note(self, name: str, error: ServingError | None) -> None:
         """Remember how a load has ended."""
         before = self._failed.pop(name, None)
-        if error is not None:
+        self._unknown.pop(name, None)
+        if error is None:
+            self._known |= {name}
+        elif error.code is Code.NOT_FOUND:  # apart from those that have failed: anybody can think of names
+            self._known -= {name}
+            self._unknown[name] = self._clock() + retry_seconds(1)
+            if len(self._unknown) > MOST_UNKNOWN:
+                del self._unknown[next(iter(self._unknown))]
+        else:
             times = 1 if before is None else before.times + 1
-            again = retry_seconds(1 if error.code is Code.NOT_FOUND else times)
-            self._failed[name] = _Failed(error, times, self._clock() + again)
+            self._failed[name] = _Failed(error, times, self._clock() + retry_seconds(times))
             if len(self._failed) > MOST_FAILURES:
                 del self._failed[next(iter(self._failed))]
 
     # -- room ------------------------------------------------------------------------------------------------------------
+
+    async def _in_turn(self, name: str) -> None:
+        """Have room made for a model, which counts as coming from then on; cancelled where it can't wait any longer."""
+        async with self._room:
+            await self._make_room(name)
+            self._coming.add(name)
 
     async def _make_room(self, name: str | None) -> None:
         """Have models go until there is room for `name`; None: until what is there fits."""
@@ -219,26 +257,34 @@ class OnDemand:
             coming = len(self._coming.difference(one.name for one in there)) + (name is not None)
             size = self._sizes.get(name, 0) if name is not None else 0
             go = who_goes(there, self._budget, coming, size, taken, waited)
-            if go == [] or (name is not None and name in self._coming):
+            if go == [] or (go is None and name is None):
+                return  # who comes next makes room
+            if waited >= MOST_PATIENCE:
+                if name is not None:
+                    log.warning("model '%s' is loaded above the budget: there was no room for %.0f s", name, waited)
                 return
             if go is None:
-                if name is None:
-                    return  # who comes next makes room
-                if waited >= MOST_PATIENCE:
-                    log.warning("model '%s' is loaded above the budget: nobody made room for %.0f s", name, waited)
-                    return
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
-            for one in go:
-                await self._dismiss(one, "makes room")
+            one = go[0]  # the next one may be asked for while this one goes
+            await self._dismiss(one, "makes room")
             if self._budget.size:
-                await self._until_less(taken, sum(self._sizes.get(one, 0) for one in go))
+                await self._until_less(taken, self._sizes.get(one, 0))
 
     async def _dismiss(self, name: str, why: str) -> None:
         used = self._used(name)
         log.info("model '%s' %s: it was last asked for %.1f s ago", name, why, self._clock() - used)
         self._loaded.pop(name, None)
-        await self._registry.dismiss(name)
+        going = self._going[name] = asyncio.ensure_future(self._registry.dismiss(name))
+        going.add_done_callback(partial(self._gone, name))
+        await asyncio.wait([going], timeout=MOST_PATIENCE)
+        if not going.done():
+            log.warning("model '%s' has not come to its end within %.0f s, and is waited for no longer", name, MOST_PATIENCE)
+
+    def _gone(self, name: str, going: asyncio.Task[None]) -> None:
+        del self._going[name]
+        if not going.cancelled() and (error := going.exception()) is not None:
+            log.error("a model that was to go could not be unloaded", exc_info=error)
 
     async def _until_less(self, taken: int, size: int) -> None:
         """Return when about `size` bytes have been given back of those that were taken, which may be a little after the end."""
@@ -255,8 +301,10 @@ class OnDemand:
         parts = registry.parts()
         found = []
         for name, entry in registry.catalog.entries.items():
-            if not entry.serves:
+            if not entry.serves or name in self._going:
+                self._loaded.pop(name, None)
                 continue
+            self._loaded.setdefault(name, self._clock())  # somebody else has it loaded
             models = list(registry.catalog.copies(name).values())
             found.append(
                 Resident(
@@ -286,18 +334,29 @@ class OnDemand:
         """Have those go that nobody asks for, and those that were loaded above the budget, until cancelled."""
         while True:
             await asyncio.sleep(IDLE_LOOK_SECONDS)
-            if self._budget.limits and not self._room.locked():
-                async with self._room:
-                    await self._make_room(None)
-            for name in idle_for_long(self._residents(), self._clock()):
-                await self._dismiss(name, "goes")
+            try:
+                await self._look()
+            except Exception:
+                log.exception("a look at which models are idle failed")
+
+    async def _look(self) -> None:
+        self._forget_those_gone()
+        if self._budget.limits and not self._room.locked():
+            async with self._room:
+                await self._make_room(None)
+        while idle := idle_for_long(self._residents(), self._clock()):
+            await self._dismiss(idle[0], "goes")  # the next one may be asked for while this one goes
 
     def stop(self) -> None:
         """Nothing is loaded any more: tell those who wait."""
-        for task in list(self._tasks):
+        for task in (*self._tasks, *self._going.values()):
             task.cancel()
         for name in list(self._waiting):
             self._tell(name, ServingError(Code.UNAVAILABLE, "Server exiting"))
+
+
+def _unknown(name: str) -> ServingError:
+    return ServingError(Code.NOT_FOUND, f"Request for unknown model: '{clipped(name)}' is not found")
 
 
 def _is_busy(model: Model) -> bool:

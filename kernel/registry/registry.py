@@ -99,7 +99,10 @@ class Registry:
 
     def index(self, ready: bool) -> list[ModelIndex]:
         self._check_usable()
-        return self.catalog.index(ready, self.loader.listing())
+        listing = self.loader.listing()
+        if self._demand is not None:
+            self._demand.know(listing)
+        return self.catalog.index(ready, listing)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 

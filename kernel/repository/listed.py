@@ -10,12 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kernel.errors import clipped
-from kernel.repository.repository import OTHER_FOLDERS, FetchedFiles, ModelFolder, is_hidden, is_stray, shown
+from kernel.repository.repository import (
+    LONGEST_NAME,
+    OTHER_FOLDERS,
+    FetchedFiles,
+    ModelFolder,
+    is_hidden,
+    is_stray,
+    shown,
+)
 
 __all__ = ["models_of"]
 
-#: What file systems take, and what walks through folders: bytes of a name, bytes of a path, folders in each other.
-LONGEST_NAME = 255
+#: What file systems take besides, and what walks through folders: bytes of a path, folders in each other.
 LONGEST_PATH = 2048
 DEEPEST = 32
 

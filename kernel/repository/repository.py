@@ -18,6 +18,7 @@ from kernel.errors import Code, ServingError
 from kernel.repository.fingerprint import Fingerprint, fingerprint_of, is_ignored, sorted_stamps
 
 __all__ = [
+    "LONGEST_NAME",
     "OTHER_FOLDERS",
     "FetchedFiles",
     "FileRepository",
@@ -28,6 +29,7 @@ __all__ = [
     "bare_name",
     "is_hidden",
     "is_stray",
+    "may_be_model",
     "missing_versions",
     "not_unique",
     "select_versions",
@@ -41,6 +43,9 @@ OTHER_FOLDERS = frozenset({"warmup", "initial_state", "configs"})
 _STRAYS = frozenset({"lost+found", "__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information"})
 
 _MAX_VERSION = 2**63 - 1
+
+#: How many bytes file systems take for the name of a file.
+LONGEST_NAME = 255
 
 #: Where the reference can fetch models from. A Path has one slash fewer.
 _REMOTE = re.compile(r"(s3|gs|as|az|http|https|hdfs):/")
@@ -192,7 +197,7 @@ class FileRepository(Repository):
         return any(path.name.isdecimal() and path.is_dir() for path in folder.iterdir())
 
     def find(self, name: str) -> ModelFolder | None:
-        if is_hidden(name) or "/" in name or "\0" in name or not name:
+        if not may_be_model(name):
             return None
         path = self.path / name
         try:
@@ -285,6 +290,16 @@ def _is_stray(folder: ModelFolder) -> bool:
 def is_stray(name: str, versions: Collection[int]) -> bool:
     """Whether a folder without a config is what a system or an archive has left, and no model."""
     return name in _STRAYS and not versions
+
+
+def may_be_model(name: str) -> bool:
+    """Whether a folder of a repository can have this name, and be a model then."""
+    if not 0 < len(name) <= LONGEST_NAME or is_hidden(name) or "/" in name or "\0" in name:
+        return False
+    try:
+        return len(os.fsencode(name)) <= LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
 
 
 def is_hidden(name: str) -> bool:

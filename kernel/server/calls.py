@@ -200,7 +200,7 @@ def _inferred_once_loaded(
         outer.add_done_callback(lambda done: inner.cancel())
         inner.add_done_callback(lambda done: _copy_outcome(done, outer))
 
-    away.wait(then, False)
+    away.wait(then, lambda: not outer.done(), False)
     return outer
 
 

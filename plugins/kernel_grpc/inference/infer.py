@@ -75,7 +75,7 @@ class Inference:
                 request, recipe, _ = self.read_prepared(ready, call.forwarded, False)
             request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
         except NotLoaded as away:
-            away.wait(partial(self._infer_loaded, call, message, ready), False)
+            away.wait(partial(self._infer_loaded, call, message, ready), lambda: not call.done, False)
             return
         except ServingError as error:
             call.fail(error)

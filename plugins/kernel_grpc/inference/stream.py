@@ -82,7 +82,7 @@ class InferStream:
             answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
         except NotLoaded as away:
             self._put_off()
-            away.wait(partial(self._loaded, data, ready), False)
+            away.wait(partial(self._loaded, data, ready), lambda: not call.done, False)
             return
         except ServingError as error:
             self._refuse(data, error)

@@ -53,7 +53,7 @@ def _awaited(kernel: Kernel, request_type: Any, handler: Callable[..., Any]) -> 
                 else:
                     call.fail(error)
 
-            away.wait(then, False)
+            away.wait(then, lambda: not call.done, False)
             return
         except (DecodeError, ServingError):
             pass  # the handler has the words for it

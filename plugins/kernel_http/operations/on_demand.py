@@ -46,7 +46,7 @@ def _awaited(kernel: Kernel, handler: Handler, json_errors: bool) -> Handler:
                     waiting.answer(replies.error_of(error, json=json_errors))
                 connection.release()
 
-            away.wait(then, False)
+            away.wait(then, lambda: waiting.connection is not None, False)
             return
         except ServingError:
             pass  # the handler has the words for it, and says them in its turn
