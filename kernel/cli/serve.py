@@ -43,7 +43,7 @@ from kernel.interfaces import Frontend
 from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins, is_location
 from kernel.registry import UNLOADED, ModelIndex
-from kernel.replicas import SPARE, Member, Role, end_with_parent, take_place
+from kernel.replicas import SPARE, Member, PeerTable, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
 from kernel.rules import Budget
 from kernel.server import Kernel, join, steered
@@ -284,6 +284,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         kernel.open()
         if member is not None:
             join(kernel, member)
+            kernel.supervision.peers = member.peers = PeerTable(kernel)
         kernel.gate = kernel.plugins.gate(kernel, options)
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:
@@ -507,6 +508,8 @@ async def _drain(kernel: Kernel, frontends: Sequence[Frontend], delay: float, li
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
     log_task = asyncio.ensure_future(_log_drain(kernel, limit))
+    if kernel.supervision.peers is not None:
+        kernel.supervision.peers.leave()
     listening = [frontend for frontend in frontends if isinstance(frontend, ListeningFrontend)]
     if leaving:
         await _leave(kernel, listening, end - SILENCE_SECONDS - REST_SECONDS)
@@ -571,7 +574,7 @@ async def _retire(kernel: Kernel, frontends: Sequence[ListeningFrontend], delay:
                 kernel.retire(min(SILENCE_SECONDS, max(0.0, end - now) / 2))
             for frontend in frontends:
                 frontend.retire()
-        busy = any(frontend.busy for frontend in frontends) or any(not model.scheduler.is_idle for model in kernel.models())
+        busy = any(frontend.busy for frontend in frontends) or any(not model.is_idle for model in kernel.models())
         if now >= end or not (busy or open_ports):
             return
         await asyncio.sleep(min(LOOK_SECONDS, end - now))
@@ -581,7 +584,7 @@ async def _log_drain(kernel: Kernel, limit: float) -> None:
     """Say once a second what is still waited for."""
     left = int(limit)
     while True:
-        count = sum(not model.scheduler.is_idle for model in kernel.models())
+        count = sum(not model.is_idle for model in kernel.models())
         log.info("Timeout %d: Found %d model versions that have in-flight inferences", left, count)
         await asyncio.sleep(1)
         left = max(0, left - 1)

@@ -6,6 +6,7 @@ from kernel.models.admission import Ceiling
 from kernel.models.cache_stage import CacheFigures, ResponseCache
 from kernel.models.conduct import Conduct
 from kernel.models.gpus import usable_gpus, without_gpus
+from kernel.models.handover_stage import Away, HandoverStage, Takers
 from kernel.models.initial_state import initial_values
 from kernel.models.model import Model
 from kernel.models.readiness import Readiness
@@ -17,10 +18,12 @@ from kernel.models.warmup import give_up, warmup_of
 from kernel.models.warmup_samples import Sample, read_samples
 
 __all__ = [
+    "Away",
     "CacheFigures",
     "Ceiling",
     "Conduct",
     "Form",
+    "HandoverStage",
     "InstanceScaling",
     "Model",
     "ModelState",
@@ -29,6 +32,7 @@ __all__ = [
     "ResponseCache",
     "Runtime",
     "Sample",
+    "Takers",
     "become",
     "give_up",
     "initial_values",

@@ -21,6 +21,7 @@ from kernel.models.admission import AdmissionStage, own_ceiling
 from kernel.models.backpressure import Backpressure
 from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
+from kernel.models.handover_stage import HandoverStage
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
@@ -55,7 +56,7 @@ class Model:
     `placement_choice`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
-    `scale`, `leave_loop`, `stop`, `close`.
+    `scale`, `leave_loop`, `stop`, `is_idle`, `drain`, `handover`, `close`.
     """
 
     def __init__(self, kernel: Runtime, config: ModelConfig, version: int, model_folder: Path) -> None:
@@ -122,6 +123,9 @@ class Model:
             self.enqueue = AdmissionStage(ceiling, scheduler, self.enqueue).enqueue
         if (breaker := breaker_of(self.config)) is not None:
             self.enqueue = BreakerStage(breaker, scheduler, self.enqueue, kernel.clock).enqueue
+        if (peers := kernel.supervision.peers) is not None:
+            stage = peers.stages[self] = HandoverStage(peers, self, scheduler, self.enqueue, kernel.clock)
+            self.enqueue = stage.enqueue
         if self.is_cached:
             assert kernel.cache is not None
             self.enqueue = CacheStage(kernel.cache, scheduler, self.enqueue, self.output_names, kernel.clock).enqueue
@@ -349,6 +353,24 @@ class Model:
         """True once not even the calls of accepted requests are accepted."""
         return self.scheduler.drain.closed
 
+    @property
+    def handover(self) -> HandoverStage | None:
+        """The way to other replicas, None where there are none."""
+        peers = self.kernel.supervision.peers
+        return None if peers is None else peers.stages.get(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left of what was accepted, here or at other replicas."""
+        return self.scheduler.is_idle and not ((stage := self.handover) is not None and len(stage.away))
+
+    async def drain(self) -> None:
+        """Return when nothing is left of what was accepted."""
+        while not (self.is_idle or self.closed):
+            if (stage := self.handover) is not None:
+                await stage.away.wait()
+            await self.scheduler.drain.wait()
+
     async def close(self, timeout: float | None = None) -> None:
         """Wait until all that was accepted is answered, for `timeout` seconds at most, then finalize the instances.
 
@@ -357,13 +379,16 @@ class Model:
         if self.state in (ModelState.LOADING, ModelState.READY):
             self.stop()
         scheduler = self.scheduler
-        if not scheduler.is_idle:
+        if not self.is_idle:
             try:
                 async with asyncio.timeout(timeout):
-                    await scheduler.drain.wait()
+                    await self.drain()
             except TimeoutError:
                 words = f"Server is stopping, request to model '{self.name}' was given up"
-                give_up(scheduler, ServingError(Code.UNAVAILABLE, words))
+                given_up = ServingError(Code.UNAVAILABLE, words)
+                if (stage := self.handover) is not None:
+                    stage.away.abort(given_up)
+                give_up(scheduler, given_up)
         scheduler.drain.close()
         if self._finalizing is None:
             self._finalizing = asyncio.ensure_future(self._finalize())
@@ -374,6 +399,8 @@ class Model:
         await asyncio.gather(self._factory.close_all((*self.scheduler.instances, *self._passive)), *self._departures)
         become(self, ModelState.UNAVAILABLE)
         self.attachments.clear()
+        if self.kernel.supervision.peers is not None:
+            self.kernel.supervision.peers.stages.pop(self, None)
         self.kernel.on_unload()
 
     def statistics(self) -> ModelStatistics:

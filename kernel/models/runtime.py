@@ -12,6 +12,7 @@ from kernel.instances import Mailbox, Turn
 from kernel.interfaces import Batcher, Host, Observer
 from kernel.models.admission import Ceiling
 from kernel.models.cache_stage import ResponseCache
+from kernel.models.handover_stage import Takers
 from kernel.observability import RequestTracing
 from kernel.options import Options
 from kernel.scheduling import Limits
@@ -45,6 +46,7 @@ class Supervising(Protocol):
     ceiling: Ceiling | None
     limits: Limits | None
     lookout: Lookout
+    peers: Takers | None
 
     def know(self, model: Any) -> None:
         """Look after a model version from now on: its executions that last, its number of instances."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from kernel.errors import Code, NotLoaded, Reason, ServingError
-from kernel.models import Runtime
+from kernel.models import Away, Runtime
 from kernel.requests import InferenceRequest
 from kernel.scheduling import Release
 
@@ -43,10 +43,12 @@ class HeldRequests:
         away.wait(then, lambda: request in self._held, request.parent is not None)
 
     def cancel(self, request: InferenceRequest, error: ServingError | None) -> None:
-        """Nobody waits for a request any more, which may be held here."""
+        """Nobody waits for a request any more, which may be held here, or be another replica's."""
         if self._let_go(request):
             words = f"{request.log_id}Request cancelled"
             self._end(request, error or ServingError(Code.CANCELLED, words, Reason.CANCELED))
+        elif request.model is not None and isinstance(away := request.model.scheduler, Away):
+            away.cancel(request, error)
 
     def _expire(self, request: InferenceRequest) -> None:
         words = f"{request.log_id}deadline of the request to model '{request.model_name}' passed before it was loaded"

@@ -360,4 +360,4 @@ def _unknown(name: str) -> ServingError:
 
 
 def _is_busy(model: Model) -> bool:
-    return not model.scheduler.is_idle or model.scheduler.queue.has_sequences
+    return not model.is_idle or model.scheduler.queue.has_sequences

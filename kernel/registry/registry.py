@@ -175,8 +175,8 @@ class Registry:
         try:
             async with asyncio.timeout(timeout):
                 # A request in flight may still call any model: nobody goes before all are idle.
-                while busy := [model for model in catalog.alive() if not model.scheduler.is_idle]:
-                    await busy[0].scheduler.drain.wait()
+                while busy := [model for model in catalog.alive() if not model.is_idle]:
+                    await busy[0].drain()
         except TimeoutError:
             log.warning("%d models still had requests in flight when the time to finish them was over", len(busy))
         closing = [asyncio.ensure_future(model.close(0.0)) for model in catalog.alive()]

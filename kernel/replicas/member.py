@@ -25,6 +25,7 @@ from kernel.replicas.messages import (
     Bound,
     Leave,
     Loaded,
+    Meet,
     Message,
     Now,
     Open,
@@ -38,6 +39,7 @@ from kernel.replicas.messages import (
     Told,
     Wanted,
 )
+from kernel.replicas.peers import PeerTable
 
 __all__ = ["Member", "Role", "end_with_parent"]
 
@@ -88,6 +90,7 @@ class Member:
         self._reloading: dict[int, asyncio.Future[Replaced]] = {}
         self._count = 0
         self._answering: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
+        self.peers: PeerTable | None = None  # the other replicas, once there is a kernel
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = loop
         self._on_now = on_now
@@ -199,25 +202,32 @@ class Member:
         """In a child that model code has forked: it is no replica."""
         put_away(self.role.descriptor)
 
+    def _bound(self, record: Bound) -> None:
+        bound = self._binding[record.id]
+        if record.sockets:
+            sockets = self._channel.taken(record.sockets)
+            if bound.done():  # nobody waits any more
+                for one in sockets:
+                    one.close()
+            else:
+                bound.set_result(sockets)
+        elif not bound.done():
+            error = OSError(record.error)
+            error.errno = record.errno or None
+            bound.set_exception(error)
+
     def _told(self, record: Message) -> None:
         if isinstance(record, Bound):
-            bound = self._binding[record.id]
-            if record.sockets:
-                sockets = self._channel.taken(record.sockets)
-                if bound.done():  # nobody waits any more
-                    for one in sockets:
-                        one.close()
-                else:
-                    bound.set_result(sockets)
-            elif not bound.done():
-                error = OSError(record.error)
-                error.errno = record.errno or None
-                bound.set_exception(error)
+            self._bound(record)
         elif isinstance(record, Open):
             if not self._open.done():
                 self._open.set_result(None)
         elif isinstance(record, Leave):
             self.leave.set()
+        elif isinstance(record, Meet):
+            (sock,) = self._channel.taken(1)
+            assert self.peers is not None  # it has loaded its models
+            self.peers.join(record.name, record.index, sock)
         elif isinstance(record, Now):
             self._on_now()
         elif isinstance(record, Wanted):

@@ -13,6 +13,7 @@ __all__ = [
     "Bound",
     "Leave",
     "Loaded",
+    "Meet",
     "Message",
     "Now",
     "Open",
@@ -61,6 +62,13 @@ class Open(msgspec.Struct, tag=True):
 
 class Opened(msgspec.Struct, tag=True):
     """Replica: connections are accepted."""
+
+
+class Meet(msgspec.Struct, tag=True):
+    """Supervisor: replica `index` is there, at the other end of the socket that comes along. `name`: of all that ever were."""
+
+    index: int
+    name: str
 
 
 class Leave(msgspec.Struct, tag=True):
@@ -177,6 +185,7 @@ Message = (
     | Bound
     | Leave
     | Loaded
+    | Meet
     | Now
     | Open
     | Opened

@@ -22,6 +22,7 @@ from kernel.replicas.messages import (
     Bound,
     Leave,
     Loaded,
+    Meet,
     Message,
     Now,
     Open,
@@ -238,8 +239,18 @@ class Supervisor:
     def _open(self, replica: Replica) -> None:
         if replica not in self._alive or self._stopping:
             return  # it has ended meanwhile
+        for other in self._alive:
+            if other.state not in (State.STARTING, State.LOADED):
+                self._introduce(replica, other)
         replica.state = State.OPENING
         replica.process.send(Open())
+
+    def _introduce(self, one: Replica, other: Replica) -> None:
+        """Give two replicas a channel of their own, by which they hand requests over."""
+        ends = socket.socketpair()
+        for end, replica, about in zip(ends, (one, other), (other, one)):
+            replica.process.send(Meet(about.index, str(about.process.pid)), [end])
+            end.close()
 
     def _opened(self, replica: Replica) -> None:
         log.info("%s serves, %.1f s after its start", replica, self._loop.time() - replica.began)

@@ -6,6 +6,7 @@ from kernel.rules.autoscaling import Autoscaler, ScaleDecision, ScaleLoad, Scale
 from kernel.rules.batching import BatchRule, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
+from kernel.rules.handover import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.rules.instance_groups import InstanceSpec, instance_specs, rearranged
 from kernel.rules.prediction import ExecutionTime, earliest_start
@@ -39,10 +40,14 @@ __all__ = [
     "ExecutionTime",
     "Held",
     "Holding",
+    "HopTime",
     "InstanceSpec",
     "LocalCache",
     "Notice",
+    "Own",
+    "PeerLoad",
     "RateLimiter",
+    "Reported",
     "RequestKeys",
     "RequestQueue",
     "RequestSequence",
@@ -59,6 +64,7 @@ __all__ = [
     "StoredResponse",
     "StoredTensor",
     "WatchdogRules",
+    "better_off",
     "earliest_start",
     "fits",
     "idle_for_long",
@@ -70,5 +76,6 @@ __all__ = [
     "rearranged",
     "retry_seconds",
     "who_goes",
+    "worth_telling",
     "zeros",
 ]

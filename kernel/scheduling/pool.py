@@ -21,7 +21,8 @@ class Pool:
     """`instances` take requests; `leaving` only finish what they have, and the future of each is done when it has.
 
     `single`: the one instance that takes requests, where nothing but its room decides whether it may; `inline`: none of them
-    costs the wake-up of another thread; `apart`: all of them execute beside this process.
+    costs the wake-up of another thread; `apart`: all of them execute beside this process. `gathers`: whoever has others to hand
+    requests over to wants to see how many wait: none begins the moment it comes.
     """
 
     def __init__(self, queue: Queue | SequenceQueue, runs: bool) -> None:
@@ -31,6 +32,7 @@ class Pool:
         self.single: ModelInstance | None = None
         self.inline = True
         self.apart = False
+        self.gathers = False
         self._queue = queue
         self._runs = runs
 

@@ -128,7 +128,7 @@ class Scheduler:
         pool = self.pool
         simple = self.queue.rule is None and not self.queue.bound
         self._takes_any = not (self.queue.bound or pool.limited or self.stopping or self.refusing is not None)
-        self._one_by_one = simple and not self.stopping and self.refusing is None
+        self._one_by_one = simple and not (self.stopping or pool.gathers) and self.refusing is None
         self._several = pool.inline and pool.single is None
         self._runs.suit(pool.apart, simple)
         # Off the loop nothing begins at once: a thread would be woken for each request of a burst.

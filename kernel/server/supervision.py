@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kernel.circles.lookout import Lookout
-from kernel.models import Ceiling, Conduct, Model
+from kernel.models import Ceiling, Conduct, Model, Takers
 from kernel.rules import ResourceLimit
 from kernel.scheduling import Limits
 from kernel.server.overtime import Overtime
@@ -22,6 +22,7 @@ class Supervision:
     """Of the models of one kernel.
 
     `conduct`: what the watchdog has seen of them. `ceiling`: how many of their requests may be in flight, None for any number.
+    `peers`: the other replicas, None where there are none.
     `limits`: the resources that executions may need, None where nothing is asked. From `begin` on, `lookout`: for circles among
     their calls; `overtime`: of executions that may only last for so long; `scaling`: of how many instances there are.
     """
@@ -34,6 +35,7 @@ class Supervision:
         """`most`: requests in flight, 0 for any number. `resources`: of which executions may need some, None for no limits."""
         self.conduct = Conduct(clock)
         self.ceiling = Ceiling(most, "the server", "--max-inflight") if most else None
+        self.peers: Takers | None = None  # the other replicas of a group; to be set before models are loaded
         self.limits = None if resources is None else Limits(resources)
 
     def begin(

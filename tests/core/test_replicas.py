@@ -29,6 +29,7 @@ from kernel.replicas.messages import (
     Bound,
     Leave,
     Loaded,
+    Meet,
     Message,
     Now,
     Open,
@@ -88,13 +89,18 @@ class FakeProcess:
         self.on_deaf = on_deaf
         self.tell: Callable[[Message], None] = on_message
         self.records: list[Message] = []
+        self.peers: list[tuple[int, str]] = []  # whom it was given a socket to
         self.signals: list[signal.Signals] = []
         self.alive = True
         self.stopped = False
         self._on_exit = on_exit
 
     def send(self, record: Message, sockets: Sequence[socket.socket] = ()) -> None:
-        self.records.append(record)
+        if isinstance(record, Meet):
+            assert len(sockets) == 1
+            self.peers.append((record.index, record.name))
+        else:
+            self.records.append(record)
 
     def signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
@@ -252,6 +258,26 @@ def test_who_dies_is_begun_anew_and_opens_by_itself() -> None:
         new.tell(Loaded())
         assert new.records == [Open()]  # the others serve: it waits for nobody
         assert [process.records for process in world.processes] == [[Open()]] * 4
+
+    run(main())
+
+
+def test_each_gets_a_channel_to_each_other_once() -> None:
+    async def main() -> None:
+        world = World(3)
+        world.serve()
+        await asyncio.sleep(10)
+        pids = [str(process.pid) for process in world.processes]
+        for k, process in enumerate(world.processes):
+            assert sorted(process.peers) == [(j, pids[j]) for j in range(3) if j != k]
+        world.started.clear()
+        world.processes[1].end(-9)
+        await world.started.wait()
+        new = world.processes[3]
+        assert not new.peers
+        new.tell(Loaded())
+        assert sorted(new.peers) == [(0, pids[0]), (2, pids[2])]
+        assert world.processes[0].peers[-1] == world.processes[2].peers[-1] == (1, str(new.pid))
 
     run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import re
 import signal
 import socket
@@ -488,3 +489,50 @@ def test_a_server_alone_has_no_replicas_to_replace(tmp_path: Path) -> None:
     with serving(tmp_path, tmp_path / "repository") as server:
         status, answer = server.request("POST", "/v2/kernel/replicas/reload")
         assert status == 501 and "--replicas" in answer["error"]
+
+
+#: Computes in the interpreter for some milliseconds; says who has, by its process.
+COMPUTING = """\
+    def execute(self, requests):
+        import os
+        number = 0
+        for k in range(100_000):
+            number += k & 7
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([os.getpid()], np.float32))]) for r in requests]
+"""
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+def test_one_grpc_connection_uses_both_replicas(tmp_path: Path, placement: str) -> None:
+    grpc = pytest.importorskip("tritonclient.grpc")
+    np = pytest.importorskip("numpy")
+    more = f'parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}'
+    write_model(tmp_path / "repository", "work", COMPUTING, more=more)
+    with group(tmp_path, 2, tmp_path / "repository") as server:
+        found = re.search(r"Started GRPCInferenceService at 127.0.0.1:(\d+)", server.text())
+        assert found
+        client = grpc.InferenceServerClient(f"127.0.0.1:{found[1]}")
+        tensor = grpc.InferInput("X", [1], "FP32")
+        tensor.set_data_from_numpy(np.ones(1, np.float32))
+        answers: queue.Queue[tuple[object, object]] = queue.Queue()
+        wanted = 0
+
+        def ask(count: int) -> set[float]:
+            for _ in range(count):
+                client.async_infer("work", [tensor], lambda result, error: answers.put((result, error)))
+            who = set()
+            for _ in range(count):
+                result, error = answers.get(timeout=60)
+                assert error is None
+                who.add(float(result.as_numpy("Y")[0]))  # type: ignore[attr-defined]
+            return who
+
+        def both() -> bool:
+            nonlocal wanted
+            wanted += 64
+            return len(ask(64)) == 2
+
+        wait_until(both, 60.0)
+        stats = server.request("GET", "/v2/models/work/stats")[1]["model_stats"][0]
+        assert stats["inference_count"] == wanted
+        client.close()

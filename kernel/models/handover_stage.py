@@ -1,0 +1,291 @@
+"""Where requests leave for another replica: in front of each model's scheduler where the server has several, and nowhere else.
+
+The law: a request that is handed over stays ours. It has its one final answer from here: what the other replica has answered,
+that it has gone, that the deadline has passed, that nobody waits any more. Whoever has it for another one never hands it on.
+When to hand over is decided in kernel/rules/handover.py; how the replicas talk is the business of kernel/replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from kernel.errors import Code, Reason, ServingError
+from kernel.instances import LoopInstance
+from kernel.requests import SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
+from kernel.rules import ExecutionTime, Own
+from kernel.scheduling import Drain, Release, Scheduler, Timer
+
+__all__ = ["Away", "HandoverStage", "Taker", "Takers"]
+
+RELEASED = RequestState.RELEASED
+
+#: How long executions on the loop last at least for requests to wait for them in the queue, where it can be seen how many do;
+#: what is quicker begins the moment it comes.
+GATHERED_SECONDS = 0.0003
+
+
+class Taker(Protocol):
+    """Another replica, as one hands requests over to it."""
+
+    def hand(self, away: Away, request: InferenceRequest, seconds: float) -> int:
+        """Send it a request, which takes it so many seconds; return the number that it has there, 0 where it can't be sent."""
+
+    def cancel(self, number: int) -> None:
+        """Tell it that nobody waits for a request any more."""
+
+
+class Takers(Protocol):
+    """The other replicas. `busy`: the stages that have something to do; `stages`: those of all models."""
+
+    busy: set[Any]
+    stages: dict[Any, HandoverStage]
+
+    def better_off(self, model: str, own: Own, now: float) -> Taker | None:
+        """Return who is to take a request, None for nobody."""
+
+    def cost(self) -> float:
+        """Return how long the loop is busy with handing a request over, in seconds."""
+
+    def hop(self, now: float) -> float:
+        """Return how long the way to another replica and back takes, in seconds."""
+
+    def has_work(self) -> None:
+        """Some stage has something to do, while none had."""
+
+    def leave(self) -> None:
+        """Have the others hand no more over to this replica, whose end is near."""
+
+
+class HandoverStage:
+    """The way out in front of one model version; `enqueue` takes what is executed here."""
+
+    def __init__(
+        self,
+        peers: Takers,
+        model: Any,
+        scheduler: Scheduler,
+        enqueue: Callable[[InferenceRequest], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.away = Away(model, scheduler, self.here, clock)
+        self.key = self.away.key
+        self._peers = peers
+        self._scheduler = scheduler
+        self._enqueue = enqueue
+        self._clock = clock
+        self._inside: set[InferenceRequest] = set()
+        self._duration = ExecutionTime()
+        #: Whether a request may be executed anywhere: not where answers keep an order, which is this replica's.
+        self._movable = not scheduler.queue.bound and scheduler.life.ordering is None
+        life = scheduler.life
+        life.on_release = (*life.on_release, self.released)
+        life.on_result = (*life.on_result, self._ended)
+        life.choose()
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: InferenceRequest) -> None:
+        """Take a checked request: execute it here, or have it executed elsewhere. The call of a model stays with its caller."""
+        if self._peers.busy and self._movable and request.parent is None:
+            now = self._clock()
+            peer = self._better_off(now)
+            if peer is not None:
+                self.away.send(peer, request, self._turn, now)
+                return
+        self.here(request)
+
+    def here(self, request: InferenceRequest) -> None:
+        """Execute a checked request here, whoever has it from whom."""
+        inside = self._inside
+        if not inside:
+            if not self._peers.busy:
+                self._peers.has_work()
+            self._peers.busy.add(self)
+        inside.add(request)
+        self._enqueue(request)
+
+    def _better_off(self, now: float) -> Taker | None:
+        peers, on_loop = self._peers, self.on_loop
+        wait = sum([stage.work for stage in peers.busy if stage.on_loop]) if on_loop else self.wait
+        hop = peers.hop(now)
+        if wait <= hop:
+            return None
+        waiting = sum([stage.size for stage in peers.busy if stage.on_loop]) if on_loop else self.size
+        return peers.better_off(self.key, Own(wait, self._turn, peers.cost(), hop, waiting, on_loop), now)
+
+    # -- what is known here --------------------------------------------------------------------------------------------
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether executions hold the loop."""
+        return all(type(instance) is LoopInstance for instance in self._scheduler.instances)
+
+    @property
+    def size(self) -> int:
+        """How many requests are executed here or wait for that."""
+        return len(self._inside)
+
+    @property
+    def _turn(self) -> float:
+        """Seconds between the answers of two requests while there are enough."""
+        return self._duration.seconds / max(1, self._capacity)
+
+    @property
+    def _capacity(self) -> int:
+        return sum([instance.capacity for instance in self._scheduler.instances])
+
+    @property
+    def work(self) -> float:
+        """Seconds until all that is here is done."""
+        return len(self._inside) * self._turn
+
+    @property
+    def wait(self) -> float:
+        """Seconds that one more request would wait."""
+        ahead = len(self._inside) - self._capacity + 1
+        return ahead * self._turn if ahead > 0 else 0.0
+
+    def released(self, request: InferenceRequest) -> None:
+        """A request has its final answer, or is about to."""
+        inside = self._inside
+        inside.discard(request)
+        if not inside:
+            self._peers.busy.discard(self)
+
+    def _ended(self, batch: Batch, result: Any) -> Any:
+        """An execution has ended: it tells how long others will last. What ran to warm up does not."""
+        if batch.started and batch.ended and result is not SKIPPED and not batch.instance.in_warmup:
+            self._duration.measured((batch.ended - batch.started) / len(batch.requests))
+            self._gather()
+        return result
+
+    def _gather(self) -> None:
+        """Have requests wait in the queue, where they are seen, if executions are long enough for others to be handed over."""
+        pool = self._scheduler.pool
+        least = GATHERED_SECONDS / 2 if pool.gathers else GATHERED_SECONDS
+        gathers = self._movable and self.on_loop and self._duration.seconds > least
+        if gathers is not pool.gathers:
+            pool.gathers = gathers
+            self._scheduler.changed()
+
+
+class _Elsewhere:
+    """Stands for a model as the `model` of a request that another replica executes: who wants to cancel it finds whom to ask."""
+
+    def __init__(self, model: Any, away: Away) -> None:
+        self.scheduler = away
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class Away(Release):
+    """The requests to one model version that other replicas have. They are counted there, not here. On the loop."""
+
+    def __init__(
+        self, model: Any, scheduler: Scheduler, here: Callable[[InferenceRequest], None], clock: Callable[[], float]
+    ) -> None:
+        super().__init__(scheduler.name, str(scheduler.version))
+        self.key = f"{scheduler.name}/{scheduler.version}"
+        self.clock = clock
+        self._model = model
+        self._elsewhere = _Elsewhere(model, self)
+        self._here = here
+        self._scheduler = scheduler
+        self._sent: dict[InferenceRequest, tuple[Taker, int]] = {}
+        self._timer = Timer(model.kernel.loop, clock, self._ring)
+        self._drain = Drain(model.kernel.loop, lambda: not self._sent)
+        self._order = count(1).__next__
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def send(self, peer: Taker, request: InferenceRequest, seconds: float, now: float) -> None:
+        """Have a checked request executed by `peer`, which will take it so long."""
+        number = peer.hand(self, request, seconds)
+        if not number:
+            self._here(request)
+            return
+        request.enqueued = now
+        request.model = self._elsewhere
+        self._sent[request] = peer, number
+        if request.deadline is not None:
+            request.order = self._order()
+            self.deadlines.add(request)
+            self._timer.arm(request.deadline)
+        if request.parent is not None:
+            self._scheduler.life.adopt(request, request.parent)
+
+    # -- what the other replica says -----------------------------------------------------------------------------------
+
+    def answered(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
+        """A response has come."""
+        if final:
+            if self._let_go(request):
+                self.release(request, response)
+        elif request.state is not RELEASED and response is not None:
+            request.respond(self.sign(request, response), False)
+
+    def executed(self, request: InferenceRequest, times: tuple[float, float, float, float]) -> None:
+        """The final response is about to come, of an execution that had these moments; whoever traces the request notes them."""
+        batch = request.batch = Batch([request], request.batch_size)
+        batch.started, batch.input_ended, batch.output_started, batch.ended = times
+
+    def refused(self, request: InferenceRequest) -> None:
+        """The other replica has not begun it and is not going to: it is executed here."""
+        if self._let_go(request):
+            request.model = self._model
+            if request.deadline is not None:
+                self.deadlines.released()
+                request.order = 0
+            self._here(request)
+
+    def lost(self, request: InferenceRequest, words: str) -> None:
+        """The other replica has gone: nobody knows how far it has come."""
+        if self._let_go(request):
+            self._scheduler.statistics.failed(Reason.OTHER, self.clock() - request.enqueued)
+            self.end(request, ServingError(Code.UNAVAILABLE, f"{request.log_id}{words}"))
+
+    # -- ends ------------------------------------------------------------------------------------------------------------
+
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None:
+        """Nobody waits for a request any more: it has its answer, and the other replica is told."""
+        there = self._sent.get(request)
+        if there is None or not self._let_go(request):
+            return
+        peer, number = there
+        peer.cancel(number)
+        words = f"{request.log_id}Request cancelled"
+        self.end(request, error or ServingError(Code.CANCELLED, words, Reason.CANCELED))
+
+    async def wait(self) -> None:
+        """Return when all have their answers."""
+        await self._drain.wait()
+
+    def abort(self, error: ServingError) -> None:
+        """Answer all of them with `error`, now."""
+        for request in list(self._sent):
+            self.cancel(request, error)
+
+    def _let_go(self, request: InferenceRequest) -> bool:
+        """Whether another replica had the request; it has no longer."""
+        if self._sent.pop(request, None) is None:
+            return False
+        if not self._sent:
+            self._drain.look()
+        return True
+
+    def _ring(self) -> None:
+        """The timer has gone off."""
+        now = self.clock()
+        while (request := self.deadlines.due(now)) is not None:
+            words = (
+                f"{request.log_id}deadline of the request to model '{self.name}' passed after "
+                f"{now - request.enqueued:.3f} s while another replica had it"
+            )
+            self.cancel(request, ServingError(Code.UNAVAILABLE, words, Reason.CANCELED))
+        if (deadline := self.deadlines.next()) is not None:
+            self._timer.arm(deadline)

@@ -1,0 +1,355 @@
+"""The other replicas of a group: who they are, what each has to do, and the requests that are handed over, both ways.
+
+The law: each request that one has sent is answered by the other, or lost with it, and each that one has received has its one
+final answer here. What is handed over is never handed on. Replicas report what they have to do with each answer, and besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from kernel.errors import ServingError
+from kernel.forking import guard
+from kernel.models import Away, HandoverStage, Model
+from kernel.replicas.forms import (
+    Answered,
+    Bye,
+    Drop,
+    Hand,
+    LoadTold,
+    Refused,
+    answer_of,
+    hand_of,
+    read,
+    response_of,
+    tensors_of,
+    write,
+)
+from kernel.replicas.link import Link
+from kernel.requests import InferenceRequest, InferenceResponse
+from kernel.rules import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
+
+__all__ = ["PeerTable"]
+
+log = logging.getLogger("kernel")
+
+#: How often it is looked whether there is something to report, while there is something to do, and else.
+BUSY_TICK = 0.02
+IDLE_TICK = 0.25
+
+#: Bytes that one may have to send to another replica before it is given no more.
+MOST_UNSENT = 64 * 1024 * 1024
+
+COST_SECONDS = 0.0001  # of handing over, before it was measured
+NEW = 1 / 8  # what the newest measurement of it counts for
+
+
+class Serving(Protocol):
+    """The kernel, as it is needed here; class Kernel says what each is."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
+    exiting: bool
+
+    @property
+    def find(self) -> Callable[[str, str], Model]: ...
+
+    def cancel(self, request: InferenceRequest, error: ServingError | None = None) -> None: ...
+
+
+class PeerTable:
+    """The others, as this replica knows them. `busy`: stages of models that have something to do. On the loop.
+
+    The core's own: `forked`.
+    """
+
+    def __init__(self, kernel: Serving, chance: Callable[[], float] = random.random, link: Any = Link) -> None:
+        """`chance()`: from 0.0 to below 1.0. `link`: makes what Link is."""
+        self.kernel = kernel
+        self.link = link
+        self.busy: set[HandoverStage] = set()
+        self.stages: dict[Model, HandoverStage] = {}
+        self.others: dict[PeerLoad, _Other] = {}
+        self.hop_time = HopTime()
+        self._chance = chance
+        self._cost = COST_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+        self._hurried = False
+        self._leaving = False
+        guard(self)
+
+    def join(self, name: str, index: int, sock: socket.socket) -> None:
+        """Another replica is there, at the other end of `sock`. `name`: of all that have ever been; `index`: its place."""
+        other = _Other(self, PeerLoad(name), index, sock)
+        self.others[other.load] = other
+        if self._leaving:
+            other.link.send(write(Bye()))
+        other.tell(self.kernel.clock())
+        if self._timer is None:
+            self._tick()
+
+    def leave(self) -> None:
+        """Have the others hand no more over to this replica."""
+        self._leaving = True
+        for other in self.others.values():
+            other.link.send(write(Bye()))
+
+    def close(self) -> None:
+        """The end: what others still have of ours is lost, which nobody waits for any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for other in list(self.others.values()):
+            other.link.close()
+        self.others.clear()
+
+    def forked(self) -> None:
+        """In a child that model code has forked: it is nobody's peer."""
+        for other in self.others.values():
+            other.link.forked()
+
+    # -- for the stages ------------------------------------------------------------------------------------------------
+
+    def better_off(self, model: str, own: Own, now: float) -> _Other | None:
+        """Return who is to take a request, None for nobody."""
+        found = better_off(self.others, model, own, now, self._chance)
+        if found is None:
+            return None
+        other = self.others[found]
+        return other if other.link.unsent < MOST_UNSENT else None
+
+    def cost(self) -> float:
+        """Return how long the loop is busy with handing a request over, in seconds."""
+        return self._cost
+
+    def hop(self, now: float) -> float:
+        """Return how long the way to another replica and back takes, in seconds."""
+        return self.hop_time.seconds(now)
+
+    def took(self, seconds: float) -> None:
+        """Handing a request over has kept the loop busy for so long."""
+        self._cost += (seconds - self._cost) * NEW
+
+    def has_work(self) -> None:
+        """Some stage has something to do, while none had."""
+        if not self._hurried and self._timer is not None:
+            self._hurried = True
+            self._timer.cancel()
+            self._timer = self.kernel.loop.call_later(BUSY_TICK, self._tick)
+
+    # -- what is reported ----------------------------------------------------------------------------------------------
+
+    def shared(self) -> float:
+        """Return how many seconds the loop has to do."""
+        return sum([stage.work for stage in self.busy if stage.on_loop])
+
+    def waits(self) -> dict[str, float]:
+        """Return how long one more request to each model would wait, in seconds."""
+        return {stage.key: stage.wait for stage in self.busy}
+
+    def _tick(self) -> None:
+        now = self.kernel.clock()
+        for other in self.others.values():
+            other.look(now)
+        self._hurried = bool(self.busy)
+        self._timer = self.kernel.loop.call_later(BUSY_TICK if self.busy else IDLE_TICK, self._tick)
+
+
+class _Other:
+    """Another replica, and the socket to it. `given`: requests of ours that it has; `taken`: those of its own that are here."""
+
+    def __init__(self, peers: PeerTable, load: PeerLoad, index: int, sock: socket.socket) -> None:
+        self.load = load
+        self.index = index
+        self.link: Link = peers.link(peers.kernel.loop, sock, self._message, self._ended)
+        self.given: dict[int, tuple[Away, InferenceRequest, float]] = {}
+        self.taken: dict[int, InferenceRequest] = {}
+        self.seen = 0
+        self._peers = peers
+        self._kernel = peers.kernel
+        self._number = count(1).__next__
+        self._told = 0.0
+        self._told_at = 0.0
+
+    # -- ours, there ---------------------------------------------------------------------------------------------------
+
+    def hand(self, away: Away, request: InferenceRequest, seconds: float) -> int:
+        """Send it a request; return the number that it has there, 0 where it can't be written down."""
+        began = self._kernel.clock()
+        number = self._number()
+        try:
+            head, body = hand_of(number, request, int(away.version_text))
+        except Exception as error:
+            log.warning("%sthe request stays here, as it can't be handed over: %s", request.log_id, error)
+            return 0
+        self.given[number] = away, request, began
+        self.load.sent(number, seconds)
+        self.link.send(head, body)
+        self._peers.took(self._kernel.clock() - began)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Tell it that nobody waits for a request any more."""
+        if self.given.pop(number, None) is not None:
+            self.link.send(write(Drop(number)))
+
+    def _answered(self, answer: Answered, body: memoryview) -> None:
+        now = self._kernel.clock()
+        given = self.given.get(answer.number)
+        if given is None:
+            self._reported(Reported(answer.seen, answer.shared), now)
+            return
+        away, request, began = given
+        self._reported(Reported(answer.seen, answer.shared, {away.key: answer.wait}), now)
+        response = response_of(answer, body)
+        if answer.final:
+            del self.given[answer.number]
+            self._peers.hop_time.measured(now - began - answer.spent, now)
+            if answer.times is not None:
+                away.executed(request, answer.times)
+        away.answered(request, response, answer.final)
+
+    def _reported(self, told: Reported, now: float, all_models: bool = False) -> None:
+        self.load.report(told, now, all_models)
+
+    def _refused(self, refused: Refused) -> None:
+        given = self.given.pop(refused.number, None)
+        if given is not None:
+            away, request, _ = given
+            self.load.refused(away.key, self._kernel.clock())
+            away.refused(request)
+
+    # -- its own, here -------------------------------------------------------------------------------------------------
+
+    def _take(self, hand: Hand, body: memoryview) -> None:
+        """Execute a request of its own, or refuse it, so that it is executed there."""
+        self.seen = hand.number
+        reply = _Reply(self, hand.number, self._kernel.clock())
+        request = InferenceRequest(
+            hand.model, {tensor.name: tensor for tensor in tensors_of(hand.inputs, body)}, reply, str(hand.version), hand.id,
+            hand.outputs, hand.parameters, hand.priority, hand.timeout_us, hand.deadline, hand.correlation_id, hand.flags,
+        )  # fmt: skip
+        reply.request = request
+        stage = self._stage_of(request)
+        if stage is None:
+            self.link.send(write(Refused(hand.number, self.seen)))
+            return
+        if hand.context is not None:
+            request.trace = _Traced(hand.context)
+        reply.stage = stage
+        self.taken[hand.number] = request
+        stage.here(request)
+
+    def _stage_of(self, request: InferenceRequest) -> HandoverStage | None:
+        """Return who is to execute a request, None where it can't be executed here."""
+        try:
+            model = self._kernel.find(request.model_name, request.model_version)
+            model.check(request)
+        except ServingError:
+            return None
+        return None if self._kernel.exiting or model.scheduler.stopping else self._peers.stages.get(model)
+
+    def reply(self, reply: _Reply, response: InferenceResponse | None, final: bool) -> None:
+        """Send a response to a request of its own."""
+        if final:
+            if self.taken.pop(reply.number, None) is None:
+                return  # nobody waits any more
+        elif reply.number not in self.taken:
+            return
+        if final:
+            reply.stage.released(reply.request)  # it is none of what is reported
+        now = self._kernel.clock()
+        times = None
+        batch = reply.request.batch
+        if final and batch is not None and batch.started:
+            ended = batch.ended or now
+            times = batch.started, batch.input_ended or batch.started, batch.output_started or ended, ended
+        load = (now - reply.came, self.seen, self._peers.shared(), reply.stage.wait)
+        head, body = answer_of(reply.number, response, final, times, load)
+        self._told, self._told_at = load[2] + load[3], now
+        self.link.send(head, body)
+
+    def _drop(self, number: int) -> None:
+        request = self.taken.pop(number, None)
+        if request is not None:
+            self._kernel.cancel(request)
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """LoadTold what there is to do, where that is worth it."""
+        load = self._peers.shared() + sum(self._peers.waits().values())
+        if worth_telling(self._told, load, now - self._told_at):
+            self.tell(now)
+
+    def tell(self, now: float) -> None:
+        """LoadTold what there is to do."""
+        waits = self._peers.waits()
+        shared = self._peers.shared()
+        self._told, self._told_at = shared + sum(waits.values()), now
+        self.link.send(write(LoadTold(self.seen, shared, waits)))
+
+    def _message(self, head: bytes, body: memoryview) -> None:
+        try:
+            self._read(head, body)
+        except Exception:
+            log.exception("replica %d says what can't be read, and is asked for nothing any more", self.index)
+            self.link.close()
+            self._ended()
+
+    def _read(self, head: bytes, body: memoryview) -> None:
+        form = read(head)
+        if isinstance(form, Answered):
+            self._answered(form, body)
+        elif isinstance(form, Hand):
+            self._take(form, body)
+        elif isinstance(form, LoadTold):
+            self._reported(Reported(form.seen, form.shared, form.waits), self._kernel.clock(), True)
+        elif isinstance(form, Drop):
+            self._drop(form.number)
+        elif isinstance(form, Refused):
+            self._refused(form)
+        else:
+            self.load.leaving = True
+
+    def _ended(self) -> None:
+        """It has gone, and what it had with it."""
+        self._peers.others.pop(self.load, None)
+        given, self.given = self.given, {}
+        words = f"replica {self.index}, which the request was handed over to, has ended before it has answered"
+        for away, request, _ in given.values():
+            away.lost(request, words)
+        for request in list(self.taken.values()):
+            self._kernel.cancel(request)
+        self.taken.clear()
+
+
+class _Traced:
+    """Stands for the trace of a request that another replica traces. `context`: as Trace has it."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: str) -> None:
+        self.context = context or None
+
+
+class _Reply:
+    """The continuation of a request of another replica."""
+
+    __slots__ = ("_other", "came", "client", "number", "request", "stage")
+
+    def __init__(self, other: _Other, number: int, came: float) -> None:
+        self._other = other
+        self.number = number
+        self.came = came
+        self.client = f"replica {other.index}"
+        self.request: Any = None
+        self.stage: Any = None
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        self._other.reply(self, response, final)

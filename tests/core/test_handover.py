@@ -1,0 +1,636 @@
+"""Requests that replicas hand over to each other: the rule, alone and in a simulated group; two kernels on one virtual loop."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
+
+from kernel import Code, InferenceRequest, InferenceResponse, Kernel, Overloaded, Reason, ServingError, Tensor
+from kernel.replicas.forms import Answered, answer_of, hand_of, read, response_of, tensors_of
+from kernel.replicas.link import BUFFER, Link
+from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, PeerTable
+from kernel.rules import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules.handover import BEAT_SECONDS, HOP_LASTS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS
+
+MODEL = "m/1"
+
+
+def own(wait: float, count: int = 10, *, seconds: float = 0.0015, cost: float = 0.0001, hop: float = 0.0003) -> Own:
+    return Own(wait, seconds, cost, hop, count, on_loop=True)
+
+
+def peer(name: str, shared: float, when: float = 0.0) -> PeerLoad:
+    found = PeerLoad(name)
+    found.report(Reported(0, shared), when, True)
+    return found
+
+
+def chosen(peers: Sequence[PeerLoad], mine: Own, now: float = 0.0) -> str | None:
+    found = better_off(peers, MODEL, mine, now, random.Random(1).random)
+    return None if found is None else found.name
+
+
+# -- the rule ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_where_it_begins_sooner_the_way_counted() -> None:
+    idle, busy = peer("idle", 0.0), peer("busy", 0.010)
+    assert chosen([idle], own(0.0)) is None
+    assert chosen([idle], own(0.0003)) is None  # the hop lasts as long
+    assert chosen([idle], own(0.0004)) == "idle"
+    assert chosen([busy], own(0.0102)) is None
+    assert chosen([busy], own(0.0104)) == "busy"
+    assert chosen([busy, idle], own(0.0104)) == "idle"
+    assert chosen([], own(9.0)) is None
+
+
+def test_what_a_peer_was_sent_counts_until_it_has_reported_it() -> None:
+    other = peer("other", 0.0)
+    for number in (1, 2, 3):
+        other.sent(number, 0.0015)
+    assert chosen([other], own(0.0047)) is None and chosen([other], own(0.0049)) == "other"
+    other.report(Reported(2, 0.003), 0.0, True)  # it has seen two of them
+    assert other.unseen == pytest.approx(0.0015)
+    assert chosen([other], own(0.0047)) is None and chosen([other], own(0.0049)) == "other"
+    other.report(Reported(3, 0.0), 0.0, True)  # and has answered all
+    assert other.unseen == 0.0 and chosen([other], own(0.0004)) == "other"
+
+
+def test_nothing_is_handed_to_one_of_whom_nothing_is_heard() -> None:
+    """And nothing to one that has not reported yet, that leaves, or that has refused this model."""
+    other = peer("other", 0.0, when=1.0)
+    assert chosen([other], own(1.0), 1.0 + STALE_SECONDS) == "other"
+    assert chosen([other], own(1.0), 1.0 + STALE_SECONDS + 0.001) is None
+    assert chosen([PeerLoad("new")], own(1.0)) is None
+    other.refused(MODEL, 1.0)
+    assert chosen([other], own(1.0), 1.0) is None
+    assert better_off([other], "another/1", own(1.0), 1.0, random.random) is other
+    other.report(Reported(), 1.0 + REFUSED_SECONDS, True)
+    assert chosen([other], own(1.0), 1.0 + REFUSED_SECONDS) == "other"
+    other.leaving = True
+    assert chosen([other], own(1.0), 1.0 + REFUSED_SECONDS) is None
+
+
+def test_what_is_quicker_executed_than_handed_over_stays_unless_it_waits_for_others() -> None:
+    idle = peer("idle", 0.0)
+    quick = own(32 * 0.00005, 32, seconds=0.00005)
+    assert chosen([idle], quick) is None  # 32 of its kind would wait for what handing it over takes longer
+    behind = own(0.02, 13, seconds=0.00005)
+    assert chosen([idle], behind) == "idle"  # behind long ones
+
+
+def test_models_off_the_loop_wait_for_their_own_instances() -> None:
+    other = PeerLoad("other")
+    other.report(Reported(0, 1.0, {"n/1": 0.02}), 0.0, True)
+    mine = Own(0.01, 0.005, 0.0001, 0.0003, 3, on_loop=False)
+    assert chosen([other], mine) == "other"
+    assert better_off([other], "n/1", mine, 0.0, random.random) is None
+    other.report(Reported(0, 1.0, {MODEL: 0.02}), 0.0, False)  # with an answer of one model
+    assert chosen([other], mine) is None and other.wait("n/1", False) == 0.02
+    other.report(Reported(0, 0.0, {}), 0.0, True)
+    assert other.wait("n/1", False) == other.wait(MODEL, True) == 0.0
+
+
+def test_what_a_hop_takes_is_near_the_quickest_and_slow_ones_are_forgotten() -> None:
+    hop = HopTime()
+    assert hop.seconds(0.0) == HOP_SECONDS
+    for _ in range(100):
+        hop.measured(0.002, 1.0)
+    slow = hop.seconds(1.0)
+    assert 0.0015 < slow < 0.002
+    for _ in range(8):
+        hop.measured(0.001, 1.0)
+    assert hop.seconds(1.0) < 0.0012
+    hop.measured(1.0, 1.0)  # once
+    assert hop.seconds(1.0) < 0.04
+    assert hop.seconds(1.0 + HOP_LASTS) == HOP_SECONDS
+    hop.measured(-1.0, 1.0)  # clocks
+    assert hop.seconds(1.0) >= 0.0
+
+
+def test_what_has_changed_by_much_is_told_soon_and_the_rest_now_and_then() -> None:
+    assert not worth_telling(0.0, 0.0, BEAT_SECONDS / 2) and worth_telling(0.0, 0.0, BEAT_SECONDS)
+    assert worth_telling(0.0, 0.00001, 0.02) and worth_telling(0.01, 0.0, 0.02)  # idle no longer, and again
+    assert not worth_telling(0.0, 1.0, 0.001)
+    assert worth_telling(0.010, 0.016, 0.02) and not worth_telling(0.010, 0.014, 0.02)
+    assert BUSY_TICK < IDLE_TICK <= BEAT_SECONDS < STALE_SECONDS
+
+
+# -- a group, simulated ------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """Replicas that execute one at a time and hand over by the rule, in virtual time; `delay`: of each message between them."""
+
+    def __init__(self, count: int, seconds: float = 0.0015, delay: float = 0.00015, seed: int = 1) -> None:
+        self.now = 0.0
+        self.seconds = seconds
+        self.delay = delay
+        self.random = random.Random(seed)
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = 0
+        self.busy_until = [0.0] * count
+        self.inside = [0] * count
+        self.most = [0] * count
+        self.executed = [0] * count
+        self.handed = 0
+        self.numbers = [[0] * count for _ in range(count)]
+        self.seen = [[0] * count for _ in range(count)]  # by whom, of whom
+        self.known = [{k: PeerLoad(str(k)) for k in range(count) if k != who} for who in range(count)]
+        self.waits: list[float] = []
+        for who in range(count):
+            self.tick(who)
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        self.order += 1
+        heapq.heappush(self.events, (when, self.order, do))
+
+    def live(self, until: float) -> None:
+        while self.events and self.events[0][0] <= until:
+            self.now, _, do = heapq.heappop(self.events)
+            do()
+
+    def report(self, who: int, to: int) -> None:
+        told = Reported(self.seen[who][to], self.inside[who] * self.seconds)
+        self.at(self.now + self.delay, lambda: self.known[to][who].report(told, self.now, True))
+
+    def tick(self, who: int) -> None:
+        for other in self.known[who]:
+            self.report(who, other)
+        self.at(self.now + BUSY_TICK, lambda: self.tick(who))
+
+    def come(self, who: int) -> None:
+        """A client's request comes to a replica."""
+        mine = Own(self.inside[who] * self.seconds, self.seconds, 0.0001, 2 * self.delay, self.inside[who], True)
+        found = better_off(list(self.known[who].values()), MODEL, mine, self.now, self.random.random)
+        if found is None:
+            self.execute(who, self.now, None)
+            return
+        to = int(found.name)
+        self.numbers[who][to] += 1
+        number, came = self.numbers[who][to], self.now
+        found.sent(number, self.seconds)
+        self.handed += 1
+
+        def arrive() -> None:
+            self.seen[to][who] = number
+            self.execute(to, came, who)
+
+        self.at(self.now + self.delay, arrive)
+
+    def execute(self, who: int, came: float, of: int | None) -> None:
+        self.inside[who] += 1
+        self.most[who] = max(self.most[who], self.inside[who])
+        begin = max(self.now, self.busy_until[who])
+        self.busy_until[who] = begin + self.seconds
+        self.waits.append(begin - came)
+
+        def end() -> None:
+            self.inside[who] -= 1
+            self.executed[who] += 1
+            if of is not None:
+                self.report(who, of)
+
+        self.at(self.busy_until[who], end)
+
+
+def test_one_busy_replica_shares_its_work_with_one_that_is_idle() -> None:
+    group = Group(2)
+    for k in range(4000):  # 1.5 times what one can do
+        group.at(0.1 + k * 0.001, lambda: group.come(0))
+    group.live(10.0)
+    assert sum(group.executed) == 4000 and min(group.executed) > 1500
+    assert max(group.waits) < 0.01
+
+
+def test_a_burst_is_shared() -> None:
+    group = Group(2)
+    for _ in range(32):
+        group.at(0.1, lambda: group.come(0))
+    group.live(1.0)
+    assert abs(group.executed[0] - group.executed[1]) <= 2
+
+
+def test_who_is_as_busy_as_others_keeps_its_work() -> None:
+    """No ping-pong: two that are overloaded alike would only cost each other time."""
+    group = Group(2)
+    for k in range(3000):
+        for who in (0, 1):
+            group.at(0.1 + k * 0.0014, lambda who=who: group.come(who))  # type: ignore[misc]
+    group.live(10.0)
+    assert sum(group.executed) == 6000 and group.handed < 0.1 * 6000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_is_run_over_who_is_idle(seed: int) -> None:
+    """No herding: seven busy replicas see an idle one at the same moment."""
+    group = Group(8, seed=seed)
+    for who in range(7):
+        for _ in range(40):
+            group.at(0.1, lambda who=who: group.come(who))  # type: ignore[misc]
+    group.live(2.0)
+    assert sum(group.executed) == 280
+    assert group.most[7] <= 80  # a share is 35
+    assert group.executed[7] >= 8
+
+
+def test_reports_that_do_not_come_any_more_end_the_handing_over() -> None:
+    group = Group(2)
+    group.report = lambda who, to: None  # type: ignore[method-assign]
+    for k in range(3000):
+        group.at(0.1 + k * 0.001, lambda: group.come(0))
+    group.live(10.0)
+    assert group.executed[1] == 0 or group.handed < STALE_SECONDS / 0.0015
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_arrives_as_it_was() -> None:
+    words = np.empty((2, 1), np.object_)
+    words[:, 0] = [b"one", "zw\u00f6lf".encode()]
+    arrays = {
+        "A": Tensor("A", "FP32", np.arange(6, dtype=np.float32).reshape(2, 3).T),
+        "B": Tensor("B", "BYTES", words),
+        "C": Tensor("C", "BOOL", np.array([True, False, True])),
+        "D": Tensor("D", "INT64", np.empty((0, 4), np.int64)),
+        "E": Tensor("E", "BF16", np.array(3, np.uint16)),
+    }
+    parameters = {"s": "x", "i": 1 << 40, "f": 0.5, "b": True}
+    request = InferenceRequest(
+        "m", arrays, lambda response, final: None, "", "id", ["Y"], parameters, 2, 30, 12.5, 2**64 - 1, 3
+    )  # fmt: skip
+    head, body = hand_of(7, request, 3)
+    hand: Any = read(head)
+    found = tensors_of(hand.inputs, memoryview(bytearray(b"".join(body))))
+    assert (hand.number, hand.model, hand.version, hand.id, hand.outputs) == (7, "m", 3, "id", ["Y"])
+    assert hand.parameters == parameters and (hand.priority, hand.timeout_us, hand.deadline) == (2, 30, 12.5)
+    assert (hand.correlation_id, hand.flags, hand.context) == (2**64 - 1, 3, None)
+    for tensor in found:
+        sent = arrays[tensor.name]
+        assert tensor.datatype == sent.datatype and tensor.array.dtype == sent.array.dtype
+        assert tensor.array.flags.writeable and np.array_equal(tensor.array, sent.array)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServingError(Code.NOT_FOUND, "nowhere", Reason.BACKEND), Overloaded("later"), ServingError(Code.CANCELLED, "no")],
+)
+def test_an_error_arrives_as_it_was(error: ServingError) -> None:
+    head, body = answer_of(1, InferenceResponse([], error), True, None, (0.1, 2, 0.3, 0.4))
+    form = read(head)
+    assert isinstance(form, Answered) and not body and (form.spent, form.seen, form.shared, form.wait) == (0.1, 2, 0.3, 0.4)
+    response = response_of(form, memoryview(b""))
+    assert response is not None and response.error is not None
+    assert type(response.error) is type(error) and response.error.reason is error.reason
+    assert (response.error.code, response.error.message) == (error.code, error.message)
+
+
+@pytest.mark.parametrize("sizes", [[0, 1, 17, 0], [300_000, 5, 2 * BUFFER, 0, 3], [8 * BUFFER] * 2, [40_000] * 60])
+def test_a_link_brings_messages_of_any_size_in_their_order(sizes: list[int]) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        got: list[tuple[bytes, bytes]] = []
+        ended: asyncio.Future[None] = loop.create_future()
+        here = Link(loop, ours, lambda head, body: None, lambda: None)
+        there = Link(loop, theirs, lambda head, body: got.append((head, bytes(body))), lambda: ended.set_result(None))
+        wanted = []
+        for k, size in enumerate(sizes):
+            head, pieces = b"h" * (k * 1000), [bytes([k % 251]) * (size // 2), memoryview(b"z" * (size - size // 2))]
+            here.send(head, pieces)
+            wanted.append((head, b"".join(pieces)))
+        while len(got) < len(sizes):  # noqa: ASYNC110 - the loop has to turn
+            await asyncio.sleep(0)
+        assert got == wanted and here.unsent == 0
+        here.close()
+        await ended
+        there.close()
+
+    asyncio.run(scenario())
+
+
+# -- two kernels -------------------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """What Link is, without sockets: `other` gets what is sent after DELAY."""
+
+    DELAY = 0.0001
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: Any, on_message: Any, on_end: Any) -> None:
+        self.loop, self.on_message, self.on_end = loop, on_message, on_end
+        self.other: Wire | None = None
+        self.ends = sock
+        self.ends.append(self)
+        self.unsent = 0
+        self.closed = False
+        self.sent: list[Any] = []
+
+    def send(self, head: bytes, body: Sequence[Any] = ()) -> None:
+        if not self.closed:
+            self.sent.append(read(head))
+            data = memoryview(bytearray(b"".join(body)))
+            self.loop.call_later(self.DELAY, self._arrive, head, data)
+
+    def _arrive(self, head: bytes, body: memoryview) -> None:
+        for one in self.ends:
+            if one is not self and not one.closed:
+                one.on_message(head, body)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.loop.call_later(self.DELAY, self._gone)
+
+    def _gone(self) -> None:
+        for one in self.ends:
+            if one is not self and not one.closed:
+                one.closed = True
+                one.on_end()
+
+
+class Two:
+    """Two kernels of the same models that know each other; `a` is asked, and has nothing of its own to do but that."""
+
+    def __init__(self, folder: Path, models: dict[str, str], behaviours: Sequence[dict[str, Behaviour]]) -> None:
+        repository = write_repository(folder / "models", models)
+        self.backends = [TestBackend(each) for each in behaviours]
+        self.kernels = [Kernel(repository, plugins=[each]) for each in self.backends]
+        self.peers: list[PeerTable] = []
+        self.wires: list[Wire] = []
+
+    async def __aenter__(self) -> Two:
+        for kernel in self.kernels:
+            kernel.open()
+            peers = PeerTable(kernel, random.Random(1).random, Wire)
+            kernel.supervision.peers = peers
+            self.peers.append(peers)
+            await kernel.start()
+        ends: list[Wire] = []
+        for k, peers in enumerate(self.peers):
+            peers.join(f"r{1 - k}", 1 - k, ends)  # type: ignore[arg-type]
+        self.wires = ends
+        await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for kernel, peers in zip(self.kernels, self.peers):
+            await kernel.stop(0.0)
+            peers.close()
+
+    def executed(self, model: str = "m") -> list[list[str]]:
+        return [[id for ids in backend.executions(model) for id in ids] for backend in self.backends]
+
+
+def two(folder: Path, behaviour: Behaviour, config: str = BASE) -> Two:
+    return Two(folder, {"m": config}, ({"m": behaviour}, {"m": behaviour}))
+
+
+def test_one_connection_uses_both_replicas(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(0.01)) as group:
+            client = Client(group.kernels[0])
+            for k in range(4):  # what an execution takes is not known before
+                client.send("m", f"w{k}")
+                await asyncio.sleep(0.02)
+            for k in range(10):
+                client.send("m", f"{k}")
+            await asyncio.sleep(0.2)
+            assert {words for _, words in client.outcomes().values()} == {"ok"}
+            here, there = ([id for id in ids if id[0] != "w"] for ids in group.executed())
+            assert sorted(here + there) == sorted(map(str, range(10))) and len(there) == len(here) == 5
+            response = client.answers[there[0]][0][1]
+            assert response is not None and (response.model_name, response.model_version, response.id) == ("m", "1", there[0])
+            counts = [kernel.statistics("m")[0].inference_count for kernel in group.kernels]
+            assert counts == [9, 5]  # each where it was executed
+
+    run(scenario())
+
+
+async def warm(group: Two, seconds: float = 0.02) -> Client:
+    client = Client(group.kernels[0])
+    client.send("m", "warm")
+    await asyncio.sleep(seconds)
+    return client
+
+
+def test_all_of_a_request_goes_along(tmp_path: Path) -> None:
+    seen: list[InferenceRequest] = []
+
+    def look(batch: Any) -> Any:
+        seen.extend(batch.requests)
+        return echo(batch)
+
+    async def scenario() -> None:
+        levels = "dynamic_batching { priority_levels: 3 default_priority_level: 1 }\nmax_batch_size: 1\n"
+        config = (BASE + levels).replace("dims: [ -1 ]", "dims: [ 1 ]")
+        async with Two(tmp_path, {"m": config}, ({"m": sleeping(0.05)}, {"m": look})) as group:
+            client = Client(group.kernels[0])
+            client.send("m", "warm", [[1.0]])
+            await asyncio.sleep(0.1)
+            now = group.kernels[0].clock()
+            for k in range(2):
+                client.send("m", str(k), [[1.0]], parameters={"p": 1}, priority=2, timeout_us=40, deadline=now + 9.0)
+            await asyncio.sleep(0.2)
+            (request,) = seen
+            assert (request.id, request.parameters, request.priority, request.timeout_us) == ("1", {"p": 1}, 2, 40)
+            assert request.deadline == now + 9.0 and client.outcome("1")[1] == "ok"
+
+    run(scenario())
+
+
+def test_who_is_not_waited_for_any_more_is_told_to_the_other(tmp_path: Path) -> None:
+    """By the client, and by its deadline."""
+
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(1.0)) as group:
+            client = await warm(group, 1.5)
+            clock = group.kernels[0].clock()
+            client.send("m", "here")
+            gone = client.send("m", "gone")
+            client.send("m", "here too", deadline=clock + 9.0)
+            client.send("m", "late", deadline=clock + 0.5)
+            await asyncio.sleep(0.2)
+            assert group.executed()[1] == ["gone"] and group.kernels[1].inflight()[0].client == "replica 0"
+            assert {one.id for one in group.kernels[0].inflight()} == {"here", "here too"}
+            group.kernels[0].cancel(gone)
+            assert "Request cancelled" in client.outcome("gone")[1]
+            await asyncio.sleep(0.4)
+            assert "deadline of the request to model 'm' passed after 0.500 s" in client.outcome("late")[1]
+            await asyncio.sleep(3.0)
+            assert client.outcome("here")[1] == client.outcome("here too")[1] == "ok"
+            assert not group.kernels[1].inflight()
+
+    run(scenario())
+
+
+def test_who_dies_takes_what_it_had_with_it_and_that_is_said(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(1.0)) as group:
+            client = await warm(group, 1.5)
+            for k in range(4):
+                client.send("m", str(k))
+            await asyncio.sleep(0.1)
+            group.wires[1].close()
+            await asyncio.sleep(3.0)
+            words = [words for _, words in client.outcomes().values()]
+            lost = [one for one in words if one != "ok"]
+            assert len(words) == 5 and len(lost) == 2
+            assert "replica 1, which the request was handed over to, has ended before it has answered" in lost[0]
+            assert group.kernels[0].statistics("m")[0].fail.count == 2
+            client.send("m", "after")
+            client.send("m", "after all")
+            await asyncio.sleep(3.0)
+            assert client.outcome("after all")[1] == "ok"
+
+    run(scenario())
+
+
+def test_what_the_other_does_not_take_is_executed_here(tmp_path: Path) -> None:
+    """As it has not the model, and as it is to stop. Nor is one asked that leaves."""
+
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(0.1)) as group:
+            client = await warm(group, 0.15)
+            group.kernels[1].exiting = True
+            for k in range(4):
+                client.send("m", str(k), deadline=group.kernels[0].clock() + 9.0)
+            await asyncio.sleep(1.0)
+            assert {words for _, words in client.outcomes().values()} == {"ok"} and not group.executed()[1]
+            group.kernels[1].exiting = False
+            await asyncio.sleep(REFUSED_SECONDS)
+            group.peers[1].leave()
+            await asyncio.sleep(0.01)
+            for k in range(4):
+                client.send("m", f"late {k}")
+            await asyncio.sleep(1.0)
+            assert {words for _, words in client.outcomes().values()} == {"ok"} and not group.executed()[1]
+
+    run(scenario())
+
+
+def test_nothing_that_was_handed_over_is_handed_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(0.1)) as group:
+            client = await warm(group, 0.15)
+            for k in range(20):
+                client.send("m", str(k))
+            await asyncio.sleep(3.0)
+            assert {words for _, words in client.outcomes().values()} == {"ok"}
+            hands = [[form for form in wire.sent if type(form).__name__ == "Hand"] for wire in group.wires]
+            assert len(hands[0]) == len(group.executed()[1]) > 5 and not hands[1]
+
+    run(scenario())
+
+
+DECOUPLED = BASE + "model_transaction_policy { decoupled: true }\n"
+
+
+def test_responses_of_decoupled_models_come_in_their_order(tmp_path: Path) -> None:
+    async def many(batch: Any) -> Any:
+        request = batch.requests[0]
+        kernel = request.model.kernel
+        for k in range(3):
+            await asyncio.sleep(0.1)
+            kernel.send(request, answer(request, Y=[float(k)]), False)
+        kernel.send(request, None, True)
+
+    async def scenario() -> None:
+        async with two(tmp_path, many, DECOUPLED) as group:
+            client = await warm(group, 0.5)
+            client.send("m", "here")
+            client.send("m", "there")
+            await asyncio.sleep(1.0)
+            assert group.executed()[1] == ["there"]
+            responses = [response for _, response, _ in client.answers["there"]]
+            assert [None if one is None else float(one["Y"][0]) for one in responses] == [0.0, 1.0, 2.0, None]
+            assert [final for _, _, final in client.answers["there"]] == [False, False, False, True]
+
+    run(scenario())
+
+
+def test_errors_of_the_other_are_told_as_they_are(tmp_path: Path) -> None:
+    def fail(batch: Any) -> Any:
+        raise ServingError(Code.NOT_FOUND, "no such thing")
+
+    async def scenario() -> None:
+        async with Two(tmp_path, {"m": BASE}, ({"m": sleeping(0.1)}, {"m": fail})) as group:
+            client = await warm(group, 0.15)
+            client.send("m", "here")
+            client.send("m", "there")
+            await asyncio.sleep(1.0)
+            assert client.outcome("there")[1] == "no such thing"
+            assert [kernel.statistics("m")[0].fail.count for kernel in group.kernels] == [0, 1]
+
+    run(scenario())
+
+
+def test_a_stop_waits_for_what_others_have(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(1.0)) as group:
+            client = await warm(group, 1.5)
+            for k in range(4):
+                client.send("m", str(k))
+            await group.kernels[0].stop(10.0)
+            assert {words for _, words in client.outcomes().values()} == {"ok"}
+            assert len(group.executed()[1]) == 2
+
+    run(scenario())
+
+
+def test_a_stop_that_has_no_more_time_gives_up_what_others_have(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, sleeping(9.0)) as group:
+            client = await warm(group, 10.0)
+            for k in range(2):
+                client.send("m", str(k))
+            await group.kernels[0].stop(1.0)
+            assert all("given up" in client.outcome(str(k))[1] for k in range(2))
+
+    run(scenario())
+
+
+def test_executions_on_the_loop_wait_where_they_can_be_seen(tmp_path: Path) -> None:
+    """Else a burst would be executed as it is read, and nobody would know how much more there is."""
+
+    async def scenario() -> None:
+        clock = [0.0]
+
+        def slow(batch: Any) -> Any:
+            clock[0] += 0.002
+            return echo(batch)
+
+        async with two(tmp_path, slow) as group:
+            for kernel in group.kernels:
+                scheduler = kernel.model("m").scheduler
+                time = kernel.loop.time
+                for instance in scheduler.instances:
+                    instance.clock = lambda time=time: time() + clock[0]  # type: ignore[misc]
+            client = await warm(group)
+            assert group.kernels[0].model("m").scheduler.direct is None
+            for k in range(10):
+                client.send("m", str(k))
+            await asyncio.sleep(0.1)
+            assert {words for _, words in client.outcomes().values()} == {"ok"}
+            assert len(group.executed()[1]) == 5
+
+    run(scenario())
+
+
+def test_alone_a_kernel_has_no_stage(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Kernel(write_repository(tmp_path, {"m": BASE}), plugins=[TestBackend({})]) as kernel:
+            model = kernel.model("m")
+            assert model.handover is None and model.enqueue == model.scheduler.enqueue
+
+    run(scenario())
