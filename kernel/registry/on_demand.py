@@ -306,17 +306,30 @@ class OnDemand:
                 continue
             self._loaded.setdefault(name, self._clock())  # somebody else has it loaded
             models = list(registry.catalog.copies(name).values())
+            whole = self._whole(name)
+            there = [model for one in whole for model in registry.catalog.copies(one).values()]
             found.append(
                 Resident(
                     name,
-                    self._used(name),
+                    max(self._used(one) for one in whole),
                     self._sizes.get(name, 0),
-                    any(_is_busy(model) for model in models),
+                    any(_is_busy(model) for model in there),
+                    any(model.scheduler.queue.has_sequences for model in there),
                     name in self.kept or name in self._coming,
                     name in parts,
                     max((idle_limit_of(model.config.parameters, self._budget.idle_seconds) for model in models), default=0.0),
                 )
             )
+        return found
+
+    def _whole(self, name: str) -> set[str]:
+        """Return a model and, of an ensemble, what it consists of, which would go with it."""
+        found, new = {name}, {name}
+        while new:
+            entries = [entry for one in new if (entry := self._registry.catalog.entries.get(one)) is not None]
+            steps = {step.model_name for one in entries if one.plan is not None for step in one.plan.config.ensemble or ()}
+            new = steps - found
+            found |= new
         return found
 
     def _used(self, name: str) -> float:

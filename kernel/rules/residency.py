@@ -50,15 +50,16 @@ class Resident:
     """A model that is there.
 
     `used`: when it was last asked for, on the kernel's clock. `size`: bytes that it takes, 0 where that is not known. `busy`: it
-    has requests, or sequences that go on. `held`: it can't go, such as one that was loaded at the start by name. `part`: an
-    ensemble that is there needs it, so that it goes with that and counts as that. `idle_limit`: how long it may stay without
-    requests, in seconds, 0.0 for any time.
+    has requests, or sequences that go on. `open`: it has sequences, which would be lost with it. `held`: it can't go, such as
+    one that was loaded at the start by name. `part`: an ensemble that is there needs it, so that it goes with that and counts
+    as that. `idle_limit`: how long it may stay without requests, in seconds, 0.0 for any time.
     """
 
     name: str
     used: float
     size: int = 0
     busy: bool = False
+    open: bool = False
     held: bool = False
     part: bool = False
     idle_limit: float = 0.0
@@ -79,9 +80,7 @@ def who_goes(
     if not able and coming <= 1:
         return []  # there is nobody whom one could wait for
     go: list[str] = []
-    free = [one for one in able if not one.busy]
-    if not free and waited >= PATIENCE:
-        free = able[:1]
+    free = [one for one in able if not one.busy] or [one for one in able if waited >= PATIENCE and not one.open][:1]
     for one in free:
         if count <= 0 and excess <= 0:
             break

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from live import ENSEMBLE, Answering, Slowly, X, model, said, write
-from virtual import Client, TestBackend, run, sleeping
+from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 
 from kernel import Batch, Budget, Code, InferenceRequest, InferenceResponse, Kernel, Result, ServingError, Tensor
 from kernel.registry import on_demand as rules
@@ -385,6 +385,33 @@ def test_ensembles_that_share_what_they_consist_of(tmp_path: Path) -> None:
             await asyncio.sleep(60.0)
             assert {words for _, words in client.outcomes().values()} == {"ok"}
             assert len([name for name in there(kernel) if name != "part"]) <= 1
+
+    run(main())
+
+
+def test_sequences_that_go_on_are_not_lost_to_make_room(tmp_path: Path) -> None:
+    """Also those of a model that an ensemble consists of. One that never ends costs the budget, and not its state."""
+
+    async def main() -> None:
+        sequences = BASE + "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+        write_repository(tmp_path, {"seq": sequences, "part": sequences, "whole": ENSEMBLE % "part", "other": BASE})
+        async with on_demand(tmp_path, TestBackend({}), models=1) as kernel:
+            client = Client(kernel)
+            for turn, (name, flags) in enumerate([("seq", 1), ("seq", 0), ("seq", 2), ("whole", 1), ("whole", 0), ("whole", 2)]):
+                client.send(name, f"{turn}", correlation_id=5, flags=flags)
+                await asyncio.sleep(2.0)
+                client.send("other", f"other{turn}")
+                await asyncio.sleep(3.0)
+            await asyncio.sleep(30.0)
+            assert {id: words for id, (_, words) in client.outcomes().items()} == dict.fromkeys(client.answers, "ok")
+            client.send("seq", "begins", correlation_id=6, flags=1)
+            await asyncio.sleep(30.0)
+            client.send("other", "last")
+            await asyncio.sleep(11.0)
+            assert client.outcome("last")[1] == "ok"
+            client.send("seq", "goes on", correlation_id=6)
+            await asyncio.sleep(1.0)
+            assert client.outcome("goes on")[1] == "ok"
 
     run(main())
 

@@ -31,6 +31,10 @@ def test_who_is_busy_goes_only_where_nobody_else_can_and_after_a_while() -> None
     assert who_goes([*busy, C], Budget(models=3), 1, 0, 0, 0.0) == ["c"]
     assert who_goes(busy, Budget(models=2), 1, 0, 0, 0.0) is None
     assert who_goes(busy, Budget(models=2), 1, 0, 0, 1.0) == ["a"]
+    # What would be lost with it stays.
+    lasting = [Resident("a", 1.0, busy=True, open=True), Resident("b", 2.0, busy=True)]
+    assert who_goes(lasting, Budget(models=2), 1, 0, 0, 1.0) == ["b"]
+    assert who_goes(lasting[:1], Budget(models=1), 1, 0, 0, 1.0) is None
 
 
 def test_who_is_held_never_goes_and_is_not_waited_for() -> None:
