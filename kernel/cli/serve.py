@@ -172,11 +172,11 @@ def serve(arguments: Sequence[str]) -> int:
     if role is None or role.speaks:
         for flag in options.without_effect:
             log.warning("%s has no effect: there is nothing here that it could act on", flag)
+    _allow_files()
     if role is None and options.replicas > 1:
         return supervise(arguments, options, process_log)
     sys.setswitchinterval(SWITCH_INTERVAL)
     _keep_memory()
-    _allow_files()
     process_log.protect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = _until_done(runner.get_loop(), _run(paths, options, process_log, streams))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 __all__ = ["Claims"]
@@ -27,12 +27,18 @@ class Claims:
     def __init__(self) -> None:
         self._line: dict[_Claim, None] = {}
 
-    @asynccontextmanager
-    async def hold(self, names: Collection[str]) -> AsyncIterator[None]:
-        """Wait for all earlier operations on one of `names`, and keep later ones waiting until the end of the block."""
+    def hold(self, names: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Wait for all earlier operations on one of `names`, and keep later ones waiting until the end of the block.
+
+        What comes after this call is later, also where the block begins only in another task; it has to begin.
+        """
         claim = _Claim(frozenset(names), asyncio.get_running_loop().create_future())
         earlier = [one for one in self._line if one.names & claim.names]
         self._line[claim] = None
+        return self._held(claim, earlier)
+
+    @asynccontextmanager
+    async def _held(self, claim: _Claim, earlier: list[_Claim]) -> AsyncIterator[None]:
         try:
             for one in earlier:
                 await asyncio.shield(one.over)  # others may wait for it, too

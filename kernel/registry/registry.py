@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kernel.errors import Code, NotLoaded, ServingError, clipped
@@ -325,7 +326,7 @@ class Registry:
         touched = self._related([name])
         turn = None
         if self._claims.taken(touched):
-            turn = self.catalog.later(self._unload_in_turn(name, touched, dependents))
+            turn = self.catalog.later(self._unload_in_turn(name, self._claims.hold(touched), dependents))
         elif (entry := self.catalog.entries.get(name)) is None or not (entry.serves or entry.failed):
             log.warning("unload of model '%s', which is not loaded", clipped(name))
         self._unload_now(name, dependents)
@@ -340,8 +341,8 @@ class Registry:
         while entry is not None and background and any(version.leaving for version in entry.versions.values()):
             await asyncio.wait(set(background), return_when=asyncio.FIRST_COMPLETED)
 
-    async def _unload_in_turn(self, name: str, touched: set[str], dependents: bool) -> None:
-        async with self._claims.hold(touched):
+    async def _unload_in_turn(self, name: str, turn: AbstractAsyncContextManager[None], dependents: bool) -> None:
+        async with turn:
             if not self._rollout.stopping:
                 self._unload_now(name, dependents)
 

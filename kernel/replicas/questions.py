@@ -1,7 +1,8 @@
 """What concerns more than one replica: who is asked, whose answers are still missing, and what who begins later has to be told.
 
 Pure but for the records that it sends: told of everything, it decides at once. Changes have one order, that in which they come
-here, and each replica hears of them in that order; so in the end all have the same.
+here, and each replica hears of them in that order; so in the end all have the same. They may be over in another order: what is
+told to those who begin later is in the first one.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ P = TypeVar("P", bound=Peer)
 @dataclass(slots=True, eq=False)
 class _Question(Generic[P]):
     ask: Ask
-    origin: P | None  # None where it is told to one who has begun later
+    origin: P | None  # None where it is told to one who has begun later, or who has asked is gone
     waiting: dict[P, None]
     answers: list[Answer] = field(default_factory=list)
     then: Callable[[], None] | None = None  # called when all have told
+    once_more: bool = False  # it is told to one who has begun later
+    outdated: bool = False  # one of its key that came after it is over already
 
 
 class Questions(Generic[P]):
@@ -42,7 +45,7 @@ class Questions(Generic[P]):
     def __init__(self) -> None:
         self._open: dict[int, _Question[P]] = {}
         self._count = 0
-        self._changes: dict[str, Ask] = {}  # what has been changed, by key, in order
+        self._changes: dict[str, tuple[int, Ask]] = {}  # what has been changed, by key, with the number that it came with
 
     def ask(self, origin: P, ask: Ask, peers: Iterable[P]) -> None:
         """Put a question of `origin`'s. `peers`: who is there to be asked, `origin` among them."""
@@ -61,11 +64,14 @@ class Questions(Generic[P]):
             if not left:
                 then()
 
-        under_way = [question for question in self._open.values() if question.ask.key and question.origin is not None]
-        for ask in list(self._changes.values()):
-            self._put(ask, None, [peer], one_less)
-        for question in under_way:
-            self._put(question.ask, None, [peer])
+        over = [(number, ask, one_less) for number, ask in self._changes.values()]
+        under_way = [
+            (number, question.ask, None)
+            for number, question in self._open.items()
+            if question.ask.key and not (question.once_more or question.outdated)
+        ]
+        for _, ask, done in sorted([*over, *under_way], key=lambda change: change[0]):
+            self._put(ask, None, [peer], done, once_more=True)
         if not left:
             then()
 
@@ -84,10 +90,12 @@ class Questions(Generic[P]):
                 words = f"replica {peer.index} has ended"
                 self._answered(number, question, peer, Answer(peer.index, b"", "UNAVAILABLE", words))
 
-    def _put(self, ask: Ask, origin: P | None, peers: list[P], then: Callable[[], None] | None = None) -> None:
+    def _put(
+        self, ask: Ask, origin: P | None, peers: list[P], then: Callable[[], None] | None = None, once_more: bool = False
+    ) -> None:
         self._count += 1
         number = self._count
-        question = self._open[number] = _Question(ask, origin, dict.fromkeys(peers), [], then)
+        question = self._open[number] = _Question(ask, origin, dict.fromkeys(peers), [], then, once_more)
         for peer in peers:
             peer.send(Wanted(number, ask.topic, ask.data))
         if not peers:
@@ -102,18 +110,26 @@ class Questions(Generic[P]):
     def _over(self, number: int, question: _Question[P]) -> None:
         del self._open[number]
         ask = question.ask
-        if ask.key and question.then is None and any(not answer.code for answer in question.answers):
-            self._keep(ask)
+        if ask.key and not question.once_more and any(not answer.code for answer in question.answers):
+            self._keep(number, question)
         if question.origin is not None:
             question.origin.send(Answers(ask.id, sorted(question.answers, key=lambda answer: answer.index)))
         if question.then is not None:
             question.then()
 
-    def _keep(self, ask: Ask) -> None:
+    def _keep(self, number: int, question: _Question[P]) -> None:
         """Note a change that one at least has done."""
-        self._changes.pop(ask.key, None)
+        ask = question.ask
+        for earlier, other in self._open.items():
+            if earlier < number and _is_of(other.ask.key, ask):
+                other.outdated = True
+        if question.outdated:
+            return
+        self._changes = {key: change for key, change in self._changes.items() if not _is_of(key, ask)}
         if not ask.forget:
-            self._changes[ask.key] = ask
-        elif ask.key.endswith(":"):
-            for key in [key for key in self._changes if key.startswith(ask.key)]:
-                del self._changes[key]
+            self._changes[ask.key] = number, ask
+
+
+def _is_of(key: str, change: Ask) -> bool:
+    """Whether nothing is left of what was changed under this key once a change has been made."""
+    return bool(key) and (key == change.key or (change.forget and change.key.endswith(":") and key.startswith(change.key)))

@@ -336,7 +336,8 @@ class Supervisor:
             served = 0.0 if replica.opened_at is None else max(self._loop.time() - replica.opened_at, 1e-9)
             delay = self._backoffs[replica.index].delay(served)
             when = f"in {delay:.1f} s" if delay else "now"
-            log.error("%s has ended: %s; what it had in flight is lost, and it begins anew %s", replica, _cause(status), when)
+            cause = f"before it served: {_cause(status)}" if not served else f"{_cause(status)}; what it had in flight is lost"
+            log.error("%s has ended: %s, and it begins anew %s", replica, cause, when)
             self._restarts[replica.index] = self._loop.call_later(delay, self._launch, replica.index)
 
     def _not_started(self, index: int) -> None:

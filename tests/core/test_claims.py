@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from virtual import run
@@ -80,5 +81,21 @@ def test_any_number_of_any_kind_comes_to_an_end() -> None:
                 dice.choice(tasks).cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(one) for one in results} <= {type(None), asyncio.CancelledError}
+
+    run(main())
+
+
+def test_whose_claim_is_made_first_is_first_whoever_runs_first() -> None:
+    async def main() -> None:
+        claims, log = Claims(), []
+
+        async def work(name: str, turn: AbstractAsyncContextManager[None]) -> None:
+            async with turn:
+                log.append(name)
+
+        first, second = claims.hold("a"), claims.hold("a")
+        assert claims.taken("a")
+        await asyncio.gather(work("second", second), work("first", first))
+        assert log == ["first", "second"] and not claims.taken("a")
 
     run(main())

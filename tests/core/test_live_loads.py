@@ -441,6 +441,24 @@ def test_an_unload_during_a_load_comes_after_it(tmp_path: Path) -> None:
     run(main())
 
 
+def test_loads_and_unloads_of_a_model_take_their_turns_as_they_came(tmp_path: Path) -> None:
+    """Also those that come in one turn of the loop; replicas get the same ones, and are to have the same in the end."""
+    model(tmp_path, "m", 1)
+
+    async def main() -> None:
+        async with explicit(tmp_path, backend=Answering()) as kernel:
+
+            async def unload() -> None:
+                await kernel.unload("m")
+
+            for last, state in ((kernel.load("m"), "READY"), (unload(), "UNAVAILABLE unloaded")):
+                steps = [kernel.load("m"), unload(), kernel.load("m"), unload(), last]
+                await asyncio.gather(*steps)
+                assert states(kernel) == {"m/1": state}
+
+    run(main())
+
+
 def test_an_unload_during_a_reload_ends_the_old_copy_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         model(tmp_path, "m", 1)

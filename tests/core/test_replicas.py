@@ -838,6 +838,39 @@ def test_who_begins_during_a_change_is_told_of_it_and_does_not_wait_for_it() -> 
     assert told_later(questions) == [b"load"]
 
 
+def test_what_is_over_late_is_told_in_the_order_in_which_it_came() -> None:
+    """An unload is over sooner than the load before it, which nobody may be told to do once more then."""
+    questions: Questions[Peer] = Questions()
+    peer = Peer(0)
+    came = [("load", "model:a"), ("unload", "model:a"), ("rate", "trace:rate"), ("level", "trace:level"), ("region", "region:x")]
+    for number, (data, key) in enumerate(came):
+        questions.ask(peer, Ask(number, "topic", data.encode(), key), [peer])
+    questions.ask(peer, Ask(9, "topic", b"no region", "region:", forget=True), [peer])
+    sent = {record.data: record.id for record in peer.records}
+    questions.told(peer, Told(sent[b"unload"]))
+    questions.told(peer, Told(sent[b"no region"]))
+    questions.told(peer, Told(sent[b"level"]))
+    late = Peer(1)
+    questions.catch_up(late, lambda: None)
+    assert [record.data for record in late.records] == [b"unload", b"rate", b"level"]
+    for record in late.records:  # what one does again is no change of all
+        questions.told(late, Told(record.id))
+    for data in (b"load", b"rate", b"region"):
+        questions.told(peer, Told(sent[data]))
+    assert told_later(questions) == [b"unload", b"rate", b"level"]
+
+
+def test_a_change_whose_client_has_gone_is_told_to_who_begins_meanwhile() -> None:
+    questions: Questions[Peer] = Questions()
+    origin, peer, late = Peer(0), Peer(1), Peer(2)
+    questions.ask(origin, Ask(1, "topic", b"load", "model:a"), [origin, peer])
+    questions.gone(origin)
+    questions.catch_up(late, lambda: None)
+    assert late.take().data == b"load"
+    questions.told(peer, Told(1))
+    assert told_later(questions) == [b"load"]
+
+
 def test_who_begins_anew_has_caught_up_before_it_opens() -> None:
     async def main() -> None:
         world = World(2)
