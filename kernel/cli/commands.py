@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = ("serve", "check", "models", "infer", "new")
+
+#: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
+GROUP = "kernel.commands"
 
 #: What a wrong command line ends with, as argparse has it. `kernel serve` alone ends with 1, as the reference does.
 MISTAKEN = 2
@@ -30,6 +34,7 @@ commands:
   models   show what is in a repository: versions, backends, inputs, outputs
   infer    run one inference in this process, without a port
   new      write a new model or plugin to start from, with a test
+  ray      serve on the nodes of a Ray cluster: deploy, down
 
   kernel COMMAND --help   what a command takes, with examples
   kernel --version        the version
@@ -50,12 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-V", "--version"):
         print(f"kernel {__version__}")
         return 0
-    if command not in COMMANDS:
+    given = {} if command in COMMANDS else {one.name: one for one in importlib.metadata.entry_points(group=GROUP)}
+    if command not in COMMANDS and command not in given:
         print(HELP.splitlines()[0], file=sys.stderr)
-        print(f"Error: {_mistake(command)}", file=sys.stderr)
+        print(f"Error: {_mistake(command, (*COMMANDS, *given))}", file=sys.stderr)
         return MISTAKEN
-    run = getattr(importlib.import_module(f"kernel.cli.{command}"), command)
     try:
+        run = given[command].load() if given else getattr(importlib.import_module(f"kernel.cli.{command}"), command)
         status = int(run(rest))
     except KeyboardInterrupt:
         return 130
@@ -82,10 +88,10 @@ def _open_streams() -> None:
             setattr(sys, name, open(opened, "w" if number else "r", closefd=False))
 
 
-def _mistake(command: str) -> str:
+def _mistake(command: str, commands: Sequence[str]) -> str:
     if not command:
-        return f"a command is wanted: {', '.join(COMMANDS)}"
+        return f"a command is wanted: {', '.join(commands)}"
     if command.startswith("-"):
         return f"'{command}' stands where a command is wanted; is it `kernel serve {command} …`?"
-    near = difflib.get_close_matches(command, COMMANDS, n=1)
-    return f"unknown command '{command}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(COMMANDS)}")
+    near = difflib.get_close_matches(command, commands, n=1)
+    return f"unknown command '{command}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(commands)}")

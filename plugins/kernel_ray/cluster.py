@@ -21,9 +21,12 @@ from kernel_ray.files import content
 from kernel_ray.settings import ClusterSettings, Settings
 from kernel_remote.elastic import Link, link_to
 
-__all__ = ["Cluster", "RayActor", "cause_of", "import_ray"]
+__all__ = ["NAMESPACE", "Cluster", "RayActor", "cause_of", "connected", "import_ray"]
 
 T = TypeVar("T")
+
+#: Of all actors of ours.
+NAMESPACE = "kernel"
 
 #: Methods of an actor that run at a time: `wait` is one of them, always.
 CONCURRENCY = 4
@@ -47,6 +50,22 @@ def import_ray() -> Any:
         raise ServingError(Code.UNSUPPORTED, f"{words}: pip install 'kernel-serve[ray]'") from error
 
 
+def connected(address: str, *, log: bool) -> tuple[Any, bool]:
+    """Return the module `ray`, connected, and whether it was us who did that. `log`: what actors print is shown here.
+
+    Raises ServingError where there is no Ray, or no cluster.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        return ray, False
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=log)
+    except Exception as error:
+        words = f"can't connect to the Ray cluster at '{address}'"
+        raise ServingError(Code.UNAVAILABLE, f"{words}: {cause_of(error)}") from error
+    return ray, True
+
+
 def cause_of(error: BaseException) -> str:
     """Return what an exception of Ray's says, on one line, without the fields that name what is known already."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
@@ -67,16 +86,7 @@ class Cluster:
         """Return the module `ray`, connected. Blocks. Raises ServingError."""
         with self._lock:
             if self._ray is None:
-                ray = import_ray()
-                if not ray.is_initialized():
-                    address = self._settings.address
-                    try:
-                        ray.init(address=address, namespace="kernel", log_to_driver=self._settings.log_to_driver)
-                    except Exception as error:
-                        words = f"can't connect to the Ray cluster at '{address}' (--backend-config=ray,address=…)"
-                        raise ServingError(Code.UNAVAILABLE, f"{words}: {cause_of(error)}") from error
-                    self._ours = True
-                self._ray = ray
+                self._ray, self._ours = connected(self._settings.address, log=self._settings.log_to_driver)
             return self._ray
 
     def close(self) -> None:

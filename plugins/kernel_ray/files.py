@@ -28,8 +28,8 @@ Listing = Mapping[str, tuple[int, int, int]]
 _LEFT_OUT = frozenset(("__pycache__",))
 
 
-def listing(folder: Path, version: int) -> dict[str, tuple[int, int, int]]:
-    """Return the model's files but for those of other versions. Raises OSError."""
+def listing(folder: Path, version: int | None) -> dict[str, tuple[int, int, int]]:
+    """Return the files of a model but for those of other versions; None: all files of a folder. Raises OSError."""
     found: dict[str, tuple[int, int, int]] = {}
     for root, folders, files in os.walk(folder, followlinks=True):
         where = Path(root)
@@ -43,8 +43,8 @@ def listing(folder: Path, version: int) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def _other(name: str, version: int) -> bool:
-    return name.isascii() and name.isdigit() and int(name) != version
+def _other(name: str, version: int | None) -> bool:
+    return version is not None and name.isascii() and name.isdigit() and int(name) != version
 
 
 def stamp_of(files: Listing) -> str:
@@ -57,29 +57,29 @@ def content(folder: Path, files: Listing) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files}
 
 
-def keep(model: str, version: int, files: Listing, contents: Mapping[str, bytes]) -> Path:
-    """Write files that came to a folder of this node, unless they are there; return the model's folder. Raises OSError."""
+def keep(name: str, version: int | None, files: Listing, contents: Mapping[str, bytes]) -> Path:
+    """Write files that came to a folder of this node, unless they are there; return that, called `name`. Raises OSError."""
     base = Path(tempfile.gettempdir()) / f"kernel_ray-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"'{base}' is no folder of this user's alone")
-    digest = hashlib.sha256(json.dumps([model, sorted((name, mode) for name, (_, _, mode) in files.items())]).encode())
-    for name in sorted(contents):
-        digest.update(hashlib.sha256(contents[name]).digest())
+    digest = hashlib.sha256(json.dumps([name, sorted((one, mode) for one, (_, _, mode) in files.items())]).encode())
+    for one in sorted(contents):
+        digest.update(hashlib.sha256(contents[one]).digest())
     place = base / digest.hexdigest()[:32]
     _use(place)
     if not place.exists():
         made = base / f"{place.name}-{uuid.uuid4().hex}"
         try:
-            _write(made / model, version, files, contents)
+            _write(made / name, version, files, contents)
             made.rename(place)
         except OSError:
             shutil.rmtree(made, ignore_errors=True)
             if not place.exists():  # else another actor was quicker
                 raise
     _sweep(base)
-    return place / model
+    return place / name
 
 
 def _use(place: Path) -> None:
@@ -96,8 +96,8 @@ def _sweep(base: Path) -> None:
             shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
 
 
-def _write(folder: Path, version: int, files: Listing, contents: Mapping[str, bytes]) -> None:
-    (folder / str(version)).mkdir(parents=True)
+def _write(folder: Path, version: int | None, files: Listing, contents: Mapping[str, bytes]) -> None:
+    (folder / ("" if version is None else str(version))).mkdir(parents=True)  # of a version there may be no file
     for name, data in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from kernel import Code, ConfigError, Kernel, ServingError
+from kernel.cli import main
 from kernel.config import ConfigErrors, left_here, read_config
 from kernel.rules import instance_specs
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -127,17 +129,15 @@ def test_ray_is_no_backend_of_its_own(tmp_path: Path) -> None:
 
 
 def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
     write(tmp_path, CONFIG + RAY)
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    async def main() -> None:
+    async def start() -> None:
         async with Kernel(tmp_path):
             raise AssertionError("it has started")
 
     with pytest.raises(ServingError, match=r"placement 'ray' needs the package ray.*pip install 'kernel-serve\[ray\]'"):
-        asyncio.run(main())
+        asyncio.run(start())
 
 
 def order(folder: Path, **more: object) -> Order:
@@ -200,6 +200,18 @@ def test_files_that_nobody_uses_go_when_others_come(tmp_path: Path, monkeypatch:
     Path(f"{unused}.lock").touch()
     files.keep("other", 1, listed, files.content(folder, listed))
     assert first.exists() and not unused.exists()
+
+
+def test_the_command_is_found_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["ray", "--help"])
+    assert "usage: kernel ray" in capsys.readouterr().out
+    assert main(["rai"]) == 2 and "did you mean 'ray'?" in capsys.readouterr().err
+    assert main(["ray", "deploy", str(tmp_path / "nothing")]) == 1
+    assert capsys.readouterr().err == f"error: there is no folder '{tmp_path}/nothing'\n"
+    for wrong in (["up"], ["deploy"], ["deploy", "models", "--servers", "0"], ["deploy", "models", "--runtime-env", "["]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["ray", *wrong])
 
 
 def test_what_ray_says_is_told_on_one_line() -> None:

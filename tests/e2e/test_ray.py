@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -23,15 +26,13 @@ import pytest
 
 from kernel import Kernel, ServingError
 
-from .serving import Server, write_model
+from .serving import Server, command, run, write_model
 
 ray = pytest.importorskip("ray")
-from ray.cluster_utils import Cluster  # noqa: E402
 
 #: Ray opens files and pipes that it leaves to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 
-STORE = 80 * 1024 * 1024
 X = {"X": np.arange(3, dtype=np.float32)}
 
 #: Answers with the number of its process, and with how many requests came together.
@@ -52,36 +53,49 @@ def asked(**parameters: object) -> str:
 
 
 class Nodes:
-    """The cluster: a head without room for actors, and two nodes with room for two each."""
+    """The cluster of ray_cluster.py."""
 
-    def __init__(self) -> None:
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.nodes = [self.cluster.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
+    def __init__(self, folder: str) -> None:
+        program = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), folder]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = self._answer("address ")
 
-    @property
-    def address(self) -> str:
-        return str(self.cluster.address)
+    def _answer(self, beginning: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:  # Ray says things there, too
+            if line.startswith(beginning):
+                return line.removeprefix(beginning).strip()
+        raise AssertionError(f"the cluster has ended with {self.process.wait(10)}")
 
     def lose(self) -> None:
         """Kill a node, with all that runs there."""
-        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
+        assert self.process.stdin is not None
+        self.process.stdin.write("lose\n")
+        self.process.stdin.flush()
+        self._answer("lost")
+
+    def end(self) -> None:
+        try:
+            self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+            self.process.wait()
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     folder = tempfile.mkdtemp(prefix="kernel-ray")  # short: sockets lie deep in it
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "RAY_BACKEND_LOG_LEVEL": "fatal"}.items():
-            patch.setenv(name, value)
-        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        found = Nodes()
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
+        patch.setenv("RAY_TMPDIR", folder)
+        found = Nodes(folder)
         try:
             ray.init(address=found.address, log_to_driver=False, namespace="kernel")
             yield found
         finally:
             ray.shutdown()
-            found.cluster.shutdown()
+            found.end()
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -91,6 +105,13 @@ def serving(folder: Path, **more: Any) -> Kernel:
 
 async def pid_of(kernel: Kernel) -> int:
     return int((await kernel.infer("m", X, timeout=30.0))["Y"][0])
+
+
+def asked_by_http(url: str) -> int:
+    """Return the number of the process that executes the model of a server."""
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [3], "data": [0, 1, 2]}]}).encode()
+    with urllib.request.urlopen(f"http://{url}/v2/models/m/infer", body, timeout=30) as response:
+        return int(json.load(response)["outputs"][0]["data"][0])
 
 
 def is_there(pid: int) -> bool:
@@ -121,6 +142,35 @@ def test_a_model_is_executed_in_an_actor_and_its_unload_ends_that(nodes: Nodes, 
             await until(lambda: not is_there(pid))
 
     asyncio.run(main())
+
+
+def test_whole_servers_are_deployed_started_anew_and_taken_down(nodes: Nodes, tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "m", MODEL, more='parameters { key: "placement" value { string_value: "loop" } }')
+    log = tmp_path / "log"
+    ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+    common = ["--address", nodes.address, "--name", "here"]
+
+    def served() -> list[str]:
+        """Return where they have told to listen, in order."""
+        return re.findall(r"^here-\d on .*\bhttp (\S+:\d+)", log.read_text(), re.M)
+
+    with contextlib.ExitStack() as stack:
+        with log.open("wb") as file:
+            words = command("ray", "deploy", tmp_path / "models", *common, "--quiet", "--", *ports)
+            process = stack.enter_context(subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT))
+        stack.callback(process.kill)
+        asyncio.run(until(lambda: "2 servers; " in log.read_text() or process.poll() is not None, 120.0))
+        assert len(served()) == 2, log.read_text()
+        pids = [asked_by_http(url) for url in served()]
+        assert len(set(pids)) == 2
+        os.kill(pids[0], signal.SIGKILL)
+        asyncio.run(until(lambda: len(served()) == 3, 120.0))
+        assert "kernel serve has ended with signal SIGKILL" in log.read_text()
+        pids += [asked_by_http(served()[2])]
+        down = run("ray", "down", *common)
+        assert (down.returncode, down.stdout) == (0, "ended here-0, here-1\n"), down
+        assert process.wait(60) == 0 and "all servers have been ended" in log.read_text()
+    asyncio.run(until(lambda: not any(map(is_there, pids))))
 
 
 def test_a_node_is_lost_under_load_and_only_what_was_in_flight_there_fails(nodes: Nodes, tmp_path: Path) -> None:
@@ -188,11 +238,10 @@ def test_a_server_that_is_killed_leaves_no_actor(nodes: Nodes, tmp_path: Path) -
     write_model(tmp_path / "models", "m", MODEL, more=asked())
     with contextlib.ExitStack() as stack:
         server = Server(tmp_path / "log", [tmp_path / "models", f"--backend-config=ray,address={nodes.address}"])
+        stack.enter_context(server.process)
         stack.callback(server.process.kill)
         server.wait_started()
-        body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [3], "data": [0, 1, 2]}]}).encode()
-        with urllib.request.urlopen(f"http://{server.url}/v2/models/m/infer", body, timeout=30) as response:
-            pid = int(json.load(response)["outputs"][0]["data"][0])
+        pid = asked_by_http(server.url)
         assert is_there(pid)
         server.process.send_signal(signal.SIGKILL)
         asyncio.run(until(lambda: not is_there(pid)))
