@@ -14,6 +14,7 @@ from kernel.cli.notify import notify
 from kernel.cli.signals import TOGETHER
 from kernel.observability import ProcessLog
 from kernel.replicas import Ports, Processes, Role, Spares, Supervisor
+from kernel.rules import ScaleRule
 
 __all__ = ["supervise"]
 
@@ -30,9 +31,11 @@ def supervise(arguments: Sequence[str], options: argparse.Namespace, process_log
 
 async def _supervise(arguments: Sequence[str], options: argparse.Namespace, process_log: ProcessLog) -> int:
     loop = asyncio.get_running_loop()
-    start = Spares(loop, Processes(loop, options.replicas, functools.partial(_command, arguments)), options.replica_spare)
+    least, most = options.replicas.least, int(options.replicas)
+    start = Spares(loop, Processes(loop, most, functools.partial(_command, arguments)), options.replica_spare)
     limit = options.exit_timeout_secs + BEYOND_SECONDS
-    supervisor = Supervisor(loop, options.replicas, start, Ports(loop), limit, options.replica_hang_seconds)
+    rule = ScaleRule(least, most) if least < most else None
+    supervisor = Supervisor(loop, least, start, Ports(loop), limit, options.replica_hang_seconds, rule)
     first: float | None = None
 
     def signalled(number: signal.Signals) -> None:
@@ -56,8 +59,8 @@ async def _supervise(arguments: Sequence[str], options: argparse.Namespace, proc
     loop.add_signal_handler(signal.SIGUSR2, supervisor.reload)
     if options.log_file:
         loop.add_signal_handler(signal.SIGHUP, reopen)
-    log.info("%d replicas are started, the first before the others", options.replicas)
-    supervisor.served.add_done_callback(lambda _: notify("READY=1", f"STATUS={options.replicas} replicas serve"))
+    log.info("%d replicas are started, the first before the others", least)
+    supervisor.served.add_done_callback(lambda _: notify("READY=1", f"STATUS={least} replicas serve"))
     supervisor.begin()
     return await supervisor.done
 

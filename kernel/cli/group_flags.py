@@ -26,9 +26,10 @@ def add_group_flags(parser: Parser) -> None:
     parser.add_argument(
         "--replicas",
         type=replicas,
-        default=1,
-        metavar="N|auto",
-        help="how many processes serve at the same ports, each with all models; auto: one for each core (default: 1)",
+        default=Replicas(1, 1),
+        metavar="N|auto|MIN..MAX",
+        help="how many processes serve at the same ports, each with all models; auto: one for each core; MIN..MAX: as many as "
+        "have work to do, either of which may be auto (default: 1)",
     )
     parser.add_argument(
         "--replica-hang-seconds",
@@ -46,8 +47,29 @@ def add_group_flags(parser: Parser) -> None:
     parser.add_argument("--replica", type=_role, help=argparse.SUPPRESS)  # a process of the group; given by the supervisor
 
 
-def replicas(text: str) -> int:
+class Replicas(int):
+    """How many replicas there may be; `least`: how many there are at least, since their number follows the load between them."""
+
+    least: int
+
+    def __new__(cls, least: int, most: int) -> Replicas:
+        found = super().__new__(cls, most)
+        found.least = least
+        return found
+
+
+def replicas(text: str) -> Replicas:
     """Read a value of --replicas."""
+    least, dots, most = text.partition("..")
+    first = _number(least)
+    second = _number(most) if dots else first
+    if second < first:
+        words = f"'{text}' has more replicas at least than at most"
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — {words}")
+    return Replicas(first, second)
+
+
+def _number(text: str) -> int:
     if text.lower() == "auto":
         return usable_cores()
     count = positive(text)

@@ -24,10 +24,12 @@ from kernel.replicas.messages import (
     Bind,
     Bound,
     Leave,
+    Load,
     Loaded,
     Meet,
     Message,
     Now,
+    Number,
     Open,
     Opened,
     OthersReady,
@@ -75,7 +77,7 @@ class Member:
 
     `on_end()`: the supervisor has gone. `on_now()`: the end is to come at once. `leave`: set when another one serves in the place
     of this one. `others_ready`: whether all other replicas that
-    serve are ready.
+    serve are ready. `number`: how many there are to be, where that follows the load, as it was told last.
 
     The core's own: `forked`.
     """
@@ -85,6 +87,7 @@ class Member:
     ) -> None:
         self.role = role
         self.others_ready = True
+        self.number: Number | None = None
         self.leave = asyncio.Event()
         self._asking: dict[int, asyncio.Future[list[Answer]]] = {}
         self._reloading: dict[int, asyncio.Future[Replaced]] = {}
@@ -121,6 +124,10 @@ class Member:
     def tell_ready(self, ready: bool) -> None:
         """Tell that this replica has become ready, or is not any more."""
         self._channel.send(Ready(ready))
+
+    def tell_load(self, share: float, queue_age: float) -> None:
+        """Tell how much this replica has to do, as Load says; where the number of replicas follows that."""
+        self._channel.send(Load(share, queue_age))
 
     # -- what concerns others, too -------------------------------------------------------------------------------------
 
@@ -240,6 +247,8 @@ class Member:
                 asking.set_result(record.answers)
         elif isinstance(record, OthersReady):
             self.others_ready = record.ready
+        elif isinstance(record, Number):
+            self.number = record
         elif isinstance(record, Ping):
             self._channel.send(Pong())
         elif isinstance(record, Replaced):

@@ -12,10 +12,12 @@ __all__ = [
     "Bind",
     "Bound",
     "Leave",
+    "Load",
     "Loaded",
     "Meet",
     "Message",
     "Now",
+    "Number",
     "Open",
     "Opened",
     "OthersReady",
@@ -139,6 +141,23 @@ class OthersReady(msgspec.Struct, tag=True):
     ready: bool
 
 
+class Load(msgspec.Struct, tag=True):
+    """Replica: which share of what it can do it does, 0.0 to 1.0, and for how many seconds its oldest request waits in vain."""
+
+    share: float
+    queue_age: float
+
+
+class Number(msgspec.Struct, tag=True):
+    """Supervisor: the number of replicas follows the load: so many serve, and are to, between these; why, in words."""
+
+    current: int
+    wanted: int
+    least: int
+    most: int
+    reason: str
+
+
 class Ping(msgspec.Struct, tag=True):
     """Supervisor: give a sign of life."""
 
@@ -184,9 +203,11 @@ Message = (
     | Bind
     | Bound
     | Leave
+    | Load
     | Loaded
     | Meet
     | Now
+    | Number
     | Open
     | Opened
     | OthersReady

@@ -21,10 +21,12 @@ from kernel.replicas.messages import (
     Bind,
     Bound,
     Leave,
+    Load,
     Loaded,
     Meet,
     Message,
     Now,
+    Number,
     Open,
     Opened,
     OthersReady,
@@ -38,6 +40,8 @@ from kernel.replicas.ports import Ports
 from kernel.replicas.pulse import LOOKS, Pulse
 from kernel.replicas.questions import Questions
 from kernel.replicas.restart import QUIET_SECONDS, Backoff
+from kernel.replicas.scaling import LOOK_SECONDS, GroupScaling
+from kernel.rules import ScaleRule
 
 __all__ = ["Process", "Start", "Starter", "Supervisor"]
 
@@ -114,6 +118,7 @@ class Replica:
         self.pulse = Pulse()
         self.ready = True  # as far as it has said
         self.others_ready = True  # as far as it was told
+        self.number: Number | None = None  # likewise
 
     def send(self, record: Message) -> None:
         """Send it a record; one that has gone gets none."""
@@ -125,13 +130,15 @@ class Replica:
 
 class Supervisor:
     """A group of `count` replicas. `start` starts processes; `ports` has the sockets. `limit`: how many seconds a stop may take
-    before processes are killed; `hang`: after how many without a sign of life a replica is, 0.0 for never. `served`: set once all
-    are open for the first time. `done`: the exit status, once all is over.
+    before processes are killed; `hang`: after how many without a sign of life a replica is, 0.0 for never. `rule`: by which the
+    number follows the load from then on, None where it doesn't. `served`: set once all are open for the first time. `done`: the
+    exit status, once all is over.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, count: int, start: Starter, ports: Ports, limit: float, hang: float = 0.0
-    ) -> None:
+        self, loop: asyncio.AbstractEventLoop, count: int, start: Starter, ports: Ports, limit: float, hang: float = 0.0,
+        rule: ScaleRule | None = None,
+    ) -> None:  # fmt: skip
         self.count = count
         self.served: asyncio.Future[None] = loop.create_future()
         self.done: asyncio.Future[int] = loop.create_future()
@@ -140,6 +147,7 @@ class Supervisor:
         self._ports = ports
         self._limit = limit
         self._hang = hang
+        self._scaling = None if rule is None else GroupScaling(rule, loop.time())
         self._alive: list[Replica] = []
         self._backoffs = [Backoff() for _ in range(count)]
         self._restarts: dict[int, asyncio.TimerHandle] = {}  # those who are to begin anew, by index
@@ -202,6 +210,9 @@ class Supervisor:
             self._questions.told(replica, record)
         elif isinstance(record, Replace):
             self._reload_asked(replica, record.id)
+        elif isinstance(record, Load):
+            if self._scaling is not None:
+                self._scaling.heard(replica, record)
         elif isinstance(record, Ready):
             replica.ready = record.ready
             self._tell_ready()
@@ -265,6 +276,10 @@ class Supervisor:
                 self._leave(old)
         if not self._stopping and not self.served.done() and all(one.state is State.OPEN for one in self._alive):
             self.served.set_result(None)
+            if self._scaling is not None:
+                self._scale(self._scaling)
+        if replica.index >= self.count:  # there are to be fewer since it was started
+            self._leave(replica)
         self._prepare_when_quiet()
 
     def _prepare_when_quiet(self) -> None:
@@ -278,6 +293,35 @@ class Supervisor:
         steady = not (self._stopping or self._reloading or self._coming) and len(self._alive) == self.count
         if steady and all(one.state is State.OPEN for one in self._alive):
             self._start.prepare(self._modules)
+
+    # -- how many ------------------------------------------------------------------------------------------------------
+
+    def _scale(self, scaling: GroupScaling) -> None:
+        """Look how many replicas there are to be, tell them, and see to it; again and again."""
+        if self._stopping:
+            return
+        serving = [one for one in self._alive if one.state is State.OPEN and one.index < self.count]
+        wanted = scaling.look(serving, self._loop.time())
+        for replica in serving:
+            if replica.number != scaling.told:
+                replica.number = scaling.told
+                replica.send(scaling.told)
+        if wanted != self.count and self._coming is None and not self._reloading:  # else once all are replaced
+            self._resize(wanted, scaling.told.reason)
+        self._loop.call_later(LOOK_SECONDS, self._scale, scaling)
+
+    def _resize(self, count: int, reason: str) -> None:
+        """Have so many replicas from now on: start further ones, or have those of the highest numbers leave."""
+        log.info("there are to be %d replicas, %d were (%s)", count, self.count, reason)
+        before, self.count = self.count, count
+        self._backoffs += [Backoff() for _ in range(len(self._backoffs), count)]
+        for index in range(before, count):
+            self._launch(index)
+        for index in [index for index in self._restarts if index >= count]:
+            self._restarts.pop(index).cancel()
+        for replica in self._alive:
+            if replica.index >= count and replica.state is State.OPEN:
+                self._leave(replica)
 
     # -- who hangs -----------------------------------------------------------------------------------------------------
 
@@ -328,6 +372,8 @@ class Supervisor:
         elif self._coming is not None and self._coming.replaces is replica:
             log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, _cause(status))
             self._coming.replaces = None
+        elif replica.index >= self.count:
+            log.error("%s has ended: %s; there are to be fewer, and it does not begin anew", replica, _cause(status))
         elif not self._serving or not (self.served.done() or replica.opened_at):  # as a port can't be had after all
             if status <= 0:  # else it has said why
                 log.error("%s has ended before it served: %s", replica, _cause(status))

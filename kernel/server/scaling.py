@@ -87,6 +87,18 @@ class _Averages:
         return [round(sum(column) / len(column), 3) for column in zip(*(values for _, values in self._seen))]
 
 
+class _LoopShare:
+    """For which share of the time the thread has worked that asks: the loop's."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None  # when, and the thread's seconds by then
+
+    def since_last(self, now: float) -> float:
+        worked, last = time.thread_time(), self._last
+        self._last = now, worked
+        return min(1.0, (worked - last[1]) / (now - last[0])) if last is not None and now > last[0] else 0.0
+
+
 class Scaling:
     """Of the models of one kernel. `models()`: those that serve; `follow` has a coroutine run. On the loop."""
 
@@ -103,8 +115,7 @@ class Scaling:
         self._averages: dict[Model | None, _Averages] = {}  # None: of the server
         self._asked = -ASKED + clock()
         self._looking = False
-        self._worked = 0.0  # seconds of the loop's thread, at the last look
-        self._looked = clock()
+        self._told_share, self._asked_share = _LoopShare(), _LoopShare()
 
     def know(self, model: Model) -> None:
         """Have the number of a model version's instances follow its load from now on, if its config asks for that."""
@@ -143,6 +154,17 @@ class Scaling:
         rule, decision = scaled.scaler.rule, scaled.scaler.decision
         return replace(line, wanted=decision.wanted, min=rule.least, max=rule.most, reason=decision.reason)
 
+    def at_work(self) -> tuple[float, float]:
+        """Return which share of what it can do the server does, now, and for how many seconds its oldest request waits in vain.
+
+        For one who asks several times a second: the loop's share is that since the last time.
+        """
+        now, share, age = self._clock(), 0.0, 0.0
+        for model in self._models():
+            if not model.config.is_ensemble:
+                share, age = max(share, utilization(model)), max(age, load_of(model, now).queue_age)
+        return max(share, self._asked_share.since_last(now)), age
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -178,19 +200,12 @@ class Scaling:
             own_flight, own_use = self._look_at(model, now)
             if not model.config.is_ensemble:
                 in_flight, used = in_flight + own_flight, max(used, own_use)
-        self._averages.setdefault(None, _Averages()).add(now, (in_flight, max(used, self._loop_share(now))))
+        self._averages.setdefault(None, _Averages()).add(now, (in_flight, max(used, self._told_share.since_last(now))))
 
     def _look_at(self, model: Model, now: float) -> tuple[float, float]:
         seen = load_of(model, now).in_flight, utilization(model)
         self._averages.setdefault(model, _Averages()).add(now, seen)
         return seen
-
-    def _loop_share(self, now: float) -> float:
-        """Return for which share of the time since the last look the loop's thread has worked."""
-        worked, since = time.thread_time(), now - self._looked
-        share = (worked - self._worked) / since if self._worked and since > 0 else 0.0
-        self._worked, self._looked = worked, now
-        return min(1.0, share)
 
 
 def scale(kernel: Any) -> ServerScale:

@@ -33,6 +33,21 @@ _encode = msgspec.msgpack.encode
 _TOPIC = "kernel"
 
 
+class ReplicaNumber(Protocol):
+    """How many replicas there are, and are to be, between which limits, and why."""
+
+    @property
+    def current(self) -> int: ...
+    @property
+    def wanted(self) -> int: ...
+    @property
+    def least(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
 class Peers(Protocol):
     """The other replicas of a group, as the room of replicas says of its Member."""
 
@@ -40,7 +55,10 @@ class Peers(Protocol):
     def index(self) -> int: ...
     @property
     def others_ready(self) -> bool: ...
+    @property
+    def number(self) -> ReplicaNumber | None: ...
     def tell_ready(self, ready: bool) -> None: ...
+    def tell_load(self, share: float, queue_age: float) -> None: ...
     def answer(self, topic: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None: ...
     async def ask(self, topic: str, data: bytes) -> list[bytes]: ...
     async def change(self, topic: str, data: bytes, key: str, forget: bool = False) -> None: ...
@@ -113,7 +131,12 @@ class Together:
         found: ServerScale = self.asked(
             lambda: self._others("scale", [], ServerScale), lambda others: together([self._kernel.scale(), *others])
         )
-        return found
+        number = self._peers.number
+        if number is None:
+            return found
+        return replace(
+            found, current=number.current, wanted=number.wanted, min=number.least, max=number.most, reason=number.reason
+        )
 
     async def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         await self.change("load", [name, config, files], f"model:{name}")
@@ -189,11 +212,13 @@ class Together:
         return _encode(ways[what](*arguments))
 
     def watch(self) -> None:
-        """Tell the others, from now on, when this replica is not ready, and when it is again."""
+        """Tell, from now on, when this replica is not ready and when it is again, and its load where somebody goes by that."""
         ready = bool(self._kernel.is_ready())
         if ready is not self._told_ready:
             self._told_ready = ready
             self._peers.tell_ready(ready)
+        if self._peers.number is not None:
+            self._peers.tell_load(*self._kernel.supervision.scaling.at_work())
         asyncio.get_running_loop().call_later(LOOK_SECONDS, self.watch)
 
 

@@ -28,10 +28,12 @@ from kernel.replicas.messages import (
     Bind,
     Bound,
     Leave,
+    Load,
     Loaded,
     Meet,
     Message,
     Now,
+    Number,
     Open,
     Opened,
     OthersReady,
@@ -47,6 +49,7 @@ from kernel.replicas.ports import Ports
 from kernel.replicas.pulse import LOOKS, Pulse
 from kernel.replicas.questions import Questions
 from kernel.replicas.restart import FIRST_SECONDS, LONGEST_SECONDS, QUIET_SECONDS, STEADY_SECONDS, Backoff
+from kernel.rules import ScaleRule
 from kernel.server import together
 
 LIMIT = 40.0
@@ -137,14 +140,15 @@ class FakePorts:
 class World:
     """A supervisor over fake processes. `spares`: when there was to be one, and when none any more."""
 
-    def __init__(self, count: int, refuse: int = 0, hang: float = 0.0) -> None:
+    def __init__(self, count: int, refuse: int = 0, hang: float = 0.0, rule: ScaleRule | None = None) -> None:
         self.spares: list[object] = []
+        self.up: list[FakeProcess] = []  # who have told that they serve
         self.processes: list[FakeProcess] = []
         self.ports = FakePorts()
         self.refuse = refuse  # so many starts fail
         self.started = asyncio.Event()  # there is another process
         self.loop = asyncio.get_running_loop()
-        self.supervisor = Supervisor(self.loop, count, self, self.ports, LIMIT, hang)  # type: ignore[arg-type]
+        self.supervisor = Supervisor(self.loop, count, self, self.ports, LIMIT, hang, rule)  # type: ignore[arg-type]
         self.supervisor.begin()
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -446,6 +450,89 @@ def test_each_leaves_when_its_successor_serves() -> None:
         for process in world.alive:
             process.end(0)
         assert await world.supervisor.done == 0
+
+    run(main())
+
+
+def numbers(process: FakeProcess) -> list[Number]:
+    return [record for record in process.records if isinstance(record, Number)]
+
+
+def opened(world: World) -> list[int]:
+    """Return the replicas that were told to open and not to leave, by number."""
+    return sorted(one.index for one in world.alive if Open() in one.records and Leave() not in one.records)
+
+
+async def busy(world: World, share: float, seconds: float, age: float = 0.0) -> None:
+    """Have each replica tell for a while how much it has to do; those that are started come up, who leaves ends."""
+    for _ in range(round(seconds / 0.25)):
+        for process in world.alive:
+            if not process.records:
+                process.tell(Loaded())
+            if process.records[0] == Open() and process not in world.up:
+                world.up.append(process)
+                process.tell(Opened())
+            if Leave() in process.records:
+                process.end(0)
+            elif numbers(process):
+                process.tell(Load(share, age))
+        await asyncio.sleep(0.25)
+
+
+def test_the_number_follows_the_load_between_its_limits() -> None:
+    async def main() -> None:
+        world = World(1, rule=ScaleRule(1, 4, cooldown=30.0))
+        await busy(world, 0.1, 5)
+        assert opened(world) == [0] and numbers(world.processes[0])[-1].wanted == 1
+        await busy(world, 1.0, 20)
+        assert opened(world) == [0, 1, 2, 3] and len(world.processes) == 4
+        told = numbers(world.processes[3])[-1]
+        assert (told.current, told.wanted, told.least, told.most) == (4, 4, 1, 4)
+        assert told.reason.endswith("6 were needed, 4 are the most")
+        await busy(world, 0.4, 25)  # three are enough, but not for long yet
+        assert opened(world) == [0, 1, 2, 3]
+        await busy(world, 0.4, 15)
+        assert opened(world) == [0, 1, 2] and len(world.processes) == 4
+        await busy(world, 0.0, 100)
+        assert opened(world) == [0] and world.alive == [world.processes[0]]
+        await busy(world, 0.5, 5, age=2.0)  # little to do, and somebody waits all the same
+        assert opened(world) == [0, 1, 2, 3]
+
+    run(main())
+
+
+def test_one_that_dies_begins_anew_and_one_that_is_too_many_does_not() -> None:
+    async def main() -> None:
+        world = World(1, rule=ScaleRule(1, 2, cooldown=10.0))
+        await busy(world, 1.0, 5)
+        assert opened(world) == [0, 1]
+        world.processes[1].end(-9)
+        await busy(world, 1.0, 5)
+        assert opened(world) == [0, 1] and len(world.processes) == 3
+        for _ in range(200):
+            if Leave() in world.processes[2].records:
+                break
+            for process in world.alive:
+                process.tell(Load(0.0, 0.0))
+            await asyncio.sleep(0.25)
+        world.processes[2].end(-9)  # while it was about to leave
+        await busy(world, 0.0, 30)
+        assert opened(world) == [0] and len(world.processes) == 3
+
+    run(main())
+
+
+def test_while_all_are_replaced_the_number_stays() -> None:
+    async def main() -> None:
+        world = World(1, rule=ScaleRule(1, 3, cooldown=10.0))
+        await busy(world, 0.2, 2)
+        world.supervisor.reload()
+        for _ in range(20):
+            world.processes[0].tell(Load(1.0, 0.0))
+            await asyncio.sleep(0.25)
+        assert len(world.processes) == 2
+        await busy(world, 1.0, 10)
+        assert opened(world) == [0, 1, 2]
 
     run(main())
 
@@ -1032,6 +1119,18 @@ def test_a_role_that_somebody_else_has_given_is_refused(text: str) -> None:
     add_group_flags(parser)
     with pytest.raises(SystemExit):
         parser.read([f"--replica={text}"])
+
+
+def test_a_number_that_follows_the_load() -> None:
+    found = replicas("2..4")
+    assert (found, found.least, str(found)) == (4, 2, "4")
+    assert (replicas("3").least, replicas("1..1").least) == (3, 1)
+    assert replicas("1..auto") == replicas("auto") == replicas("auto..auto").least
+    with pytest.raises(argparse.ArgumentTypeError, match=r"'4\.\.2' has more replicas at least than at most"):
+        replicas("4..2")
+    for text in ("0..2", "1..", "..", "1..x"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no integer greater than 0"):
+            replicas(text)
 
 
 def test_a_role_comes_through_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

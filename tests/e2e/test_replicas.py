@@ -536,3 +536,28 @@ def test_one_grpc_connection_uses_both_replicas(tmp_path: Path, placement: str) 
         stats = server.request("GET", "/v2/models/work/stats")[1]["model_stats"][0]
         assert stats["inference_count"] == wanted
         client.close()
+
+
+def test_the_number_follows_the_load(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "sleeper", SLEEPER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(tmp_path))
+        with serving(tmp_path, repository, "--replicas", "1..2") as server:
+            wait_until(lambda: len(serves(server)) == 1, 30.0)
+            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["max"] == 2, 30.0)
+            told = server.request("GET", "/v2/kernel/scale")[1]["server"]
+            assert (told["current"], told["wanted"], told["min"]) == (1, 1, 1)
+            answers: list[object] = []
+            threads = [threading.Thread(target=lambda: answers.append(server.infer("sleeper", 2.0)[0])) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: len(serves(server)) == 2, 30.0)
+            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["current"] == 2, 30.0)
+            assert re.search(r"there are to be 2 replicas, 1 were \((1 -> 2: .*)\)", server.text())
+            for thread in threads:
+                thread.join()
+            assert answers == [200] * 3
+            os.kill(server.process.pid, signal.SIGTERM)
+            assert server.wait() == 0
+    wait_until(lambda: not marked(str(tmp_path)))
