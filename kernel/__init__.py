@@ -85,7 +85,9 @@ from kernel.observability import (
     LOG_FORMATS,
     CustomMetrics,
     Duration,
+    Explanation,
     FamilySnapshot,
+    Interval,
     LogSettings,
     Metric,
     MetricFamily,
@@ -142,8 +144,10 @@ __all__ += [
 # Serve: to see and steer what a kernel serves, as `kernel serve` does: states, figures, settings, who holds the loop.
 __all__ += [
     "Duration",
+    "Explanation",
     "Failure",
     "InflightRequest",
+    "Interval",
     "LogSettings",
     "ModelIndex",
     "ModelScale",

@@ -47,11 +47,13 @@ __all__ = [
 #: may stand for a response, too. A sequence of another length fails the whole batch (INTERNAL).
 Result = Sequence["InferenceResponse | None"] | None
 
-#: What an Observer is told of one request that was answered with success, a tuple of seven: its rows, an int (0: the response
-#: cache had the answer), and six moments in seconds on the kernel's clock: it was enqueued, its execution started, had its input,
-#: began its output, ended, and the request was answered. Only differences mean something. Of an ensemble, those between the four
-#: in the middle are sums over its steps.
-Record = tuple[int, float, float, float, float, float, float]
+#: What is kept of one request that was answered with success, and what an Observer is told, a tuple of eleven. Its rows, an int
+#: (0: the response cache had the answer). Six moments in seconds on the kernel's clock: it was enqueued, its execution started,
+#: had its input, began its output, ended, and the request was answered; only differences mean something; of an ensemble, those
+#: between the four in the middle are sums over its steps. Its id, "" for none. The name of the instance that executed it, "" for
+#: none. `Batch.why`. Who has called it: the name of that instance and when the first request of its execution was enqueued,
+#: None for a client.
+Record = tuple[int, float, float, float, float, float, float, str, str, Any, "tuple[str, float] | None"]
 
 
 class Placement(enum.Enum):

@@ -215,10 +215,10 @@ class Model:
 
     def find_observers(self) -> None:
         """Ask those for an observer whom `Kernel.observe` has named and who have not been asked yet."""
-        asked, self._asked = self._asked, len(self.kernel.observers)
+        asked, self._asked = self._asked, len(self.kernel.supervision.observers)
         statistics = self.scheduler.statistics
         statistics.settle()  # what was counted before is not told to new observers
-        found = [ask(self) for ask in self.kernel.observers[asked:]]
+        found = [ask(self) for ask in self.kernel.supervision.observers[asked:]]
         statistics.observers = (*statistics.observers, *(observer for observer in found if observer is not None))
 
     def accept_any_output(self) -> None:
@@ -398,6 +398,7 @@ class Model:
         self.scheduler.pool.leave_behind()
         await asyncio.gather(self._factory.close_all((*self.scheduler.instances, *self._passive)), *self._departures)
         become(self, ModelState.UNAVAILABLE)
+        self.scheduler.statistics.settle()  # explanations outlive it
         self.attachments.clear()
         if self.kernel.supervision.peers is not None:
             self.kernel.supervision.peers.stages.pop(self, None)

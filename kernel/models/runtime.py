@@ -46,6 +46,7 @@ class Supervising(Protocol):
     ceiling: Ceiling | None
     limits: Limits | None
     lookout: Lookout
+    observers: tuple[Callable[[Any], Observer | None], ...]
     peers: Takers | None
 
     def know(self, model: Any) -> None:
@@ -64,9 +65,6 @@ class Runtime(Host, Protocol):
 
     @property
     def gpus(self) -> tuple[int, ...]: ...
-
-    @property
-    def observers(self) -> tuple[Callable[[Any], Observer | None], ...]: ...
 
     @property
     def plugins(self) -> Batchers: ...

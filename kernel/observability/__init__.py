@@ -10,6 +10,8 @@ from kernel.observability.custom_metrics import (
     MetricKind,
     SeriesSnapshot,
 )
+from kernel.observability.explanation import Explanation, Interval, PastExecution, Ran, duration, explained
+from kernel.observability.history import FailedRequest, History, ModelHistory, Surroundings
 from kernel.observability.logs import LogOptions, ProcessLog, set_up_log
 from kernel.observability.request_log import RequestTracing
 from kernel.observability.settings import (
@@ -37,21 +39,31 @@ __all__ = [
     "TRITON",
     "CustomMetrics",
     "Duration",
+    "Explanation",
+    "FailedRequest",
     "FamilySnapshot",
+    "History",
+    "Interval",
     "LogOptions",
     "LogSettings",
     "Metric",
     "MetricFamily",
     "MetricKind",
+    "ModelHistory",
     "ModelStatistics",
+    "PastExecution",
     "ProcessLog",
+    "Ran",
     "RequestTracing",
     "SeriesSnapshot",
     "StatisticsCounter",
+    "Surroundings",
     "Trace",
     "TraceOptions",
     "TraceSettings",
     "TraceSink",
     "Tracer",
+    "duration",
+    "explained",
     "set_up_log",
 ]

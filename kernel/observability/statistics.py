@@ -7,14 +7,19 @@ request, many records in one call; while there is no Observer, that costs nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import sub
+from itertools import repeat
+from math import fsum
+from operator import attrgetter, sub
 
 from kernel.errors import Reason
 from kernel.interfaces import Observer, PlacementChoice, Record
-from kernel.requests import Batch
+from kernel.requests import Batch, InferenceRequest
 
 FOLD = 256  # requests that are noted before they are added up
+
+_recorded = attrgetter("enqueued", "id", "parent")
 
 #: How a response may have ended, and the times of it, in the reference's order.
 RESPONSE_KINDS = ("success", "fail", "empty_response", "cancel")
@@ -69,9 +74,10 @@ class StatisticsCounter:
     Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`,
     `misses`: of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a
     server that stops). `held`, `held_seconds`: executions that kept the loop from everybody else for long, and how long in
-    all. `observers`: who is told of requests one by one.
+    all. `observers`: who is told of requests one by one. `keep`: takes the records of all requests, in lists that are nobody
+    else's; None: nobody does.
 
-    The core's own: `executed`, `answered`, `succeeded`, `hit`, `missed`, `first_response`, `failed`,
+    The core's own: `executed`, `answered`, `answered_alone`, `succeeded`, `hit`, `missed`, `first_response`, `failed`,
     `responded`.
     """
 
@@ -91,6 +97,7 @@ class StatisticsCounter:
         "hit_time",
         "hits",
         "inference_count",
+        "keep",
         "last_inference",
         "miss_time",
         "misses",
@@ -125,8 +132,9 @@ class StatisticsCounter:
         self.failures: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.responses: dict[int, dict[str, list[float]]] = {}  # of those that a backend has reported
         self.observers: tuple[Observer, ...] = ()
+        self.keep: Callable[[list[Record]], None] | None = None
         self._ones: list[Record] = []  # requests executed alone, not yet added up
-        self._records: list[Record] = []  # others, of which the observers have not been told
+        self._records: list[Record] = []  # others, of which nobody has been told
 
     def executed(self, batch: Batch) -> None:
         """Count one execution of the backend."""
@@ -135,33 +143,42 @@ class StatisticsCounter:
         times = input_ended - batch.started, output_started - input_ended, batch.ended - output_started
         self._add_executions(batch.size, 1, *times)
 
+    def answered_alone(self, request: InferenceRequest, batch: Batch, now: float) -> None:
+        """Count one execution, and the only request of it, which it answers `now`. Added up later, many at a time."""
+        ones = self._ones
+        parent = request.parent
+        ones.append((
+            batch.size, request.enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended, now,
+            request.id, batch.instance.name, batch.why, None if parent is None else _caller(parent),
+        ))  # fmt: skip
+        if len(ones) >= FOLD:
+            self._fold()
+
     def answered(self, batch: Batch, now: float) -> None:
         """Count one execution, and its requests, all of which it answers `now`."""
-        requests = batch.requests
-        if len(requests) == 1:  # what most are: added up later, many at a time
-            ones = self._ones
-            enqueued = requests[0].enqueued
-            ones.append(
-                (batch.size, enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended, now)
-            )
-            if len(ones) >= FOLD:
-                self._fold()
-            return
         self.executed(batch)
+        requests, size = batch.requests, batch.size
         started, input_ended, output_started, ended = batch.started, batch.input_ended, batch.output_started, batch.ended
         count = len(requests)
-        waited = sum([started - request.enqueued for request in requests])
+        arrivals, ids, parents = zip(*map(_recorded, requests))
+        waited = count * started - fsum(arrivals)
         self.last_inference = now
-        self.inference_count += batch.size
+        self.inference_count += size
         self.success += count
         self.success_time += waited + count * (now - started)
         self.queue_time += waited
         self.compute_input += count * (input_ended - started)
         self.compute_infer += count * (output_started - input_ended)
         self.compute_output += count * (ended - output_started)
-        if self.observers:
-            for request in requests:
-                self._note((request.batch_size, request.enqueued, started, input_ended, output_started, ended, now))
+        if self.observers or self.keep is not None:
+            times = (started, input_ended, output_started, ended, now)
+            rows = repeat(1) if size == count else [request.batch_size for request in requests]
+            callers = map(_caller, parents) if any(parents) else parents
+            self._records += zip(
+                rows, arrivals, *map(repeat, times), ids, repeat(batch.instance.name), repeat(batch.why), callers
+            )
+            if len(self._records) >= FOLD:
+                self._tell()
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""
@@ -174,10 +191,12 @@ class StatisticsCounter:
         records, self._records = self._records, []
         for observer in self.observers:
             observer.answered(records)
+        if self.keep is not None:
+            self.keep(records)
 
     def _fold(self) -> None:
         ones, self._ones = self._ones, []
-        every, enqueued, started, input_ended, output_started, ended, answered = zip(*ones)
+        every, enqueued, started, input_ended, output_started, ended, answered, *_ = zip(*ones)
         count = len(ones)
         first = sum(map(sub, input_ended, started))
         second = sum(map(sub, output_started, input_ended))
@@ -194,10 +213,12 @@ class StatisticsCounter:
         if len(set(every)) == 1:
             self._add_executions(every[0], count, first, second, third)
         else:
-            for rows, _, one, two, three, four, _ in ones:
+            for rows, _, one, two, three, four, *_ in ones:
                 self._add_executions(rows, 1, two - one, three - two, four - three)
         for observer in self.observers:
             observer.answered(ones)
+        if self.keep is not None:
+            self.keep(ones)
 
     def _add_executions(self, rows: int, count: int, first: float, second: float, third: float) -> None:
         """Count executions of `rows` rows, and the sums of their compute times."""
@@ -209,8 +230,12 @@ class StatisticsCounter:
         entry[2] += second
         entry[3] += third
 
-    def succeeded(self, rows: int, enqueued: float, batch: Batch, now: float) -> None:
-        """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles)."""
+    def succeeded(self, request: InferenceRequest, batch: Batch, now: float, answered: float = 0.0) -> None:
+        """Count one request that `batch` has answered `now`; the batch's own times may be sums instead (ensembles).
+
+        `answered`: when its answer went out, where that was later: the sums leave that out, as the reference's do.
+        """
+        rows, enqueued = request.batch_size, request.enqueued
         started, input_ended, output_started = batch.started, batch.input_ended, batch.output_started
         self.last_inference = now
         self.inference_count += rows
@@ -220,21 +245,29 @@ class StatisticsCounter:
         self.compute_input += input_ended - started
         self.compute_infer += output_started - input_ended
         self.compute_output += batch.ended - output_started
-        if self.observers:
-            self._note((rows, enqueued, started, input_ended, output_started, batch.ended, now))
+        if not self.observers and self.keep is None:
+            return
+        why, parent = batch.why, request.parent
+        if type(why) is dict:
+            why = why.get(request) or None
+        self._note((
+            rows, enqueued, started, input_ended, output_started, batch.ended, answered or now, request.id, batch.instance.name,
+            why, None if parent is None else _caller(parent),
+        ))  # fmt: skip
 
-    def hit(self, enqueued: float, started: float, now: float) -> None:
+    def hit(self, request: InferenceRequest, started: float, now: float) -> None:
         """Count one request that the response cache has answered `now`; the look-up began at `started`."""
-        seconds = now - started
+        seconds, enqueued = now - started, request.enqueued
         self.success += 1
         self.success_time += now - enqueued
         self.queue_time += started - enqueued
         self.hits += 1
         self.hit_time += seconds
-        if self.observers:
-            self._note((0, enqueued, started, now, now, now, now))
-            for observer in self.observers:
-                observer.looked_up(True, seconds, now)
+        if self.observers or self.keep is not None:
+            caller = None if request.parent is None else _caller(request.parent)
+            self._note((0, enqueued, started, now, now, now, now, request.id, "", None, caller))
+        for observer in self.observers:
+            observer.looked_up(True, seconds, now)
 
     def missed(self, seconds: float, now: float) -> None:
         """Count one request that the response cache had nothing for; `seconds`: the look-up and, later, the insertion."""
@@ -303,6 +336,11 @@ class StatisticsCounter:
             },
             failures={reason.value: count for reason, count in self.failures.items()},
         )
+
+
+def _caller(parent: Batch | None) -> tuple[str, float] | None:
+    """Return what says in records whose call a request was."""
+    return None if parent is None else (parent.instance.name, parent.requests[0].enqueued)
 
 
 def _duration(count: float, seconds: float) -> Duration:

@@ -61,7 +61,6 @@ class Registry:
         self.pending_loads = PendingLoads()
         self.held = HeldRequests(kernel)
         self.broken: ServingError | None = None  # why there is nothing at all; with `exit_on_error` that is raised
-        self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
         self._readiness = Readiness()
         self._followers: list[asyncio.Task[None]] = []  # what looks at the disk now and then
         self._demand: OnDemand | None = None
@@ -76,7 +75,8 @@ class Registry:
 
     def observe(self, ask: Callable[[Model], Observer | None]) -> None:
         """Ask for an observer of each version that serves and, from now on, of each that is loaded."""
-        self.observers = (*self.observers, ask)
+        supervision = self._kernel.supervision
+        supervision.observers = (*supervision.observers, ask)
         for model in self.ready_models():
             model.find_observers()
 

@@ -275,7 +275,9 @@ class Batch:
     `children`: requests that this execution has made (BLS, ensemble steps) and that are still alive; they are cancelled when
     every request of the batch is gone. `blocked_on`: the child that the execution can't go on without (a synchronous call).
     `handed_over`: when the instance was given it, in seconds on the kernel's clock. `started`, `input_ended`, `output_started`,
-    `ended`: likewise, 0.0 until then; executors may set the middle two.
+    `ended`: likewise, 0.0 until then; executors may set the middle two. `why`: what the scheduler has decided by, for
+    explanations: why these went together (Left), what they have waited for besides instances (words, or words by request), or
+    None.
     """
 
     __slots__ = (
@@ -289,6 +291,7 @@ class Batch:
         "requests",
         "size",
         "started",
+        "why",
     )
 
     def __init__(self, requests: list[InferenceRequest], size: int) -> None:
@@ -296,6 +299,7 @@ class Batch:
         self.size = size
         self.instance: Any  # set as the execution starts
         self.handed_over: float  # likewise
+        self.why: Any = None
         self.children: set[InferenceRequest] | None = None
         self.blocked_on: InferenceRequest | None = None
         self.started = 0.0

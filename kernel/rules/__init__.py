@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel.rules.autoscaling import Autoscaler, ScaleDecision, ScaleLoad, ScaleRule
-from kernel.rules.batching import BatchRule, fits
+from kernel.rules.batching import BatchRule, Left, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
 from kernel.rules.handover import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
@@ -42,6 +42,7 @@ __all__ = [
     "Holding",
     "HopTime",
     "InstanceSpec",
+    "Left",
     "LocalCache",
     "Notice",
     "Own",

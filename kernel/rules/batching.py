@@ -6,13 +6,28 @@ oldest has waited long enough; never mix what doesn't fit into one batch; never 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel.config import ModelConfig
 from kernel.requests import InferenceRequest
 
-__all__ = ["BatchRule", "fits"]
+__all__ = ["BatchRule", "Left", "fits"]
+
+
+class Left(enum.Enum):
+    """Why a batch left the queue; the values go on after "as"."""
+
+    FREE = "an instance was free"
+    FULL = "it was full"
+    PREFERRED = "a preferred size was reached"
+    DELAY = "the delay was over"
+    UNLIKE = "the next request does not go into the same batch"
+    CHOSEN = "the model's batcher chose it"
+
+
+_FREE, _FULL, _PREFERRED, _DELAY, _UNLIKE = Left.FREE, Left.FULL, Left.PREFERRED, Left.DELAY, Left.UNLIKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +67,27 @@ class BatchRule:
             same_inputs=any(spec.optional for spec in config.inputs),
         )
 
-    def decide(self, waiting: Iterable[InferenceRequest], now: float) -> tuple[int, float | None]:
-        """Return `(count, None)`: execute the first `count` requests now; or `(0, when)`: look again then, or on an arrival.
-
-        `(0, None)` means that nothing waits.
+    def decide(self, waiting: Iterable[InferenceRequest], now: float) -> tuple[int, float | None, Left | None]:
+        """Return `(count, None, why)`: execute the first `count` requests now; or `(0, when, None)`: look again then, or on an
+        arrival. `(0, None, None)` means that nothing waits.
         """
         first = next(iter(waiting), None)
         if first is None:
-            return 0, None
+            return 0, None, None
         count, best, full = _fill(waiting, first, self)
         # Priorities and time-outs put requests out of their order of arrival: the oldest need not be the first.
         due = _oldest(waiting, first, count) + self.delay if self.delay else now
         late = self.delay > 0 and now >= due
         if best and not late:
-            return best, None
-        if full or late or not self.delay:
-            return count, None
-        return 0, due
+            return best, None, full if full is _FULL and best == count else _PREFERRED
+        if full is not None or late or not self.delay:
+            return count, None, full or (_DELAY if late else _FREE)
+        return 0, due, None
 
 
-def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: BatchRule) -> tuple[int, int, bool]:
-    """Return how many from the front go into one batch, the most of them that make a preferred size (0: none do), and whether no
-    company can make the batch larger.
+def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: BatchRule) -> tuple[int, int, Left | None]:
+    """Return how many from the front go into one batch, the most of them that make a preferred size (0: none do), and why no
+    company can make the batch larger; None where it can.
     """
     count = total = best = 0
     checks = bool(rule.equal_shapes) or rule.same_inputs
@@ -83,16 +97,16 @@ def _fill(waiting: Iterable[InferenceRequest], first: InferenceRequest, rule: Ba
         if after > largest and count:
             best = best or count
             if after > limit:
-                return count, best, True
+                return count, best, _FULL
         if checks and count and not fits(first, request, rule):
-            return count, best, True
+            return count, best, _UNLIKE
         count += 1
         total = after
         if after in preferred:
             best = count
         if after >= limit:
-            return count, best, True
-    return count, best, total >= largest
+            return count, best, _FULL
+    return count, best, _PREFERRED if total >= largest else None
 
 
 def _oldest(waiting: Iterable[InferenceRequest], first: InferenceRequest, count: int) -> float:

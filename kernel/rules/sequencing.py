@@ -287,7 +287,7 @@ class Sequencer:
             return [], None
         taken: list[InferenceRequest | None]
         if self.rule.oldest:
-            count, when = self.rule.batch.decide(home.ready, now)
+            count, when, _ = self.rule.batch.decide(home.ready, now)
             taken = [request for request, _ in zip(home.ready, range(count))]
         else:
             taken, when = self._by_slot(home, now)

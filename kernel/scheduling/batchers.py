@@ -13,11 +13,14 @@ from typing import Any, Protocol
 
 from kernel.interfaces import Batcher
 from kernel.requests import InferenceRequest
-from kernel.rules import BatchRule, RequestQueue, fits
+from kernel.rules import BatchRule, Left, RequestQueue, fits
 
 __all__ = ["Decider", "chosen_by", "held_back", "number_of_environment"]
 
 log = logging.getLogger("kernel")
+
+#: The requests, or how many from the front; when to look again; and why these go now.
+Decision = tuple[int | list[InferenceRequest], float | None, Left | None]
 
 
 class Decider(Protocol):
@@ -26,7 +29,7 @@ class Decider(Protocol):
     @property
     def largest(self) -> int: ...
 
-    def decide(self, waiting: RequestQueue, now: float) -> tuple[int | list[InferenceRequest], float | None]:
+    def decide(self, waiting: RequestQueue, now: float) -> Decision:
         """Return the requests to execute now, or how many from the front; or nothing, and when to look again."""
 
 
@@ -40,16 +43,16 @@ class _Chosen:
         self._told: set[str] = set()
         self.largest = rule.max_batch_size
 
-    def decide(self, waiting: RequestQueue, now: float) -> tuple[int | list[InferenceRequest], float | None]:
+    def decide(self, waiting: RequestQueue, now: float) -> Decision:
         if not waiting:
-            return 0, None
+            return 0, None, None
         try:
             chosen, when = self._batcher.choose(waiting, now)
             problem = self._problem(chosen, when, waiting, now)
         except Exception as error:
             problem = f"failed: {type(error).__name__}: {error}"
         if not problem:
-            return list(chosen), when
+            return list(chosen), when, Left.CHOSEN
         if problem not in self._told and len(self._told) < 10:  # each once, ten at most: words may name a number
             self._told.add(problem)
             name = type(self._batcher).__name__
@@ -83,9 +86,9 @@ class _HeldBack:
         self._missing = count
         self.largest = decider.largest
 
-    def decide(self, waiting: RequestQueue, now: float) -> tuple[int | list[InferenceRequest], float | None]:
+    def decide(self, waiting: RequestQueue, now: float) -> Decision:
         if len(waiting) < self._missing:
-            return 0, None
+            return 0, None, None
         self._missing = 0
         return self._decider.decide(waiting, now)
 

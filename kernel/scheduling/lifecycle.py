@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from kernel.config import ModelConfig
 from kernel.errors import Code, Reason, ServingError
 from kernel.instances import all_gone
-from kernel.observability import StatisticsCounter
+from kernel.observability import ModelHistory, StatisticsCounter
 from kernel.requests import RESCHEDULED, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState, log_ids
 from kernel.scheduling.ordering import Ordering
 from kernel.scheduling.output_check import OutputCheck
@@ -38,8 +38,8 @@ class WaitingRequests(Protocol):
 class Lifecycle(Release):
     """The outgoing half of a scheduler. Everything here runs on the loop, but for `sign`.
 
-    Per model: `name`, `decoupled`, `statistics`. Of the moment: `deadlines`, and `open`: executed, and still to be answered by a
-    sender.
+    Per model: `name`, `decoupled`, `statistics`, and `history`, which keeps what has failed; None: nobody does. Of the moment:
+    `deadlines`, and `open`: executed, and still to be answered by a sender.
 
     The stages: `on_result(batch, result)` returns the result as the next one is to see it, `on_response(request, response)`
     sees each response that is given before its execution ends, `on_release(request)` hears of each final answer.
@@ -50,6 +50,7 @@ class Lifecycle(Release):
         super().__init__(config.name, str(version))
         self.decoupled = config.decoupled
         self.statistics = StatisticsCounter()
+        self.history: ModelHistory | None = None
         self.ordering: Ordering | None = None
         self.output_check: OutputCheck | None = None
         self.on_result: tuple[Callable[[Batch, Any], Any], ...] = ()
@@ -95,15 +96,22 @@ class Lifecycle(Release):
     def _answer_each(self, batch: Batch, result: Any) -> None:
         """Answer the requests of an execution with its result, and count both: nobody else wants to see it before."""
         requests = batch.requests
-        if type(result) is list and len(result) == len(requests) and not (self._touched and batch in self._touched):
+        count = len(requests)
+        if type(result) is list and len(result) == count and not (self._touched and batch in self._touched):
             for response in result:
                 if type(response) is not InferenceResponse or response.error is not None:
                     break
             else:
                 # An ensemble's batch holds sums of times, not moments.
-                self.statistics.answered(batch, self._clock() if self._is_ensemble else batch.ended)
-                # Most executions are of one request, and a `zip` costs a tenth of what the core does for that.
-                for request, answer in zip(requests, result) if len(requests) > 1 else ((requests[0], response),):
+                ended = self._clock() if self._is_ensemble else batch.ended
+                if count == 1:  # as most are: a `zip` would cost a tenth of what the core does for them
+                    request = requests[0]
+                    self.statistics.answered_alone(request, batch, ended)
+                    request.counted = True
+                    self.release(request, response)
+                    return
+                self.statistics.answered(batch, ended)
+                for request, answer in zip(requests, result):
                     request.counted = True
                     self.release(request, answer)
                 return
@@ -146,7 +154,7 @@ class Lifecycle(Release):
             self.open.add(request)
         elif response is RESCHEDULED and request.state is PENDING:  # as its sequence's stage has seen to
             if not request.counted:  # each execution counts (reference behaviour)
-                self.statistics.succeeded(request.batch_size, request.enqueued, batch, batch.ended)
+                self.statistics.succeeded(request, batch, batch.ended)
             request.counted = False
             request.enqueued = batch.ended
         else:
@@ -177,7 +185,7 @@ class Lifecycle(Release):
             if not request.counted and request.error is None:
                 request.counted = True
                 now = self._clock() if self._is_ensemble else batch.ended
-                self.statistics.succeeded(request.batch_size, request.enqueued, batch, now)
+                self.statistics.succeeded(request, batch, now)
 
     def send(self, request: InferenceRequest, response: InferenceResponse | None, final: bool) -> None:
         """Pass on a response that a running execution gives before, or instead of, its return."""
@@ -217,13 +225,17 @@ class Lifecycle(Release):
         request.enqueued = started
         request.deadline = None  # an answer that is there already meets any
         request.counted = True
-        self.statistics.hit(started, started, now)
+        self.statistics.hit(request, started, now)
         self.release(request, response)
 
     def _count(self, request: InferenceRequest, batch: Batch | None, response: InferenceResponse | None) -> None:
         """Enter a final answer into the statistics, and why it is none into the request."""
         error = response.error if response is not None else None
         statistics = self.statistics
+        if error is not None and self.history is not None:
+            execution = ("", 0.0, 0.0) if batch is None else (batch.instance.name, batch.started, batch.ended)
+            refused = batch is None and not request.order
+            self.history.failed(request.id, error, request.enqueued, self._clock(), execution, refused=refused)
         if batch is None and not request.order:
             return  # refused
         if error is not None:
@@ -238,14 +250,15 @@ class Lifecycle(Release):
             return
         elif batch.ended:
             now = self._clock() if self._is_ensemble else batch.ended  # its batch holds sums, not moments
-            statistics.succeeded(request.batch_size, request.enqueued, batch, now)
+            late = self.ordering is not None or request in self.open
+            statistics.succeeded(request, batch, now, self._clock() if late else now)
         else:  # answered by a sender before execute has returned
             now = self._clock()
             times = batch.input_ended, batch.output_started
             batch.ended = now
             batch.input_ended = times[0] or batch.started
             batch.output_started = times[1] or now
-            statistics.succeeded(request.batch_size, request.enqueued, batch, now)
+            statistics.succeeded(request, batch, now)
             batch.ended = 0.0  # it goes on
             batch.input_ended, batch.output_started = times
         request.counted = True

@@ -47,6 +47,10 @@ class Limits:
             self.changed()
 
 
+#: For what requests wait that could start but for the limiter.
+RESOURCES = "for resources of the rate limiter, which other executions hold"
+
+
 class LimitedPool(Pool):
     """Lets executions start as its limiter allows. `dispatch`: called when what waits may start now."""
 
@@ -66,6 +70,7 @@ class LimitedPool(Pool):
         self._limiter = limits.limiter
         self._spec_of = spec_of
         self._dispatch = dispatch
+        self._held_up: set[ModelInstance] = set()  # those that could not start for want of resources, and have not since
         self._urgent: set[InferenceRequest] = set()  # those among the waiting that an execution waits for
 
     def let_in(self, instances: Sequence[ModelInstance]) -> None:
@@ -81,6 +86,7 @@ class LimitedPool(Pool):
         gone = super().see_out(instances, loop)
         for instance in instances:
             self._limiter.waiting.pop(_contender(instance), None)
+            self._held_up.discard(instance)
         self._limits.changed()
         return gone
 
@@ -117,6 +123,7 @@ class LimitedPool(Pool):
                 return instance
         for instance in free:
             self._limiter.wait(_contender(instance))
+            self._held_up.add(instance)
         return None
 
     def best_for(self, request: InferenceRequest) -> ModelInstance | None:
@@ -128,12 +135,16 @@ class LimitedPool(Pool):
         if self._limiter.may_start(contender):
             return True
         self._limiter.wait(contender)
+        self._held_up.add(instance)
         return False
 
     def started(self, instance: ModelInstance, batch: Batch) -> None:
         if instance.in_warmup:
             return
         self._limiter.start(_contender(instance), batch)
+        if instance in self._held_up:
+            self._held_up.discard(instance)
+            batch.why = RESOURCES
         if self._urgent:
             self._urgent.difference_update(batch.requests)
         self._limits.changed()
@@ -167,7 +178,7 @@ class LimitedPool(Pool):
 
     def why_waiting(self) -> str:
         if any(_contender(instance) in self._limiter.waiting for instance in self.instances):
-            return "for resources of the rate limiter, which other executions hold"
+            return RESOURCES
         return ""
 
     def circle(self, name: str, cycle: str) -> str:

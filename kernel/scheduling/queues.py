@@ -121,13 +121,15 @@ class BatchingQueue(Queue):
 
     def take(self, instance: ModelInstance, now: float) -> Taken:
         rule = self.rule
-        count, again = rule.decide(self, now)
+        count, again, why = rule.decide(self, now)
         if not count:
             return (), again
         if instance.outstanding >= instance.capacity and self._rows(count) < rule.largest:
             return (), None  # only full batches may lie ready in a run: smaller ones grow while the instance is busy
         requests = self.take_first(count) if isinstance(count, int) else self.pick(count)
-        return (Batch(requests, sum([request.batch_size for request in requests])),), None
+        batch = Batch(requests, sum([request.batch_size for request in requests]))
+        batch.why = why
+        return (batch,), None
 
     def _rows(self, count: int | list[InferenceRequest]) -> int:
         return sum(one.batch_size for one in (islice(self, count) if isinstance(count, int) else count))

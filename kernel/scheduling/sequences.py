@@ -70,6 +70,7 @@ class SequenceQueue:
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self._wanted = self._outputs | {spec.name for spec in config.kept_outputs}
         self._continuing = False
+        self._waits: dict[InferenceRequest, str] = {}  # for what those that wait did so as they came
         self._alone: InferenceRequest | None = None  # a checked request that is a sequence by itself
         self._sequencer = Sequencer(SequenceRule.of(config), config.name, self._prepare)
 
@@ -123,6 +124,8 @@ class SequenceQueue:
         if self._iterative:
             _protect(request)
         self._sequencer.push(request, now, alone)
+        if why := self.why_waiting(request):
+            self._waits[request] = why
 
     def is_full(self, request: InferenceRequest) -> bool:
         """Whether `push` would refuse the request for want of room."""
@@ -164,7 +167,10 @@ class SequenceQueue:
     def _batch_of(self, taken: Sequence[InferenceRequest | None]) -> Batch:
         first = next(request for request in taken if request is not None)
         requests = [self._null(first) if request is None else request for request in taken]
-        return Batch(requests, len(requests))
+        batch = Batch(requests, len(requests))
+        if self._waits:
+            batch.why = {request: self._waits.pop(request, "") for request in requests}
+        return batch
 
     def _null(self, pattern: InferenceRequest) -> InferenceRequest:
         """Return what stands for an empty slot in an execution together with `pattern`."""
@@ -294,6 +300,8 @@ class SequenceQueue:
     def _forget(self, request: InferenceRequest, now: float) -> None:
         """Forget a request that has its answer, unless it is still being executed."""
         self._sequencer.answered(request, now)
+        if self._waits:
+            self._waits.pop(request, None)
         if self._memories and self._sequencer.sequence_of(request) is None:
             self._memories.pop(request, None)
 

@@ -13,7 +13,7 @@ from typing import Any
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
 
-__all__ = ["InflightRequest", "inflight"]
+__all__ = ["InflightRequest", "inflight", "why"]
 
 PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
 
@@ -57,10 +57,7 @@ def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now:
     """`position`: among those that are alive, of which those that wait come first, in their order."""
     batch = request.batch
     limits = [moment for moment in (request.deadline, request.expires) if moment is not None]
-    if batch is None:
-        owner, why = f"the queue of model '{scheduler.name}'", _why_queued(request, scheduler, position, now)
-    else:
-        owner, why = f"instance '{batch.instance.name}'", _why_executing(request, batch, scheduler, now)
+    owner = f"the queue of model '{scheduler.name}'" if batch is None else f"instance '{batch.instance.name}'"
     return InflightRequest(
         model=scheduler.name,
         version=scheduler.version,
@@ -70,11 +67,18 @@ def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now:
         client=_client(request),
         owner=owner,
         deadline=min(limits) - now if limits else None,
-        why=why,
+        why=why(request, scheduler, position, now),
         batch_size=request.batch_size,
         priority=request.priority,
         correlation_id=request.correlation_id,
     )
+
+
+def why(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> str:
+    """Return what a request without an answer waits for. `position`: among those of its model that are alive."""
+    if request.batch is None:
+        return _why_queued(request, scheduler, position, now)
+    return _why_executing(request, request.batch, scheduler, now)
 
 
 def _why_queued(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> str:

@@ -24,7 +24,15 @@ from kernel.frontends import CudaSharedMemory, MemoryBudget, SharedMemory
 from kernel.instances import Mailbox, Turn
 from kernel.interfaces import Cache, Gate, Observer
 from kernel.models import Model, ResponseCache, usable_gpus
-from kernel.observability import CustomMetrics, LogSettings, ModelStatistics, TraceOptions, Tracer, TraceSettings
+from kernel.observability import (
+    CustomMetrics,
+    Explanation,
+    LogSettings,
+    ModelStatistics,
+    TraceOptions,
+    Tracer,
+    TraceSettings,
+)
 from kernel.options import Options, StorageOptions
 from kernel.plugins import Plugins
 from kernel.registry import (
@@ -52,6 +60,7 @@ from kernel.server.calls import (
     make_request,
     responses,
 )
+from kernel.server.explain import explain
 from kernel.server.inflight import InflightRequest, inflight
 from kernel.server.pools import Pools
 from kernel.server.scaling import scale
@@ -556,14 +565,13 @@ class Kernel:
         """
         self._registry.observe(ask)
 
-    @property
-    def observers(self) -> tuple[Callable[[Model], Observer | None], ...]:
-        """Those whom each version that is loaded asks for an observer."""
-        return self._registry.observers
-
     def inflight(self) -> list[InflightRequest]:
         """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
         return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock())
+
+    def explain(self, id: str = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
+        """Return why requests took so long: those of `id`, or so many of the `slowest`, or that `failed` last. On the loop."""
+        return explain(self.supervision.history, self._registry.catalog.alive(), self.clock(), id, slowest, failed)
 
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""

@@ -134,7 +134,7 @@ class RequestObserver:
 
     def _summarise(self, records: Sequence[Record]) -> None:
         request, queue, compute_input, compute_infer, compute_output = self.summaries
-        for rows, enqueued, started, input_ended, output_started, ended, now in records:
+        for rows, enqueued, started, input_ended, output_started, ended, now, *_ in records:
             request.add(_us(now - enqueued), now)
             queue.add(_us(started - enqueued), now)
             if rows:

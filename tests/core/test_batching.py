@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel.requests.request import InferenceRequest
-from kernel.rules.batching import BatchRule
+from kernel.rules.batching import BatchRule, Left
 from kernel.tensor import Tensor
 
 
@@ -50,7 +50,33 @@ def waiting(rows: list[int], enqueued: float = 0.0) -> list[InferenceRequest]:
     ],
 )
 def test_decision(rows: list[int], now: float, how: BatchRule, expected: tuple[int, float | None]) -> None:
-    assert how.decide(waiting(rows), now) == expected
+    assert how.decide(waiting(rows), now)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "now", "how", "why"),
+    [
+        ([1], 0.0, rule(), Left.FREE),
+        ([1] * 8, 0.0, rule(), Left.FULL),
+        ([1] * 12, 0.0, rule(delay=0.3), Left.FULL),
+        ([3, 3, 3], 0.0, rule(delay=0.3), Left.FULL),
+        ([1, 1], 0.3, rule(delay=0.3), Left.DELAY),
+        ([1] * 4, 0.0, rule(preferred=(4,), delay=0.5), Left.PREFERRED),
+        ([1] * 8, 0.0, rule(preferred=(4,), delay=0.5), Left.PREFERRED),
+        ([1] * 9, 0.0, rule(preferred=(4, 8), delay=0.5), Left.FULL),
+        ([1] * 8, 0.5, rule(preferred=(4,), delay=0.5), Left.FULL),
+        ([3, 3], 0.0, rule(preferred=(4,), delay=0.5), Left.PREFERRED),
+        ([1], 0.0, rule(delay=0.3), None),
+        ([], 0.0, rule(), None),
+    ],
+)
+def test_why_a_batch_leaves(rows: list[int], now: float, how: BatchRule, why: Left | None) -> None:
+    assert how.decide(waiting(rows), now)[2] is why
+
+
+def test_one_that_has_to_leave_another_behind_says_so() -> None:
+    requests = shaped({"X": (1, 2)}, {"X": (1, 3)})
+    assert rule(equal=("X",), delay=0.3).decide(requests, 0.0) == (1, None, Left.UNLIKE)
 
 
 def shaped(*inputs: dict[str, tuple[int, ...]]) -> list[InferenceRequest]:
@@ -63,30 +89,30 @@ def shaped(*inputs: dict[str, tuple[int, ...]]) -> list[InferenceRequest]:
 def test_different_shapes_are_never_mixed_nor_reordered() -> None:
     requests = shaped({"X": (1, 2)}, {"X": (1, 2)}, {"X": (1, 3)}, {"X": (1, 2)})
     how = rule(equal=("X",), delay=0.3)
-    assert how.decide(requests, 0.0) == (2, None)
-    assert how.decide(requests[2:], 0.0) == (1, None)
-    assert how.decide(requests[3:], 0.0) == (0, 0.3)
+    assert how.decide(requests, 0.0)[:2] == (2, None)
+    assert how.decide(requests[2:], 0.0)[:2] == (1, None)
+    assert how.decide(requests[3:], 0.0)[:2] == (0, 0.3)
 
 
 def test_only_the_batch_dimension_may_differ() -> None:
     requests = shaped({"X": (1, 2)}, {"X": (3, 2)})
     requests[1].batch_size = 3
-    assert rule(equal=("X",)).decide(requests, 0.0) == (2, None)
+    assert rule(equal=("X",)).decide(requests, 0.0)[:2] == (2, None)
 
 
 def test_ragged_inputs_may_differ() -> None:
-    assert rule().decide(shaped({"X": (1, 2)}, {"X": (1, 3)}), 0.0) == (2, None)
+    assert rule().decide(shaped({"X": (1, 2)}, {"X": (1, 3)}), 0.0)[:2] == (2, None)
 
 
 def test_requests_with_other_optional_inputs_are_not_mixed() -> None:
     one, two = {"A": (1, 1)}, {"A": (1, 1), "B": (1, 1)}
     requests = shaped(one, one, two, two)
-    assert rule(same=True).decide(requests, 0.0) == (2, None)
-    assert rule(same=True).decide(requests[2:], 0.0) == (2, None)
+    assert rule(same=True).decide(requests, 0.0)[:2] == (2, None)
+    assert rule(same=True).decide(requests[2:], 0.0)[:2] == (2, None)
 
 
 def test_the_oldest_decides_even_where_it_is_not_the_first() -> None:
     requests = waiting([1, 1])
     requests[0].enqueued, requests[1].enqueued = 5.0, 1.0
-    assert rule(delay=4.5).decide(requests, 5.0) == (0, 5.5)
-    assert rule(delay=4.5).decide(requests, 5.5) == (2, None)
+    assert rule(delay=4.5).decide(requests, 5.0)[:2] == (0, 5.5)
+    assert rule(delay=4.5).decide(requests, 5.5)[:2] == (2, None)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,12 +39,12 @@ class Told:
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[tuple[float, ...]] = []  # their numbers
         self.first: list[float] = []
         self.looks: list[tuple[bool, float]] = []
 
     def answered(self, records: Sequence[Record]) -> None:
-        self.records += records
+        self.records += [record[:7] for record in records]
 
     def first_response(self, seconds: float) -> None:
         self.first.append(seconds)
@@ -315,8 +316,9 @@ def test_the_cache(tmp_path: Path) -> None:
     counter, told = StatisticsCounter(), Told()
     counter.observers = (told,)
     counter.missed(0.25, 11.0)
-    counter.answered(batch_of(1, 10.0, 10.25, 10.5, 10.75, 11.0), 11.0)
-    counter.hit(20.0, 20.5, 20.75)
+    batch = batch_of(1, 10.0, 10.25, 10.5, 10.75, 11.0)
+    counter.answered_alone(batch.requests[0], batch, 11.0)
+    counter.hit(batch_of(1, 20.0, 0.0, 0.0, 0.0, 0.0).requests[0], 20.5, 20.75)
     counter.settle()
     record = counter.snapshot("m", 1, 0.0)
     assert (record.success.count, record.success.ns) == (2, 1_750_000_000)
@@ -339,6 +341,7 @@ def batch_of(rows: int, enqueued: float, *times: float, requests: int = 1) -> Ba
         request.enqueued, request.batch_size = enqueued, rows
         batch.requests.append(request)
     batch.started, batch.input_ended, batch.output_started, batch.ended = times
+    batch.instance = SimpleNamespace(name="m_0_0")
     return batch
 
 
@@ -356,11 +359,13 @@ def test_sums_are_those_of_the_records(requests: list[tuple[str, int, list[float
     requests = requests * (repeat * FOLD // 40 + 1)
     for number, (way, rows, (enqueued, *times)) in enumerate(requests):
         batch = batch_of(rows, enqueued, *times, requests=TOGETHER if way == "together" else 1)
-        if way != "one by one":
+        if way == "alone":
+            counter.answered_alone(batch.requests[0], batch, batch.ended)
+        elif way == "together":
             counter.answered(batch, batch.ended)
         else:
             counter.executed(batch)
-            counter.succeeded(rows, enqueued, batch, batch.ended)
+            counter.succeeded(batch.requests[0], batch, batch.ended)
         if number % 100 == 99:
             counter.settle()
     record = counter.snapshot("m", 1, 0.0)
@@ -379,7 +384,8 @@ def test_sums_are_those_of_the_records(requests: list[tuple[str, int, list[float
 def test_nothing_is_kept_while_nobody_looks() -> None:
     counter = StatisticsCounter()
     for _ in range(3 * FOLD):
-        counter.succeeded(1, 0.0, batch_of(1, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+        batch = batch_of(1, 0.0, 0.0, 0.0, 0.0, 0.0)
+        counter.succeeded(batch.requests[0], batch, 0.0)
     assert counter._records == []
     assert counter.failures == dict.fromkeys(Reason, 0)
 

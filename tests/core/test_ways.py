@@ -26,7 +26,7 @@ from kernel import (
     ServingError,
     Tensor,
 )
-from kernel.requests.request import RequestState
+from kernel.requests.request import RequestState, nobody
 from kernel.scheduling.lifecycle import Lifecycle
 from kernel.scheduling.queues import Queue
 
@@ -99,7 +99,8 @@ def lived(way: str, plans: list[dict[str, Any]], is_ensemble: bool, observed: bo
     seen: list[Any] = []
     for number, plan in enumerate(plans):
         requests, parent = [], Batch([], 0)
-        parent.children = set()
+        parent.children, parent.instance = set(), SimpleNamespace(name="caller_0_0")
+        parent.requests.append(InferenceRequest("caller", {}, nobody))
         for place, rows in enumerate(plan["rows"]):
             name = f"{number}.{place}"
             request = InferenceRequest(
@@ -112,7 +113,7 @@ def lived(way: str, plans: list[dict[str, Any]], is_ensemble: bool, observed: bo
                 life.deadlines.add(request)
             requests.append(request)
         batch = Batch(requests, sum(plan["rows"]))
-        batch.instance = SimpleNamespace(cancelled=lambda batch, request: None)
+        batch.instance = SimpleNamespace(name="m_0_0", cancelled=lambda batch, request: None)
         for request in requests:
             request.state, request.batch = RequestState.EXECUTING, batch
         batch.handed_over = batch.started = now[0] + 1

@@ -1,0 +1,198 @@
+"""Why a request took as long as it did, in plain words, from its record and those of what its model executed meanwhile. Pure.
+
+The law: only what was recorded is told. A time that nothing accounts for is named as what it is, and short ones are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel.rules import Left
+
+__all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Waited", "duration", "explained", "wait"]
+
+#: Of a request's time, a interval is told that took so much of it, or so many seconds.
+LEAST_SHARE = 0.01
+LEAST_SECONDS = 0.0005
+
+#: Where less than this is not accounted for it is no interval of its own; seconds.
+HAND_OVER = 0.00005
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A time in which an instance executed something. `requests`: that it was for, `rows`: in all of them."""
+
+    instance: str
+    started: float
+    ended: float
+    requests: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A part of a request's life. `kind`: queue, delay, wait, execute or answer. `at`: seconds after it came; `seconds`: how
+    long it took; `words`: why, for people.
+    """
+
+    kind: str
+    at: float
+    seconds: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one request of version `version` of `model` took as long as it did.
+
+    `id`: the client's, "" for none. `state`: ANSWERED, FAILED, PENDING or EXECUTING. `seconds`: from its arrival to its final
+    answer, or until now. `intervals`: what the time went to, in their order. `batch`: how many requests were executed together, 0
+    where none was. `words`: of all, one sentence. `error`: why it failed, "" where it did not. `calls`: the requests that its
+    execution has made, as far as they are kept.
+    """
+
+    model: str
+    version: int
+    id: str
+    state: str
+    seconds: float
+    intervals: tuple[Interval, ...]
+    batch: int
+    words: str
+    error: str = ""
+    calls: tuple[Explanation, ...] = ()
+
+    def lines(self, depth: int = 0) -> list[str]:
+        """Return it as text, calls indented under what has made them."""
+        named = f"request '{self.id}'" if self.id else "a request"
+        lines = [f"{'  ' * depth}{named} of model '{self.model}' version {self.version}, {duration(self.seconds)}: {self.words}"]
+        for call in self.calls:
+            lines += call.lines(depth + 1)
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class PastExecution:
+    """The execution of a request. `ended`: 0.0 for not yet. `why`: Batch.why. `others`: how many requests went with it."""
+
+    instance: str
+    started: float
+    ended: float
+    why: Any = None
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What one wait was for. `busy`: seconds in which no instance was free; `rest`: the others. `ran`: what was executed."""
+
+    busy: float
+    rest: float
+    ran: tuple[Ran, ...] = field(default=())
+
+
+def wait(enqueued: float, until: float, ran: Iterable[Ran], slots: int) -> Waited:
+    """Return how long of a wait as many executions as there may be at a time, `slots`, were under way."""
+    meanwhile = sorted((one for one in ran if one.started < until and one.ended > enqueued), key=lambda one: one.started)
+    # Of what begins and ends at the same moment, the beginning is looked at first: an instance goes over to the next at once.
+    events = sorted(
+        [(max(one.started, enqueued), 1) for one in meanwhile] + [(min(one.ended, until), -1) for one in meanwhile],
+        key=lambda event: (event[0], -event[1]),
+    )
+    running, busy, since = 0, 0.0, enqueued
+    for at, change in events:
+        if running >= slots:
+            busy += at - since
+        running, since = running + change, at
+    return Waited(busy, until - enqueued - busy, tuple(meanwhile))
+
+
+def explained(
+    enqueued: float, answered: float, execution: PastExecution | None, ran: Sequence[Ran], instances: int, slots: int, *,
+    cached: bool = False, pending: str = "", in_order: bool = False,
+) -> tuple[tuple[Interval, ...], str]:  # fmt: skip
+    """Return the intervals of a request, and one sentence of them.
+
+    `execution`: None for one that has not begun. `ran`: what the model executed while it waited, on so many `instances`, which
+    may have `slots` executions at a time. `cached`: the response cache had the answer. `pending`: what it waits for now, where it
+    has no answer. `in_order`: answers go out in the order of the requests.
+    """
+    if cached:
+        seconds = answered - enqueued
+        words = f"answered by the response cache in {duration(seconds)}"
+        return (Interval("answer", 0.0, seconds, words),), words
+    total = answered - enqueued
+    intervals: list[Interval] = []
+    until = execution.started if execution is not None and execution.started else answered
+    waited = wait(enqueued, until, ran, slots)
+    why = execution.why if execution is not None else None
+    least = max(min(LEAST_SECONDS, total * 0.1), total * LEAST_SHARE, HAND_OVER)
+    if waited.busy >= least:
+        intervals.append(Interval("queue", 0.0, waited.busy, f"queued {duration(waited.busy)}: {_busy(waited.ran, instances)}"))
+    if waited.rest >= least:
+        intervals.append(_rest(waited, why, pending))
+    if execution is None or not execution.started:
+        return tuple(intervals), _sentence([interval.words for interval in intervals]) or (f"waits {pending}" if pending else "")
+    left = _left(execution, why)
+    end = execution.ended or answered
+    took = end - execution.started
+    verb = "executed" if execution.ended else "executing for"
+    words = f"{left}{verb} {duration(took)}{'; ' + pending if pending and not execution.ended else ''}"
+    intervals.append(Interval("execute", execution.started - enqueued, took, words))
+    if execution.ended and answered - execution.ended >= least:
+        late = answered - execution.ended
+        for_whom = "for those of requests before it (preserve_ordering)" if in_order else "for its sender"
+        intervals.append(Interval("answer", execution.ended - enqueued, late, f"its answer waited {duration(late)} {for_whom}"))
+    told = [interval.words for interval in intervals]
+    if intervals[0].kind == "execute":
+        told[0] = f"began at once; {told[0]}"
+    return tuple(intervals), _sentence(told)
+
+
+def _busy(ran: Sequence[Ran], instances: int) -> str:
+    who = "the only instance" if instances == 1 else f"all {instances} instances"
+    if len(ran) == 1:
+        (one,) = ran
+        return f"{who} ran a batch of {one.requests}" if one.requests > 1 else f"{who} ran another request"
+    requests = sum(one.requests for one in ran)
+    if not ran:
+        return f"{who} {'was' if instances == 1 else 'were'} busy"
+    batches = f"{len(ran)} batches of {requests} requests in all" if requests > len(ran) else f"{len(ran)} other requests"
+    return f"{who} ran {batches}"
+
+
+def _rest(waited: Waited, why: Any, pending: str) -> Interval:
+    """Return what is said of the time in which an instance was free, and it still waited."""
+    at, seconds = waited.busy, duration(waited.rest)
+    if isinstance(why, str) and why:
+        words = f"waited {seconds} {why}" if why.startswith("for ") else f"waited {seconds}, as {why}"
+        return Interval("wait", at, waited.rest, words)
+    if isinstance(why, Left) and why is not Left.FREE:
+        return Interval("delay", at, waited.rest, f"held {seconds} for the delay")
+    if pending:
+        return Interval("wait", at, waited.rest, f"has waited {seconds} {pending}")
+    return Interval("wait", at, waited.rest, f"waited {seconds} to be handed to an instance that was free")
+
+
+def _left(execution: PastExecution, why: Any) -> str:
+    others = execution.others
+    if not isinstance(why, Left) or (why is Left.FREE and not others):
+        return f"with {others} other{'s' if others > 1 else ''}, " if others else ""
+    company = "alone" if not others else f"with {others} other{'s' if others > 1 else ''}"
+    return f"left {company} as {why.value}; "
+
+
+def _sentence(words: Sequence[str]) -> str:
+    return "; ".join(words)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people, with two or three digits: 41 ms, 3.2 ms, 250 µs, 12.4 s."""
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+    if seconds >= 0.0009995:
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+    return f"{seconds * 1e6:.0f} µs"
