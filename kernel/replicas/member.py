@@ -174,12 +174,13 @@ class Member:
         Raises ServingError: UNAVAILABLE, with what has not come up.
         """
         self._count += 1
-        future = self._reloading[self._count] = self._loop.create_future()
-        self._channel.send(Replace(self._count))
+        number = self._count
+        future = self._reloading[number] = self._loop.create_future()
+        self._channel.send(Replace(number))
         try:
             record = await future
         finally:
-            del self._reloading[self._count]
+            del self._reloading[number]
         if record.code:
             raise ServingError(Code[record.code], record.message)
         return self.role.count

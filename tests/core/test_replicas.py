@@ -17,9 +17,10 @@ from virtual import run
 from kernel.cli import group
 from kernel.cli.group_flags import add_group_flags, replicas, usable_cores
 from kernel.cli.parser import Parser
+from kernel.errors import ServingError
 from kernel.observability import Duration, ModelStatistics
 from kernel.registry import ModelIndex
-from kernel.replicas import Role, Supervisor
+from kernel.replicas import Member, Role, Supervisor
 from kernel.replicas.channel import Channel
 from kernel.replicas.messages import (
     Answer,
@@ -1142,3 +1143,25 @@ def test_a_role_comes_through_a_command_line(monkeypatch: pytest.MonkeyPatch) ->
     wanted = ["/bin/python", "-X", "dev", "-m", "kernel", "serve", *arguments, f"--replica={role}"]
     assert group._command(arguments, role) == wanted
     assert group._command(["x"], role) == ["/bin/python", "-P", "-m", "kernel", "serve", "x", f"--replica={role}"]
+
+
+def test_a_replica_is_told_what_became_of_each_of_its_reloads() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        asked: asyncio.Queue[Message] = asyncio.Queue()
+        ended = loop.create_future()
+        channel = Channel(loop, ours, asked.put_nowait, lambda: None)
+        member = Member(loop, Role(1, 2, theirs.detach(), False), lambda: ended.set_result(None), lambda: None)
+        first, second = (loop.create_task(member.reload()) for _ in range(2))
+        assert [await asked.get(), await asked.get()] == [Replace(1), Replace(2)]
+        channel.send(Replaced(2, "UNAVAILABLE", "not now"))
+        channel.send(Replaced(1))
+        channel.send(Replaced(3))  # nobody's
+        assert await first == 2
+        with pytest.raises(ServingError, match="not now"):
+            await second
+        channel.close()
+        await ended
+
+    asyncio.run(main())
