@@ -7,15 +7,15 @@ When to hand over is decided in kernel/rules/handover.py; how the replicas talk 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any, Protocol
 
-from kernel.errors import Code, Reason, ServingError
+from kernel.errors import Code, Reason, ServingError, clipped
 from kernel.instances import LoopInstance
 from kernel.requests import SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
-from kernel.rules import ExecutionTime, Own
-from kernel.scheduling import Drain, Release, Scheduler, Timer
+from kernel.rules import START, ExecutionTime, Own
+from kernel.scheduling import Drain, Release, Scheduler, SequenceQueue, Timer
 
 __all__ = ["Away", "HandoverStage", "Taker", "Takers"]
 
@@ -54,12 +54,25 @@ class Takers(Protocol):
     def has_work(self) -> None:
         """Some stage has something to do, while none had."""
 
+    def owner(self, model: str, id: int | str) -> Taker | None:
+        """Return who is to have a sequence that is not here, None where it is this replica."""
+
+    def began(self, model: str, id: int | str) -> None:
+        """A sequence begins here."""
+
+    def was_lost(self, id: int | str) -> bool:
+        """Whether a replica that has died would have had a sequence."""
+
     def leave(self) -> None:
         """Have the others hand no more over to this replica, whose end is near."""
 
 
 class HandoverStage:
-    """The way out in front of one model version; `enqueue` takes what is executed here."""
+    """The way out in front of one model version.
+
+    `enqueue(request)` takes a checked request: it is executed here or elsewhere. `here(request)`: it is executed here, whoever
+    has it from whom. What these are is chosen when the model is loaded: a request of a sequence goes to its owner.
+    """
 
     def __init__(
         self,
@@ -69,6 +82,12 @@ class HandoverStage:
         enqueue: Callable[[InferenceRequest], None],
         clock: Callable[[], float],
     ) -> None:
+        """`enqueue`: takes what is executed here."""
+        queue = scheduler.queue
+        self._queue = queue if isinstance(queue, SequenceQueue) else None
+        in_sequences = self._queue is not None
+        self.enqueue: Callable[[InferenceRequest], None] = self._to_owner if in_sequences else self._where_it_begins_sooner
+        self.here: Callable[[InferenceRequest], None] = self._here_in_sequence if in_sequences else self._here
         self.away = Away(model, scheduler, self.here, clock)
         self.key = self.away.key
         self._peers = peers
@@ -86,9 +105,9 @@ class HandoverStage:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, request: InferenceRequest) -> None:
-        """Take a checked request: execute it here, or have it executed elsewhere. The call of a model stays with its caller."""
-        if self._peers.busy and self._movable and request.parent is None:
+    def _where_it_begins_sooner(self, request: InferenceRequest) -> None:
+        """The call of a model stays with its caller."""
+        if self._peers.busy and request.parent is None and self._movable:
             now = self._clock()
             peer = self._better_off(now)
             if peer is not None:
@@ -96,8 +115,34 @@ class HandoverStage:
                 return
         self.here(request)
 
-    def here(self, request: InferenceRequest) -> None:
-        """Execute a checked request here, whoever has it from whom."""
+    def _to_owner(self, request: InferenceRequest) -> None:
+        """All of a sequence is executed where it is, or is to begin; calls of models, too."""
+        queue, id = self._queue, request.correlation_id
+        assert queue is not None
+        if id and id not in queue.ids:
+            peer = self._peers.owner(self.key, id)
+            if peer is not None:
+                self.away.send(peer, request, self._turn, self._clock())
+                return
+        self._here_in_sequence(request)
+
+    def _here_in_sequence(self, request: InferenceRequest) -> None:
+        queue, id = self._queue, request.correlation_id
+        assert queue is not None
+        if not id:
+            pass
+        elif request.flags & START:
+            self._peers.began(self.key, id)
+        elif id not in queue.ids and self._peers.was_lost(id):
+            words = (
+                f"{request.log_id}sequence {clipped(str(id))} is unknown to model '{self._scheduler.name}', and the replica that "
+                "would have had it has ended: it has to begin anew"
+            )
+            self._scheduler.life.refuse(request, ServingError(Code.UNAVAILABLE, words))
+            return
+        self._here(request)
+
+    def _here(self, request: InferenceRequest) -> None:
         inside = self._inside
         if not inside:
             if not self._peers.busy:
@@ -121,6 +166,11 @@ class HandoverStage:
     def on_loop(self) -> bool:
         """Whether executions hold the loop."""
         return all(type(instance) is LoopInstance for instance in self._scheduler.instances)
+
+    @property
+    def sequences(self) -> Collection[int | str]:
+        """The ids of the sequences that are running here."""
+        return () if self._queue is None else self._queue.ids
 
     @property
     def size(self) -> int:

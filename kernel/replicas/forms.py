@@ -21,6 +21,8 @@ __all__ = [
     "Drop",
     "Form",
     "Hand",
+    "Hello",
+    "Keeps",
     "LoadTold",
     "Refused",
     "answer_of",
@@ -105,7 +107,17 @@ class Bye(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """The sender takes no more requests; it answers those that it has."""
 
 
-Form = Hand | Drop | LoadTold | Answered | Refused | Bye
+class Keeps(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """The sender has these sequences, by model and id, which are not its own by the hash, and none besides."""
+
+    sequences: list[tuple[str, int | str]]
+
+
+class Hello(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """The sender takes sequences from now on: it knows what the others keep."""
+
+
+Form = Hand | Drop | LoadTold | Answered | Refused | Bye | Keeps | Hello
 
 
 def _builtin(value: Any) -> Any:

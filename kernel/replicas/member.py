@@ -116,6 +116,8 @@ class Member:
         """Tell that all models are there; return when connections may be accepted. `modules`: what a spare is to import."""
         self._channel.send(Loaded([*modules]))
         await self._open
+        if self.peers is not None:
+            await self.peers.introduce()
 
     def opened(self) -> None:
         """Tell that connections are accepted."""
@@ -235,7 +237,7 @@ class Member:
         elif isinstance(record, Meet):
             (sock,) = self._channel.taken(1)
             assert self.peers is not None  # it has loaded its models
-            self.peers.join(record.name, record.index, sock)
+            self.peers.join(record.name, record.index, sock, record.own)
         elif isinstance(record, Now):
             self._on_now()
         elif isinstance(record, Wanted):

@@ -67,10 +67,13 @@ class Opened(msgspec.Struct, tag=True):
 
 
 class Meet(msgspec.Struct, tag=True):
-    """Supervisor: replica `index` is there, at the other end of the socket that comes along. `name`: of all that ever were."""
+    """Supervisor: replica `index` is there, at the other end of the socket that comes along. `name`: of all that ever were;
+    `own`: that of who is told.
+    """
 
     index: int
     name: str
+    own: str
 
 
 class Leave(msgspec.Struct, tag=True):

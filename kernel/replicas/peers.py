@@ -7,6 +7,7 @@ final answer here. What is handed over is never handed on. Replicas report what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
@@ -22,6 +23,8 @@ from kernel.replicas.forms import (
     Bye,
     Drop,
     Hand,
+    Hello,
+    Keeps,
     LoadTold,
     Refused,
     answer_of,
@@ -33,7 +36,7 @@ from kernel.replicas.forms import (
 )
 from kernel.replicas.link import Link
 from kernel.requests import InferenceRequest, InferenceResponse
-from kernel.rules import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, worth_telling
 
 __all__ = ["PeerTable"]
 
@@ -45,6 +48,9 @@ IDLE_TICK = 0.25
 
 #: Bytes that one may have to send to another replica before it is given no more.
 MOST_UNSENT = 64 * 1024 * 1024
+
+#: How long who has come waits until the others have told which sequences they keep.
+INTRODUCED_SECONDS = 2.0
 
 COST_SECONDS = 0.0001  # of handing over, before it was measured
 NEW = 1 / 8  # what the newest measurement of it counts for
@@ -77,6 +83,10 @@ class PeerTable:
         self.stages: dict[Model, HandoverStage] = {}
         self.others: dict[PeerLoad, _Other] = {}
         self.hop_time = HopTime()
+        self.owners = Owners()
+        self._kept: set[tuple[str, int | str]] = set()  # sequences here that are not this replica's own by the hash
+        self._introducing: set[_Other] = set()  # those who have not told yet what they keep
+        self._introduced: asyncio.Event | None = None
         self._chance = chance
         self._cost = COST_SECONDS
         self._timer: asyncio.TimerHandle | None = None
@@ -84,19 +94,45 @@ class PeerTable:
         self._leaving = False
         guard(self)
 
-    def join(self, name: str, index: int, sock: socket.socket) -> None:
-        """Another replica is there, at the other end of `sock`. `name`: of all that have ever been; `index`: its place."""
+    def join(self, name: str, index: int, sock: socket.socket, own: str) -> None:
+        """Another replica is there, at the other end of `sock`. `name`: of all that have ever been; `index`: its place;
+        `own`: the name of this one.
+        """
+        self.owners.called(own)
         other = _Other(self, PeerLoad(name), index, sock)
         self.others[other.load] = other
+        kept = [one for one in self._sequences() if self._leaving or not self.owners.is_own(one[1], name)]
+        other.link.send(write(Keeps(kept)))
+        if self._introduced is None:
+            self._introducing.add(other)
+        elif not self._leaving:
+            other.link.send(write(Hello()))
         if self._leaving:
             other.link.send(write(Bye()))
         other.tell(self.kernel.clock())
         if self._timer is None:
             self._tick()
 
+    async def introduce(self) -> None:
+        """Take sequences from now on, as soon as the others have told which they keep; return when they have."""
+        introduced = self._introduced = asyncio.Event()
+        if self._introducing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(introduced.wait(), INTRODUCED_SECONDS)
+        for other in self.others.values():
+            other.link.send(write(Hello()))
+
+    def told(self, other: _Other) -> None:
+        """One has told what it keeps, or has gone."""
+        self._introducing.discard(other)
+        if self._introduced is not None and not self._introducing:
+            self._introduced.set()
+
     def leave(self) -> None:
-        """Have the others hand no more over to this replica."""
+        """Have the others hand no more over to this replica, but for the sequences that it has."""
         self._leaving = True
+        self.owners.leaves()
+        self.regard()
         for other in self.others.values():
             other.link.send(write(Bye()))
 
@@ -142,6 +178,37 @@ class PeerTable:
             self._timer.cancel()
             self._timer = self.kernel.loop.call_later(BUSY_TICK, self._tick)
 
+    # -- sequences -----------------------------------------------------------------------------------------------------
+
+    def owner(self, model: str, id: int | str) -> _Other | None:
+        """Return who is to have a sequence that is not here, None where it is this replica."""
+        name = self.owners.owner(model, id)
+        if name == self.owners.own:
+            return None
+        return next((other for load, other in self.others.items() if load.name == name), None)
+
+    def began(self, model: str, id: int | str) -> None:
+        """A sequence begins here. If others would look for it elsewhere they are told, before anybody has its first answer."""
+        if not self.owners.is_own(id) and (model, id) not in self._kept:
+            self._keep({*self._kept, (model, id)})
+
+    def was_lost(self, id: int | str) -> bool:
+        """Whether a replica that has died would have had a sequence."""
+        return self.owners.was_lost(id)
+
+    def regard(self) -> None:
+        """Others have come or gone, so the hash gives other sequences to this replica than before."""
+        self._keep({one for one in self._sequences() if not self.owners.is_own(one[1])})
+
+    def _sequences(self) -> list[tuple[str, int | str]]:
+        return [(stage.key, id) for stage in self.stages.values() for id in stage.sequences]
+
+    def _keep(self, kept: set[tuple[str, int | str]]) -> None:
+        if kept != self._kept:
+            self._kept = kept
+            for other in self.others.values():
+                other.link.send(write(Keeps(list(kept))))
+
     # -- what is reported ----------------------------------------------------------------------------------------------
 
     def shared(self) -> float:
@@ -154,6 +221,8 @@ class PeerTable:
 
     def _tick(self) -> None:
         now = self.kernel.clock()
+        if self._kept:
+            self._keep(self._kept.intersection(self._sequences()))
         for other in self.others.values():
             other.look(now)
         self._hurried = bool(self.busy)
@@ -315,11 +384,27 @@ class _Other:
         elif isinstance(form, Refused):
             self._refused(form)
         else:
+            self._of_sequences(form)
+
+    def _of_sequences(self, form: Bye | Keeps | Hello) -> None:
+        owners = self._peers.owners
+        if isinstance(form, Keeps):
+            owners.keeps(self.load.name, form.sequences)
+            self._peers.told(self)
+            return
+        if isinstance(form, Hello):
+            owners.came(self.load.name)
+        else:
             self.load.leaving = True
+            owners.went(self.load.name, died=False)
+        self._peers.regard()
 
     def _ended(self) -> None:
         """It has gone, and what it had with it."""
         self._peers.others.pop(self.load, None)
+        self._peers.told(self)
+        self._peers.owners.went(self.load.name, died=True)
+        self._peers.regard()
         given, self.given = self.given, {}
         words = f"replica {self.index}, which the request was handed over to, has ended before it has answered"
         for away, request, _ in given.values():

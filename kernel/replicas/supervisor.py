@@ -260,7 +260,7 @@ class Supervisor:
         """Give two replicas a channel of their own, by which they hand requests over."""
         ends = socket.socketpair()
         for end, replica, about in zip(ends, (one, other), (other, one)):
-            replica.process.send(Meet(about.index, str(about.process.pid)), [end])
+            replica.process.send(Meet(about.index, str(about.process.pid), str(replica.process.pid)), [end])
             end.close()
 
     def _opened(self, replica: Replica) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from kernel.config import ModelConfig, sequence_wait_of
@@ -195,6 +195,11 @@ class Sequencer:
     def knows(self, request: InferenceRequest) -> bool:
         """Whether a sequence of the request's id is running."""
         return request.correlation_id in self._known
+
+    @property
+    def ids(self) -> Collection[int | str]:
+        """The ids of the sequences that are running."""
+        return self._known.keys()
 
     def conflicts(self, request: InferenceRequest) -> bool:
         """Whether a checked request begins a sequence whose id another one has, that will be cut off by it."""

@@ -8,7 +8,7 @@ RELEASED from the beginning: nobody waits for them, nothing counts them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernel.config import ModelConfig
@@ -90,6 +90,11 @@ class SequenceQueue:
     def has_sequences(self) -> bool:
         """Whether there are sequences that have not ended."""
         return self._sequencer.alive > 0
+
+    @property
+    def ids(self) -> Collection[int | str]:
+        """The ids of those that are running."""
+        return self._sequencer.ids
 
     def __len__(self) -> int:
         return self._sequencer.size

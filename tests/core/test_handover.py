@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
 
 from kernel import Code, InferenceRequest, InferenceResponse, Kernel, Overloaded, Reason, ServingError, Tensor
-from kernel.replicas.forms import Answered, answer_of, hand_of, read, response_of, tensors_of
+from kernel.replicas.forms import Answered, Hand, answer_of, hand_of, read, response_of, tensors_of
 from kernel.replicas.link import BUFFER, Link
 from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, PeerTable
-from kernel.rules import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, worth_telling
 from kernel.rules.handover import BEAT_SECONDS, HOP_LASTS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS
 
 MODEL = "m/1"
@@ -123,6 +123,61 @@ def test_what_has_changed_by_much_is_told_soon_and_the_rest_now_and_then() -> No
     assert not worth_telling(0.0, 1.0, 0.001)
     assert worth_telling(0.010, 0.016, 0.02) and not worth_telling(0.010, 0.014, 0.02)
     assert BUSY_TICK < IDLE_TICK <= BEAT_SECONDS < STALE_SECONDS
+
+
+# -- who has which sequence --------------------------------------------------------------------------------------------
+
+
+def owners(own: str, *others: str) -> Owners:
+    found = Owners()
+    found.called(own)
+    for name in others:
+        found.came(name)
+    return found
+
+
+def test_all_agree_on_who_has_a_sequence_and_each_has_a_share() -> None:
+    names = ["17", "18", "19", "20"]
+    views = [owners(*names[k:], *names[:k]) for k in range(4)]
+    found = [[view.owner("m/1", id) for id in range(400)] for view in views]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert all(60 < found[0].count(name) < 140 for name in names)
+    assert views[0].owner("m/1", "7") == views[0].owner("n/1", "7")  # so that ensembles stay at one
+    assert all(view.is_own(id) is (view.own == found[0][id]) for view in views for id in range(400))
+
+
+def test_one_that_comes_or_goes_changes_nothing_between_the_others() -> None:
+    view = owners("1", "2", "3")
+    before = [view.owner("m/1", id) for id in range(200)]
+    view.went("2", died=True)
+    after = [view.owner("m/1", id) for id in range(200)]
+    assert all(new == old or old == "2" for old, new in zip(before, after)) and "2" not in after
+    assert [view.was_lost(id) for id in range(200)] == [old == "2" for old in before]
+    view.came("4")
+    assert all(new in (old, "4") for old, new in zip(after, [view.owner("m/1", id) for id in range(200)]))
+
+
+def test_what_another_keeps_it_has_until_it_says_otherwise_or_dies() -> None:
+    view = owners("1", "2")
+    id = next(id for id in range(99) if view.is_own(id))
+    view.keeps("2", [("m/1", id)])
+    assert view.owner("m/1", id) == "2" and view.owner("n/1", id) == "1"
+    view.went("2", died=False)  # it leaves, and finishes what it has
+    assert view.owner("m/1", id) == "2" and not view.was_lost(id)
+    view.keeps("2", [])
+    assert view.owner("m/1", id) == "1"
+    view.keeps("2", [("m/1", id)])
+    view.went("2", died=True)
+    assert view.owner("m/1", id) == "1"
+
+
+def test_alone_everything_is_ones_own() -> None:
+    view = Owners()
+    assert view.owner("m/1", 7) == view.own == "" and view.is_own(7) and not view.was_lost(7)
+    assert 0 < sum(owners("1").is_own(id, "2") for id in range(50)) < 50  # once "2" is there, too
+    view = owners("1", "2")
+    view.leaves()
+    assert view.owner("m/1", 7) == "2" and not view.is_own(7)
 
 
 # -- a group, simulated ------------------------------------------------------------------------------------------------
@@ -360,14 +415,14 @@ class Wire:
 
 
 class Two:
-    """Two kernels of the same models that know each other; `a` is asked, and has nothing of its own to do but that."""
+    """Two kernels, or more, of the same models that know each other."""
 
     def __init__(self, folder: Path, models: dict[str, str], behaviours: Sequence[dict[str, Behaviour]]) -> None:
         repository = write_repository(folder / "models", models)
         self.backends = [TestBackend(each) for each in behaviours]
         self.kernels = [Kernel(repository, plugins=[each]) for each in self.backends]
         self.peers: list[PeerTable] = []
-        self.wires: list[Wire] = []
+        self.wires: dict[int, list[Wire]] = {}  # by whose end they are
 
     async def __aenter__(self) -> Two:
         for kernel in self.kernels:
@@ -376,12 +431,26 @@ class Two:
             kernel.supervision.peers = peers
             self.peers.append(peers)
             await kernel.start()
-        ends: list[Wire] = []
-        for k, peers in enumerate(self.peers):
-            peers.join(f"r{1 - k}", 1 - k, ends)  # type: ignore[arg-type]
-        self.wires = ends
+        for k in range(len(self.kernels)):
+            self.meet(k, range(k))
+        for peers in self.peers:
+            await peers.introduce()
         await asyncio.sleep(0.01)
         return self
+
+    def meet(self, k: int, others: Iterable[int]) -> None:
+        """Give a kernel a wire to each of others."""
+        for other in others:
+            ends: list[Wire] = []
+            for one, another in ((other, k), (k, other)):
+                self.peers[one].join(f"r{another}", another, ends, f"r{one}")  # type: ignore[arg-type]
+            self.wires.setdefault(k, []).append(ends[1])
+            self.wires.setdefault(other, []).append(ends[0])
+
+    def die(self, k: int) -> None:
+        """Have a kernel gone, as far as the others can see."""
+        for wire in self.wires[k]:
+            wire.close()
 
     async def __aexit__(self, *_: object) -> None:
         for kernel, peers in zip(self.kernels, self.peers):
@@ -481,7 +550,7 @@ def test_who_dies_takes_what_it_had_with_it_and_that_is_said(tmp_path: Path) -> 
             for k in range(4):
                 client.send("m", str(k))
             await asyncio.sleep(0.1)
-            group.wires[1].close()
+            group.die(1)
             await asyncio.sleep(3.0)
             words = [words for _, words in client.outcomes().values()]
             lost = [one for one in words if one != "ok"]
@@ -527,7 +596,7 @@ def test_nothing_that_was_handed_over_is_handed_on(tmp_path: Path) -> None:
                 client.send("m", str(k))
             await asyncio.sleep(3.0)
             assert {words for _, words in client.outcomes().values()} == {"ok"}
-            hands = [[form for form in wire.sent if type(form).__name__ == "Hand"] for wire in group.wires]
+            hands = [[form for form in group.wires[k][0].sent if isinstance(form, Hand)] for k in range(2)]
             assert len(hands[0]) == len(group.executed()[1]) > 5 and not hands[1]
 
     run(scenario())
@@ -632,5 +701,139 @@ def test_alone_a_kernel_has_no_stage(tmp_path: Path) -> None:
         async with Kernel(write_repository(tmp_path, {"m": BASE}), plugins=[TestBackend({})]) as kernel:
             model = kernel.model("m")
             assert model.handover is None and model.enqueue == model.scheduler.enqueue
+
+    run(scenario())
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+SEQUENCES = BASE + "sequence_batching { max_sequence_idle_microseconds: 60000000 oldest { max_candidate_sequences: 64 } }\n"
+
+
+class Summing:
+    """Answers Y = the sum of all X of the sequence so far; one object is one replica's model."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Any, float] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        responses = []
+        for request in batch.requests:
+            id = request.correlation_id
+            before = 0.0 if request.flags & 1 else self.sums[id]
+            self.sums[id] = before + float(request.inputs["X"].array[0])
+            responses.append(answer(request, Y=[self.sums[id]]))
+        return responses
+
+
+def sequences(folder: Path, count: int) -> Two:
+    return Two(folder, {"m": SEQUENCES}, [{"m": Summing()} for _ in range(count)])
+
+
+class Talk:
+    """One sequence's client, who sends each request to another replica."""
+
+    def __init__(self, group: Two, id: int) -> None:
+        self.group = group
+        self.id = id
+        self.sum = 0.0
+        self.clients = [Client(kernel) for kernel in group.kernels]
+        self.count = 0
+
+    async def say(self, value: float, flags: int = 0, to: int | None = None) -> str:
+        """Send one; return "ok", or why not. What is right is held to here."""
+        self.count += 1
+        client = self.clients[self.count % len(self.clients) if to is None else to]
+        name = f"{self.id}-{self.count}"
+        client.send("m", name, [value], correlation_id=self.id, flags=flags)
+        await asyncio.sleep(0.01)
+        words = client.outcome(name)[1]
+        if words == "ok":
+            self.sum = value if flags & 1 else self.sum + value
+            response = client.answers[name][-1][1]
+            assert response is not None and float(response["Y"][0]) == self.sum
+        return words
+
+
+def test_a_sequence_may_be_sent_over_any_connection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with sequences(tmp_path, 3) as group:
+            talks = [Talk(group, id) for id in range(1, 21)]
+            for flags in (1, 0, 0, 0, 2):
+                for talk in talks:
+                    assert await talk.say(talk.id, flags) == "ok"
+            assert all(count > 0 for count in map(len, group.executed()))
+            assert not any(kernel.model("m").scheduler.queue.sequences for kernel in group.kernels)
+            unknown = await Talk(group, 99).say(1.0)
+            assert "must specify the START flag on the first request of the sequence" in unknown
+
+    run(scenario())
+
+
+def test_sequences_of_one_that_dies_are_refused_and_begin_anew(tmp_path: Path) -> None:
+    """And those of the others go on. With one that comes back, those that began meanwhile stay where they are."""
+
+    async def scenario() -> None:
+        async with sequences(tmp_path, 3) as group:
+            talks = [Talk(group, id) for id in range(1, 31)]
+            for talk in talks:
+                assert await talk.say(1.0, 1) == "ok"
+            its = set(group.backends[2].behaviours["m"].sums)  # type: ignore[attr-defined]
+            assert 0 < len(its) < 30
+            group.die(2)
+            await asyncio.sleep(0.01)
+            for talk in talks:
+                talk.clients.pop()
+                words = await talk.say(2.0)
+                if talk.id in its:
+                    assert "and the replica that would have had it has ended: it has to begin anew" in words
+                    assert await talk.say(3.0, 1) == "ok"
+                else:
+                    assert words == "ok"
+
+            # Another one comes in its place, which the hash gives some of those that are under way.
+            kernel = Kernel(tmp_path / "models", plugins=[TestBackend({"m": Summing()})])
+            kernel.open()
+            peers = PeerTable(kernel, random.Random(1).random, Wire)
+            kernel.supervision.peers = peers
+            await kernel.start()
+            group.kernels[2], group.peers[2] = kernel, peers
+            names = ("r0", "r1")
+            for k, name in enumerate(names):
+                ends: list[Wire] = []
+                group.peers[k].join("r3", 2, ends, name)  # type: ignore[arg-type]
+                peers.join(name, k, ends, "r3")  # type: ignore[arg-type]
+            await peers.introduce()
+            await asyncio.sleep(0.01)
+            moved = [talk for talk in talks if peers.owners.is_own(talk.id)]
+            assert moved
+            for talk in talks:
+                talk.clients.append(Client(kernel))
+                for _ in range(3):
+                    assert await talk.say(4.0) == "ok"
+                assert await talk.say(5.0, 2) == "ok"
+            await asyncio.sleep(1.0)
+            for talk in moved:  # over, and so forgotten by those who have kept them
+                assert await talk.say(6.0, 1) == "ok"
+            assert {talk.id for talk in moved} == set(kernel.model("m").scheduler.queue.ids)
+
+    run(scenario())
+
+
+def test_one_that_leaves_keeps_its_sequences_and_gets_no_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with sequences(tmp_path, 2) as group:
+            talks = [Talk(group, id) for id in range(1, 21)]
+            for talk in talks:
+                assert await talk.say(1.0, 1) == "ok"
+            group.peers[1].leave()
+            await asyncio.sleep(0.01)
+            its = list(group.kernels[1].model("m").scheduler.queue.ids)
+            assert 0 < len(its) < 20
+            for talk in talks:
+                assert await talk.say(1.0) == await talk.say(1.0) == "ok"
+            for id in range(30, 50):
+                assert await Talk(group, id).say(1.0, 1) == "ok"
+            assert list(group.kernels[1].model("m").scheduler.queue.ids) == its
 
     run(scenario())

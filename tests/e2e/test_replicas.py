@@ -561,3 +561,64 @@ def test_the_number_follows_the_load(tmp_path: Path) -> None:
             os.kill(server.process.pid, signal.SIGTERM)
             assert server.wait() == 0
     wait_until(lambda: not marked(str(tmp_path)))
+
+
+#: Y = the sum of all X of a sequence so far.
+SUMMING = """\
+    sums = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            id = request.correlation_id()
+            before = 0.0 if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START else self.sums[id]
+            self.sums[id] = before + float(request.inputs()[0].as_numpy()[0])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([self.sums[id]], np.float32))]))
+        return responses
+"""
+
+
+def test_a_sequence_over_eight_connections_to_four_replicas_one_of_them_killed(tmp_path: Path) -> None:
+    """Each answer is right, or an error says why there is none; never is one wrong."""
+    more = "sequence_batching { max_sequence_idle_microseconds: 60000000 oldest { max_candidate_sequences: 64 } }"
+    write_model(tmp_path / "repository", "sum", SUMMING, more=more)
+    with group(tmp_path, 4, tmp_path / "repository") as server:
+        connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(8)]
+        turn = 0
+
+        def say(id: int, value: float, *flags: str) -> tuple[int, str]:
+            nonlocal turn
+            turn += 1
+            connection = connections[turn % 8]
+            parameters = {"sequence_id": id, **dict.fromkeys(flags, True)}
+            inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]
+            try:
+                connection.request("POST", "/v2/models/sum/infer", json.dumps({"inputs": inputs, "parameters": parameters}))
+                response = connection.getresponse()
+                body = json.loads(response.read())
+            except (OSError, http.client.HTTPException):
+                connection.close()  # it was one to who has been killed
+                return 0, ""
+            return response.status, body["error"] if response.status != 200 else str(body["outputs"][0]["data"][0])
+
+        sums: dict[int, float] = {}
+        refused: list[str] = []
+        for step in range(12):
+            if step == 4:
+                os.kill(serves(server)[1][0], signal.SIGKILL)
+            for id in range(1, 33):
+                value = float(id + step)
+                begins = id not in sums
+                status, said = say(id, value, *(["sequence_start"] if begins else []))
+                if status == 200:
+                    sums[id] = value if begins else sums[id] + value
+                    assert float(said) == sums[id]
+                else:
+                    assert step >= 4
+                    refused.append(said)
+                    sums.pop(id, None)  # from the beginning
+        assert len(sums) == 32  # all go on in the end
+        assert 0 < len(refused) < 60
+        assert all("replica" in said or not said for said in refused) and any("begin anew" in said for said in refused), refused
+        for connection in connections:
+            connection.close()

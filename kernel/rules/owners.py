@@ -1,0 +1,76 @@
+"""Which replica has a sequence. Pure: who is there and what others have said in, a name out.
+
+The law: all that know of the same replicas give the same answer, without asking one another; who comes or goes moves no sequence
+between the others, and none that is running. What has died with a replica is unknown to all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterable
+
+__all__ = ["Owners"]
+
+#: How many that have died are remembered: whose sequences they had is told then.
+GONE = 16
+
+
+class Owners:
+    """Who has which sequence: by rendezvous hash one of those that are there, unless another has it and keeps it to its end.
+
+    `own`: the name of the replica that asks; "" until it is known. The others are named, too, and no name comes again. A
+    sequence is a model's key and its id.
+    """
+
+    def __init__(self) -> None:
+        self.own = ""
+        self._there: set[str] = {""}
+        self._gone: deque[str] = deque(maxlen=GONE)
+        self._kept: dict[tuple[str, int | str], str] = {}  # by others, whose own they are not
+
+    def called(self, own: str) -> None:
+        """This replica has a name."""
+        self._there.discard(self.own)
+        self.own = own
+        self._there.add(own)
+
+    def came(self, name: str) -> None:
+        """Another one takes sequences from now on."""
+        self._there.add(name)
+
+    def went(self, name: str, died: bool) -> None:
+        """One takes no more; where it has not `died` it keeps those that it has."""
+        self._there.discard(name)
+        if died:
+            self.keeps(name, ())
+            if name not in self._gone:
+                self._gone.append(name)
+
+    def keeps(self, name: str, sequences: Iterable[tuple[str, int | str]]) -> None:
+        """Another one has these, which are not its own by the hash, and none besides."""
+        for sequence in [one for one, who in self._kept.items() if who == name]:
+            del self._kept[sequence]
+        self._kept.update(dict.fromkeys(sequences, name))
+
+    def owner(self, model: str, id: int | str) -> str:
+        """Return the name of who is to have a sequence that this replica has not."""
+        return self._kept.get((model, id)) or self._hashed(self._there, id)
+
+    def leaves(self) -> None:
+        """This replica takes no more: all that it has are kept."""
+        self._there.discard(self.own)
+
+    def is_own(self, id: int | str, besides: str = "") -> bool:
+        """Whether the hash gives a sequence to this replica. `besides`: another one that is about to be there."""
+        return self._hashed({*self._there, besides} if besides else self._there, id) == self.own
+
+    def was_lost(self, id: int | str) -> bool:
+        """Whether one that has died would have had a sequence."""
+        return any(self._hashed({*self._there, name}, id) == name for name in self._gone)
+
+    def _hashed(self, names: Collection[str], id: int | str) -> str:
+        if len(names) < 2:
+            return next(iter(names), "")
+        # The same for all models: the steps of an ensemble have the id of its sequence.
+        return max(names, key=lambda name: hashlib.blake2b(f"{name}\0{id!r}".encode(), digest_size=8).digest())
