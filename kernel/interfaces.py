@@ -224,6 +224,21 @@ class Executor(Protocol):
         """Called once when the instance goes, on the thread that made the executor for THREAD and THREAD_TASK."""
 
 
+class Workers(Protocol):
+    """What executes behind one executor: from `least` to `most` of them, `size` are wanted, and `serving` there. On the loop."""
+
+    least: int
+    most: int
+    size: int
+
+    @property
+    def serving(self) -> int:
+        """How many serve."""
+
+    def resize(self, size: int) -> int:
+        """Want so many, within the bounds; return how many. Those that go finish what they have."""
+
+
 class RemoteExecutor(Executor, Protocol):
     """What an executor of placement REMOTE has besides. Everything is called on the loop.
 
@@ -234,7 +249,8 @@ class RemoteExecutor(Executor, Protocol):
     the calls without which an execution can't go on; None where it may, or where that has to be asked for first, and `told()` is
     called once it is known. `holding()` returns the call that keeps it from beginning anything, None where there is none.
     One that knows where in a model's code an execution is has `place(batch)`, `file:line` or "". One whose executions can be
-    ended has `end(reason)`, by which all that are under way fail, and it goes down; it may come up again.
+    ended has `end(reason)`, by which all that are under way fail, and it goes down; it may come up again. One behind which there
+    are several workers, of which there may be more or fewer, has `fleet`: Workers, whose number follows the load then.
     """
 
     def attach(self, instance: RemoteOwner) -> None:

@@ -5,7 +5,7 @@ The modules `check_*` hold the rules that a config has to keep; complete.py says
 
 from __future__ import annotations
 
-from kernel.config.autoscaling import AutoscaleLimits, autoscale_of
+from kernel.config.autoscaling import AutoscaleLimits, autoscale_between, autoscale_of
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.complete import left_here, read_config, require_complete, with_changes
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
@@ -55,6 +55,7 @@ __all__ = [
     "VersionPolicy",
     "WarmupInput",
     "WarmupSample",
+    "autoscale_between",
     "autoscale_of",
     "check_ensembles",
     "config_file",

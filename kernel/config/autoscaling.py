@@ -12,7 +12,7 @@ from kernel.config.positions import Key
 from kernel.config.report import Report
 from kernel.config.seconds import read_seconds
 
-__all__ = ["ROWS", "AutoscaleLimits", "autoscale_of", "check_autoscaling"]
+__all__ = ["ROWS", "AutoscaleLimits", "autoscale_between", "autoscale_of", "check_autoscaling"]
 
 LEAST, MOST = "autoscale_min", "autoscale_max"
 TARGET, QUEUE_AGE, COOLDOWN = "autoscale_target", "autoscale_queue_age", "autoscale_cooldown"
@@ -58,10 +58,15 @@ def autoscale_of(parameters: Mapping[str, str]) -> AutoscaleLimits | None:
     """Return what a config that was checked says; None where the number of instances is what its groups say."""
     if MOST not in parameters:
         return None
+    return autoscale_between(_number(parameters.get(LEAST, "1")), _number(parameters[MOST]), parameters)
+
+
+def autoscale_between(least: int, most: int, parameters: Mapping[str, str]) -> AutoscaleLimits:
+    """Return what a config that was checked says, where somebody else says how many there may be."""
     target = parameters.get(TARGET)
     return AutoscaleLimits(
-        _number(parameters.get(LEAST, "1")),
-        _number(parameters[MOST]),
+        least,
+        most,
         None if target is None else _positive(target),
         _positive(parameters.get(QUEUE_AGE, "0.5")),
         read_seconds(parameters.get(COOLDOWN, "60")),
@@ -74,18 +79,22 @@ def check_autoscaling(report: Report) -> None:
     there = [key for key in ROWS if key in parameters]
     if not there:
         return
+    words = f"the number of instances of model '{report.name}' can't follow its load"
+    if elsewhere(report.message):
+        for key in (MOST, LEAST, QUEUE_AGE):
+            if key in parameters:
+                _fail(report, key, words, f"its instances are another server's; wanted '{TARGET}' and '{COOLDOWN}' alone")
+                return
+        return
     if MOST not in parameters:
         _fail(report, there[0], f"parameter '{there[0]}' of model '{report.name}' has no effect", f"wanted '{MOST}' beside it")
         return
     limits = autoscale_of(parameters)
     assert limits is not None
-    words = f"the number of instances of model '{report.name}' can't follow its load"
     if limits.least > limits.most:
         _fail(report, LEAST, words, f"'{LEAST}' is {limits.least}, and '{MOST}' is {limits.most}")
     elif report.message.platform == "ensemble" or report.message.HasField("ensemble_scheduling"):
         _fail(report, MOST, words, "an ensemble has no instances of its own: give the parameter to its models")
-    elif elsewhere(report.message):
-        _fail(report, MOST, words, "its instances are another server's")
     else:
         _check_groups(report, words)
 

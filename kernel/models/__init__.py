@@ -12,7 +12,7 @@ from kernel.models.model import Model
 from kernel.models.readiness import Readiness
 from kernel.models.request_check import Form, RequestCheck
 from kernel.models.runtime import Runtime
-from kernel.models.scaling import InstanceScaling, load_of, utilization
+from kernel.models.scaling import FleetScaling, InstanceScaling, load_of, scaling_of, utilization
 from kernel.models.states import ModelState, become
 from kernel.models.warmup import give_up, warmup_of
 from kernel.models.warmup_samples import Sample, read_samples
@@ -22,6 +22,7 @@ __all__ = [
     "CacheFigures",
     "Ceiling",
     "Conduct",
+    "FleetScaling",
     "Form",
     "HandoverStage",
     "InstanceScaling",
@@ -38,6 +39,7 @@ __all__ = [
     "initial_values",
     "load_of",
     "read_samples",
+    "scaling_of",
     "usable_gpus",
     "utilization",
     "warmup_of",

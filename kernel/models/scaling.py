@@ -11,14 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kernel.config import AutoscaleLimits
+from kernel.config import AutoscaleLimits, ModelConfig, autoscale_between, autoscale_of
 from kernel.instances import LoopInstance
+from kernel.interfaces import Workers
 from kernel.rules import Autoscaler, ScaleLoad, ScaleRule, SequenceRule
 
 if TYPE_CHECKING:
     from kernel.models.model import Model
 
-__all__ = ["InstanceScaling", "load_of", "utilization"]
+__all__ = ["FleetScaling", "InstanceScaling", "load_of", "scaling_of", "utilization"]
 
 log = logging.getLogger("kernel")
 
@@ -79,6 +80,11 @@ class InstanceScaling:
         self.scaler = Autoscaler(rule, len(model.scheduler.instances), clock())
         self._under_way: asyncio.Task[None] | None = None
 
+    @property
+    def current(self) -> int:
+        """How many there are."""
+        return len(self._model.scheduler.instances)
+
     def look(self, now: float) -> None:
         """Look at the load, and begin what follows from it. To be called several times a second."""
         load = load_of(self._model, now)
@@ -99,3 +105,46 @@ class InstanceScaling:
                 self.scaler.succeeded()
         finally:
             self._under_way = None
+
+
+class FleetScaling:
+    """Has there be as many workers behind the one executor of a model version as its load asks for. On the loop."""
+
+    def __init__(self, model: Model, fleet: Workers, clock: Callable[[], float]) -> None:
+        self._model = model
+        self._fleet = fleet
+        limits = autoscale_between(fleet.least, fleet.most, model.config.parameters)
+        target = limits.target or SHARE * _room_elsewhere(model.config)
+        rule = ScaleRule(fleet.least, fleet.most, target, cooldown=limits.cooldown)
+        self.scaler = Autoscaler(rule, fleet.size, clock())
+
+    @property
+    def current(self) -> int:
+        """How many there are."""
+        return self._fleet.serving
+
+    def look(self, now: float) -> None:
+        """Look at the load, and have the fleet see to what follows from it. To be called several times a second."""
+        fleet = self._fleet
+        before, in_flight = fleet.size, load_of(self._model, now).in_flight
+        decision = self.scaler.look(ScaleLoad(fleet.serving, in_flight), now)  # how long they wait there nobody tells
+        if decision.wanted != before:
+            fleet.resize(decision.wanted)
+            name = self._model.name
+            log.info("model '%s' is to have %d workers, %d were wanted (%s)", name, fleet.size, before, decision.reason)
+
+
+def _room_elsewhere(config: ModelConfig) -> int:
+    """Return how many requests one worker takes at a time, which has all instances that the config says. Not how it batches."""
+    count = sum(one.count * max(1, len(one.gpus)) for one in config.instance_groups)
+    return max(1, count) * int(config.parameters.get("max_concurrency", "1"))
+
+
+def scaling_of(model: Model, clock: Callable[[], float]) -> InstanceScaling | FleetScaling | None:
+    """Return what has a number follow the load of a model version that serves, None where it is fixed."""
+    executors = (instance.executor for instance in model.scheduler.instances)
+    fleet: Workers | None = next((found for one in executors if (found := getattr(one, "fleet", None)) is not None), None)
+    if fleet is not None:
+        return FleetScaling(model, fleet, clock) if fleet.least < fleet.most else None
+    limits = autoscale_of(model.config.parameters)
+    return None if limits is None else InstanceScaling(model, limits, clock)

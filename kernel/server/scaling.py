@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernel.config import autoscale_of
-from kernel.models import InstanceScaling, Model, load_of, utilization
+from kernel.models import FleetScaling, InstanceScaling, Model, load_of, scaling_of, utilization
 
 __all__ = ["ModelScale", "Scaling", "ServerScale", "scale", "together"]
 
@@ -111,7 +110,7 @@ class Scaling:
         self._clock = clock
         self._models = models
         self._follow = follow
-        self._scaled: dict[Model, InstanceScaling] = {}
+        self._scaled: dict[Model, InstanceScaling | FleetScaling] = {}
         self._averages: dict[Model | None, _Averages] = {}  # None: of the server
         self._asked = -ASKED + clock()
         self._looking = False
@@ -119,9 +118,9 @@ class Scaling:
 
     def know(self, model: Model) -> None:
         """Have the number of a model version's instances follow its load from now on, if its config asks for that."""
-        limits = autoscale_of(model.config.parameters)
-        if limits is not None:
-            self._scaled[model] = InstanceScaling(model, limits, self._clock)
+        scaled = scaling_of(model, self._clock)
+        if scaled is not None:
+            self._scaled[model] = scaled
             self._begin()
 
     def report(self) -> ServerScale:
@@ -152,7 +151,9 @@ class Scaling:
         if scaled is None:
             return line
         rule, decision = scaled.scaler.rule, scaled.scaler.decision
-        return replace(line, wanted=decision.wanted, min=rule.least, max=rule.most, reason=decision.reason)
+        return replace(
+            line, current=scaled.current, wanted=decision.wanted, min=rule.least, max=rule.most, reason=decision.reason
+        )
 
     def at_work(self) -> tuple[float, float]:
         """Return which share of what it can do the server does, now, and for how many seconds its oldest request waits in vain.

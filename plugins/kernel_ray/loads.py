@@ -31,7 +31,10 @@ T = TypeVar("T")
 LINGER = 10.0
 
 #: Parameters that the kernel here acts on, for all actors together.
-KEPT_HERE = ("max_inflight", "circuit_breaker", "refuse_late", "idle_timeout", "keepalive_timeout", "idempotent", "placement")
+KEPT_HERE = (
+    "max_inflight", "circuit_breaker", "refuse_late", "idle_timeout", "keepalive_timeout", "idempotent", "placement",
+    "autoscale_target", "autoscale_cooldown",
+)  # fmt: skip
 
 
 class Loads:

@@ -58,7 +58,8 @@ class FakeActor:
 
 
 class FakeCluster:
-    """Starts actors, each within a second; and is the backend and the plugin of the one model `m`.
+    """Starts actors, each within a second; and is the backend and the plugin of the one model `m`. `follows`: their number
+    follows the load, else it is what a test asks for.
 
     `failing`: how many starts fail from now on; `starts`: when there was one; `alive`: those that nobody has ended.
     """
@@ -67,8 +68,9 @@ class FakeCluster:
     creates_on_loop = True
     uses_gpus = False
 
-    def __init__(self, network: Network, least: int = 1, most: int = 4) -> None:
+    def __init__(self, network: Network, least: int = 1, most: int = 4, follows: bool = False) -> None:
         self.network = network
+        self.follows = follows
         self.bounds = least, most
         self.failing = 0
         self.answering = True
@@ -115,7 +117,10 @@ class FakeCluster:
     def kernel(self, folder: Path) -> Kernel:
         (folder / "m/1").mkdir(parents=True)
         (folder / "m/config.pbtxt").write_text(CONFIG)
-        return Kernel(folder, plugins=[self], drain_seconds=1.0)
+        kernel = Kernel(folder, plugins=[self], drain_seconds=1.0)
+        if not self.follows:
+            kernel.supervision.know = lambda model: None  # type: ignore[method-assign]
+        return kernel
 
 
 async def said(asked: Any) -> str:
@@ -221,6 +226,32 @@ def test_more_and_fewer_actors_within_the_bounds(tmp_path: Path) -> None:
             for one in opened:
                 one.cancel()
         assert not cluster.alive
+
+    run_network(main)
+
+
+def test_the_number_of_actors_follows_the_load(tmp_path: Path) -> None:
+    async def main(network: Network) -> None:
+        cluster = FakeCluster(network, least=1, most=3, follows=True)
+        async with cluster.kernel(tmp_path) as kernel:
+            await asyncio.sleep(2.0)
+            line = kernel.scale().models[0]
+            assert (line.current, line.wanted, line.min, line.max) == (1, 1, 1, 3)
+            cluster.answering = False
+            opened = [kernel.infer("m", X) for _ in range(8)]
+            await asyncio.sleep(1.0)
+            line = kernel.scale().models[0]
+            assert (line.current, line.wanted) == (1, 2)  # one takes a second to come up
+            await asyncio.sleep(9.0)
+            line = kernel.scale().models[0]
+            assert (line.current, line.wanted) == (3, 3) and "3 are the most" in line.reason
+            cluster.answering = True
+            for one in opened:
+                one.cancel()
+            await asyncio.sleep(100.0)
+            line = kernel.scale().models[0]
+            assert (line.current, line.wanted, len(cluster.alive)) == (1, 1, 1)
+            assert await said(kernel.infer("m", X)) == "ok"
 
     run_network(main)
 

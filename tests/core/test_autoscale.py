@@ -277,6 +277,7 @@ ensemble_scheduling { step [
   { model_name: "a" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
 ] }
 """
+RAY = 'parameters { key: "placement" value { string_value: "ray" } }\n'
 CANT = "the number of instances of model 'm' can't follow its load — "
 
 
@@ -288,6 +289,7 @@ CANT = "the number of instances of model 'm' can't follow its load — "
         (BASE, {"target": 0}, "'autoscale_target' of model 'm' is '0' — wanted a number of requests in flight for each"),
         (BASE, {"queue_age": "nan"}, "'autoscale_queue_age' of model 'm' is 'nan' — wanted a number of seconds, above 0"),
         (ENSEMBLE, {}, CANT + "an ensemble has no instances of its own: give the parameter to its models"),
+        (BASE + RAY, {}, CANT + "its instances are another server's; wanted 'autoscale_target' and 'autoscale_cooldown' alone"),
         (BASE + "instance_group [ { kind: KIND_CPU } ]", {}, CANT + "it has 2 instance groups"),
         (BASE.replace("count: 1", "passive: true"), {}, CANT + "its instances are passive: they take no requests"),
     ],
