@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import re
+import selectors
 import signal
 import socket
 import subprocess
@@ -330,6 +331,35 @@ def fields(target: Target) -> None:
     many(target, 16, head * 8, 8)
 
 
+def again(target: Target, port: int, piece: bytes, begin: bytes = b"", seconds: float = 4.0) -> None:
+    """Send the same again and again on 16 connections, and read all that comes."""
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for _ in range(16):
+            sock = stack.enter_context(target.connect(port))
+            sock.setblocking(False)
+            selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, [memoryview(begin + piece)])
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and selector.get_map():
+            for key, events in selector.select(0.05):
+                sock, left = key.fileobj, key.data
+                assert isinstance(sock, socket.socket)
+                try:
+                    if events & selectors.EVENT_READ and not sock.recv(1 << 18):
+                        raise OSError("closed")
+                    if events & selectors.EVENT_WRITE:
+                        left[0] = left[0][sock.send(left[0][: 1 << 18]) :] or memoryview(piece)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    selector.unregister(sock)
+
+
+def operations(target: Target, method: str, path: str, body: bytes = b"") -> None:
+    """Pipelined requests, which are answered without a model."""
+    line = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    again(target, target.http, (line.encode() + body) * 500)
+
+
 def empty_lines(target: Target, port: int) -> None:
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(target.connect(port)) for _ in range(16)]
@@ -616,6 +646,11 @@ ROWS: list[Row] = [
     Row("Content-Length of 1 TiB, unknown model", lambda target: endless_body(target, "nobody"), 0.050, MB),
     Row("64 answers of 16 MiB, not read", pipelined, 0.050, 288 * MB),
     Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
+    Row("names of 60 KB, 16 connections", lambda target: operations(target, "GET", "/v2/models/" + "a" * 60_000), 0.050, 16 * MB),
+    Row("statistics, 16 connections", lambda target: operations(target, "GET", "/v2/models/stats"), 0.050, 16 * MB),
+    Row("index, 16 connections", lambda target: operations(target, "POST", "/v2/repository/index"), 0.050, 16 * MB),
+    Row("log settings, 16 connections", lambda target: operations(target, "POST", "/v2/logging", b"{}"), 0.050, 16 * MB),
+    Row("unknown models, 16 connections", lambda target: operations(target, "POST", "/v2/models/n/infer", b""), 0.050, 16 * MB),
     Row("endless empty lines, 16 connections", lambda target: empty_lines(target, target.http), 0.050, 8 * MB),
     Row("endless empty lines, metrics, 16 connections", lambda target: empty_lines(target, target.metrics), 0.050, 8 * MB),
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),

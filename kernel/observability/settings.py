@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, clipped
 from kernel.observability.logs import FORMATS, LogOptions
 from kernel.observability.sampling import Sampler
 
@@ -170,7 +170,7 @@ class TraceSettings:
 
     def _check_model(self, model: str) -> None:
         if model and not self._is_known(model):
-            raise _invalid(f"Request for unknown model : {model}")
+            raise _invalid(f"Request for unknown model : {clipped(model)}")
 
 
 class LogSettings:

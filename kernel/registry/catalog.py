@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from kernel.config import ModelConfig
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, clipped
 from kernel.models import Model, Runtime
 from kernel.observability import ModelStatistics
 from kernel.registry.entries import (
@@ -88,7 +88,7 @@ class Catalog:
             told = f"model namespace must be provided to resolve ambiguity. They are {' and '.join(self.meant_by(name))}"
             return ServingError(Code.INVALID_ARG, f"{words}, {told}")
         entry = self.entries.get(name)
-        unknown = f"Request for unknown model: '{name}'"
+        unknown = f"Request for unknown model: '{clipped(name)}'"
         if entry is None or not entry.versions:
             return ServingError(Code.NOT_FOUND, f"{unknown} is not found")
         if number is None:

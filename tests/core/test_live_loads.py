@@ -877,3 +877,14 @@ def test_an_unload_at_any_turn_of_a_load_of_what_has_not_changed(tmp_path: Path)
     while run(main(turns)):
         turns += 1
     assert turns > 3
+
+
+def test_a_name_that_no_model_has_is_shown_in_part(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with explicit(tmp_path, backend=Answering()) as kernel:
+            with pytest.raises(ServingError) as caught:
+                kernel.model("n\n" * 30_000)
+            message = caught.value.message
+            assert len(message) < 600 and "\n" not in message and "(60000 characters)' is not found" in message
+
+    run(main())

@@ -21,11 +21,11 @@ __all__ = ["Handler", "Route", "Router"]
 #: `handler(connection, head, json, tail)`: open an exchange on the connection and see to it that it is answered once.
 Handler = Callable[[ClientConnection, Head, bytes, Any], None]
 
-_VERSION = r"(?:/versions/(?P<version>[0-9]+))?"
-_MODEL = rf"/v2/models/(?P<model>[^/]+){_VERSION}"
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
-_SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
-_CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
+_VERSION = r"(?:/versions/(?P<version>[0-9]++))?"
+_MODEL = rf"/v2/models/(?P<model>[^/]++){_VERSION}"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]++))?"
+_SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]++))?"
+_CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]++))?"
 
 #: The routes whose requests go to models.
 REQUESTS = ("infer", "generate", "generate_stream")
@@ -61,14 +61,14 @@ ROUTES = (
     Route("inflight", "GET", r"/v2/inflight", True, "statistics"),
     Route("scale", "GET", r"/v2/kernel/scale", True, "statistics"),
     Route("logging", "GET POST", r"/v2/logging", True, "logging"),
-    Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting", True, "trace"),
+    Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]++))?/trace/setting", True, "trace"),
     Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),
     Route("model_config", "GET", rf"{_MODEL}/config", True, "model-config"),
     Route("statistics", "GET", rf"{_MODEL}/stats", True, "statistics"),
     Route("model_metadata", "GET", _MODEL, True, "metadata"),
     Route("index", "POST", rf"{_REPOSITORY}/index", True, "model-repository"),
-    Route("load", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/load", True, "model-repository"),
-    Route("unload", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/unload", True, "model-repository"),
+    Route("load", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]++)/load", True, "model-repository"),
+    Route("unload", "POST", rf"{_REPOSITORY}/models/(?P<model>[^/]++)/unload", True, "model-repository"),
     Route("replace_replicas", "POST", r"/v2/kernel/replicas/reload", True, "model-repository"),
     Route("system_status", "GET", rf"{_SYSTEM}/status", True, "shared-memory"),
     Route("system_register", "POST", rf"{_SYSTEM}/register", True, "shared-memory"),

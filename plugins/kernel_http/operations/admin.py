@@ -20,7 +20,7 @@ from kernel_http.connection.heads import Head
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
 from kernel_http.json.large import LARGE, decode_large
 from kernel_http.json.members import flag_of
-from kernel_http.operations.operation import Operation, at_once, read_object
+from kernel_http.operations.operation import UNITS, Operation, at_once, read_object
 
 if TYPE_CHECKING:
     from kernel import Kernel, ModelScale, ModelStatistics, ServerScale
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 log = logging.getLogger(__name__)
+
+#: What takes next to nothing, and what takes long.
+TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12}
 
 DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
@@ -57,7 +60,7 @@ class Admin:
             "replace_replicas": self.replace_replicas,
         }
         slow: dict[str, Handler] = {"model_ready": self.model_ready, "load": self.load}
-        return {**{name: at_once(operation) for name, operation in quick.items()}, **slow}
+        return {**{name: at_once(operation, TAKES.get(name, UNITS)) for name, operation in quick.items()}, **slow}
 
     # --- health
 

@@ -20,21 +20,21 @@ from kernel_http.json.errors import read_again
 if TYPE_CHECKING:
     from kernel_http.connection.routes import Handler
 
-__all__ = ["Operation", "at_once", "read_document", "read_object"]
+__all__ = ["UNITS", "Operation", "at_once", "read_document", "read_object"]
 
 log = logging.getLogger(__name__)
 
 #: `operation(head, body)` returns the response, or raises ServingError.
 Operation = Callable[[Head, bytes], bytes]
 
-#: An operation whose body and answer are no longer than this takes no longer than most do; bytes.
-MAX_FREE = 1024
+#: What an operation takes besides the time for its body and its answer, in units (turns.py), where it doesn't say.
+UNITS = 3
 
 _decode = msgspec.json.Decoder().decode
 
 
-def at_once(operation: Operation) -> Handler:
-    """Return the handler that answers with what `operation` returns or raises."""
+def at_once(operation: Operation, units: int = UNITS) -> Handler:
+    """Return the handler that answers with what `operation` returns or raises. `units`: of work; 0: nothing of it is counted."""
 
     def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange = Exchange(connection, head)
@@ -47,8 +47,8 @@ def at_once(operation: Operation) -> Handler:
             except AskOthers as others:
                 others.wait(run)
                 return
-            if len(json) + len(answer) > MAX_FREE and exchange.connection is not None:
-                connection.spend((len(json) >> 7) + (len(answer) >> 10))
+            if units and exchange.connection is not None:
+                connection.spend(units + ((len(json) + len(answer)) >> 7))
             exchange.answer(answer)
 
         run()
