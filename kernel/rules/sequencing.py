@@ -517,9 +517,7 @@ class Sequencer:
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests: of one instance after the other, then those of the backlog."""
-        if not self.size:
-            return
-        for home in self._homes.values():
+        for home in self._homes.values() if self.size else ():
             for sequence in home.occupants:
                 if sequence is not None:
                     yield from sequence.waiting
