@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from kernel.errors import ServingError
+from kernel.errors import NotLoaded, ServingError
 from kernel.models import warmup_of
 from kernel.requests import InferenceRequest
 
@@ -26,6 +26,7 @@ class PendingLoads:
     def __init__(self) -> None:
         self._operations: list[Coming] = []
         self._calls: dict[str, list[tuple[str, Callable[[], None]]]] = {}  # called model -> calling models, and their calls
+        self._demands: list[tuple[str, str]] = []  # calling models, and those that are loaded since these call them
 
     @contextmanager
     def expecting(self, names: Iterable[str]) -> Iterator[Coming]:
@@ -62,13 +63,16 @@ class PendingLoads:
     ) -> ServingError | None:
         """Keep a call to a model that is not there, if it is worth waiting for, and submit it again then.
 
-        Return None if so, else the error to answer it with: `error`, and what to do about it where a warmup has made the call.
+        Return None if so, else the error to answer it with: `error`, and what to do about it where a warmup has made the call. A
+        NotLoaded is for somebody else to wait for.
         """
         caller = warmup_of(request)
         if caller is None:
             return error
         called = request.model_name
         if not self._is_coming(called):
+            if isinstance(error, NotLoaded):
+                return self._demanded(caller, called, error)
             words = (
                 f"the warmup of model '{caller}' calls '{called}', which is not being loaded: load it before '{caller}', "
                 "or together with it"
@@ -80,6 +84,31 @@ class PendingLoads:
             return _told(error, words)
         self._calls.setdefault(called, []).append((caller, lambda: submit(request)))
         return None
+
+    def _demanded(self, caller: str, called: str, away: NotLoaded) -> NotLoaded:
+        """Return what is to be waited for instead of `away`, so that it is known who waits for whom as long as that takes."""
+        demand = caller, called
+
+        def wait(then: Callable[[ServingError | None], None], waits: Callable[[], bool], by_model: bool) -> None:
+            self._demands.append(demand)
+            left = [demand]
+
+            def over() -> None:
+                if left:
+                    self._demands.remove(left.pop())
+
+            def goes_on(error: ServingError | None) -> None:
+                over()
+                then(error)
+
+            def still_waits() -> bool:
+                if not waits():
+                    over()
+                return bool(left)
+
+            away.wait(goes_on, still_waits, by_model)
+
+        return NotLoaded(away.message, wait)
 
     def _path(self, name: str, end: str) -> list[str]:
         """Return how `name`, on its way, waits for `end`, both ends included; nothing if it doesn't."""
@@ -99,7 +128,7 @@ class PendingLoads:
         called = {other for other, calls in self._calls.items() if any(caller == name for caller, _ in calls)}
         for coming in self._operations:
             called |= coming.get(name, set())
-        return {one for one in called if self._is_coming(one)}
+        return {one for one in called if self._is_coming(one)} | {one for caller, one in self._demands if caller == name}
 
 
 def _told(error: ServingError, words: str) -> ServingError:

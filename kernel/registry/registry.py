@@ -14,7 +14,7 @@ from typing import Any
 
 from kernel.errors import Code, NotLoaded, ServingError, clipped
 from kernel.interfaces import Backend, Observer
-from kernel.models import Model, Readiness, Runtime
+from kernel.models import Model, Readiness, Runtime, warmup_of
 from kernel.registry.catalog import Catalog, not_ready
 from kernel.registry.claims import Claims
 from kernel.registry.dependents import related_to
@@ -286,10 +286,20 @@ class Registry:
         told: ServingError | None = error
         if request.parent is not None and error.code is not Code.INVALID_ARG:
             told = self.pending_loads.hold(request, error, submit)
+            if isinstance(told, NotLoaded) and (told is not error) and (taken := self._taken_by_caller(request)):
+                words = f"{error.message}; the load of '{taken}' has claimed it, and would wait for itself"
+                told = ServingError(Code.UNAVAILABLE, words)
         if isinstance(told, NotLoaded):
             self.held.hold(request, told, submit)
             return None
         return told
+
+    def _taken_by_caller(self, request: InferenceRequest) -> str:
+        """Return the model whose warmup makes a call, if its own load has claimed what a load of the called one would claim."""
+        caller = warmup_of(request)
+        if caller is None or not self._claims.taken_with(caller, self._related([request.model_name])):
+            return ""
+        return caller
 
     # -- on demand -----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Cache:
     """The cache in a folder, of which this is one user. `size`: bytes that may stay in it, 0 for half of the file system."""
 
     def __init__(self, folder: str, size: int) -> None:
-        self._given = folder
+        self.root = _folder(folder) / LAYOUT  # which all users share
         self._size = size
         self._own: Path | None = None  # this user's folder, and what holds its lock
         self._lock = -1
@@ -49,25 +49,12 @@ class Cache:
 
     # -- folders ---------------------------------------------------------------------------------------------------------
 
-    @property
-    def root(self) -> Path:
-        """The folder that all its users share; made where it is not there. Raises ServingError."""
-        root = _folder(self._given) / LAYOUT
-        try:
-            for name in ("objects", "locks", "servers"):
-                (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            status = root.stat()
-        except OSError as error:
-            raise failed("make the cache of stored models", error) from None
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            words = f"the cache of stored models {root} could be written by others, who could change what models do"
-            raise ServingError(Code.INTERNAL, f"{words}; it has to be this user's alone (--storage-cache)")
-        return root
-
     def new_folder(self) -> Path:
         """Return a new folder for files of one model. Raises ServingError."""
         with self._opening:
-            own = self._own or self._open()
+            own = self._own
+            if own is None or not own.is_dir():  # somebody may have emptied the cache
+                own = self._open()
             self._counter += 1
             folder = own / str(self._counter)
         try:
@@ -77,8 +64,11 @@ class Cache:
         return folder
 
     def _open(self) -> Path:
+        self._make()
         servers = self.root / "servers"
         _sweep(servers)
+        if self._lock != -1:
+            os.close(self._lock)
         try:
             own = Path(tempfile.mkdtemp(prefix="", dir=servers))
             early = own / "lock.new"
@@ -89,6 +79,18 @@ class Cache:
             raise failed("make a folder for stored models", error) from None
         self._own = own
         return own
+
+    def _make(self) -> None:
+        """Make the folders that all users share, where they are not there. Raises ServingError."""
+        try:
+            for name in ("objects", "locks", "servers"):
+                (self.root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = self.root.stat()
+        except OSError as error:
+            raise failed("make the cache of stored models", error) from None
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            words = f"the cache of stored models {self.root} could be written by others, who could change what models do"
+            raise ServingError(Code.INTERNAL, f"{words}; it has to be this user's alone (--storage-cache)")
 
     def close(self) -> None:
         """Remove this user's folder, with all that models had in it."""
@@ -162,7 +164,7 @@ class Cache:
                 os.fsync(file.fileno())
             os.chmod(path, 0o444)
             os.utime(path, ns=(time.time_ns(), one.modified))
-            target.parent.mkdir(exist_ok=True, mode=0o700)
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.rename(target)
         except OSError as error:
             raise failed(f"write the object '{one.key}' into the cache", error) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 
 from kernel import Code, ServingError
 from kernel_storage.cache import Cache, failed
@@ -76,11 +76,11 @@ def _all(jobs: Sequence[Future[int]], given_up: threading.Event) -> list[int]:
     """Return the results of all jobs, or raise the first error once none of them runs any more."""
     try:
         return [job.result() for job in jobs]
-    except BaseException:
+    except BaseException as error:
         given_up.set()
-        for job in jobs:
-            job.cancel()
-        wait(jobs)
+        wait([job for job in jobs if not job.cancel()])  # of one that is cancelled nobody might ever tell that it is over
+        if isinstance(error, CancelledError):
+            raise _closed() from None
         raise
 
 

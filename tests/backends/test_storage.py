@@ -6,9 +6,11 @@ On virtual time with a store in memory; what is the server's own business, with 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,6 +317,92 @@ def test_what_a_killed_server_has_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists() and other.is_dir()
     for cache in (living, third):
         cache.close()
+
+
+def test_a_cache_that_was_emptied_is_made_anew(memory: Memory, tmp_path: Path) -> None:
+    async def main() -> None:
+        memory.model("m", 1, BASE)
+        memory.model("n", 2, BASE)
+        async with serving(memory.open(tmp_path), control_mode="explicit") as kernel:
+            await kernel.load("m")
+            shutil.rmtree(tmp_path / "v1")
+            await kernel.load("n")
+            assert (await said(kernel, "m"), await said(kernel, "n")) == (1, 2)
+            await kernel.load("m")
+        assert not folders()
+
+    def folders() -> list[Path]:
+        return list(tmp_path.glob("v1/servers/*"))
+
+    run(main())
+
+
+def test_a_disk_that_is_full(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    memory.put("m/1/weights", b"x" * 3000)
+    repository = memory.open(tmp_path)
+    files = repository.scan()["m"].fetch()
+    assert files is not None
+    monkeypatch.setattr(fetching.os, "pwrite", full)
+    words = "failed to write the object 'models/m/1/weights' into the cache: No space left on device; --storage-cache says where"
+    with pytest.raises(ServingError, match=words):
+        files.bring([1])
+    assert objects(tmp_path) == []
+    repository.close()
+
+
+def test_file_systems_without_links(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*arguments: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    memory.put("m/1/weights", b"x")
+    repository = memory.open(tmp_path)
+    files = repository.scan()["m"].fetch()
+    assert files is not None
+    files.bring([1])
+    assert (files.folder.path / "1/weights").read_bytes() == b"x"
+    repository.close()
+
+
+def test_a_stop_ends_what_is_fetched(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the part that it is at; nothing of it stays."""
+    monkeypatch.setattr(fetching, "PART", 1000)
+    monkeypatch.setattr(fetching, "WORKERS", 1)
+    memory.put("m/1/weights", b"x" * 50_000)
+    part_of = stores.part_of
+    begun, go_on = threading.Event(), threading.Event()
+    count = 0
+
+    def slow(store: Any, one: stores.Object, begin: int, end: int) -> memoryview:
+        nonlocal count
+        count += 1
+        begun.set()
+        assert go_on.wait(30.0)
+        return part_of(store, one, begin, end)
+
+    monkeypatch.setattr(fetching, "part_of", slow)
+    repository = memory.open(tmp_path)
+    files = repository.scan()["m"].fetch()
+    assert files is not None
+    failures: list[str] = []
+
+    def bring() -> None:
+        try:
+            files.bring([1])
+        except ServingError as error:
+            failures.append(error.message)
+
+    thread = threading.Thread(target=bring, daemon=True)
+    thread.start()
+    assert begun.wait(30.0)
+    repository.close()
+    go_on.set()
+    thread.join(30.0)
+    assert failures == ["the fetch was given up"]
+    assert count == 1 and objects(tmp_path) == []
 
 
 def test_a_cache_that_others_may_write_is_refused(memory: Memory, tmp_path: Path) -> None:

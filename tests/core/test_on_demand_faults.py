@@ -369,6 +369,76 @@ def test_chains_of_calls_that_are_deeper_than_the_budget(tmp_path: Path) -> None
     run(main())
 
 
+WARMED = BASE + """
+model_warmup { name: "w" batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 1 zero_data: true } } }
+"""
+
+
+def test_a_warmup_has_loaded_what_it_calls(tmp_path: Path) -> None:
+    """Nobody can load it before, where all is loaded as it is asked for."""
+
+    async def main() -> None:
+        kernels: dict[str, Kernel] = {}
+        write_repository(tmp_path, {"first": WARMED, "second": WARMED, "third": BASE})
+        behaviours = {"first": calling(kernels, 0.1, "second"), "second": calling(kernels, 0.1, "third")}
+        async with on_demand(tmp_path, TestBackend(behaviours), models=1) as kernel:
+            kernels[""] = kernel
+            client = Client(kernel)
+            client.send("first", "a")
+            await asyncio.sleep(10.0)
+            assert client.outcome("a")[1] == "ok"
+            assert kernel._registry.pending_loads._demands == []
+            assert len(there(kernel)) == 1
+
+    run(main())
+
+
+def test_warmups_that_call_one_another_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        kernels: dict[str, Kernel] = {}
+        write_repository(tmp_path, dict.fromkeys(["a", "b", "c"], WARMED))
+        behaviours = {one: calling(kernels, 0.1, other) for one, other in ("ab", "bc", "ca")}
+        async with on_demand(tmp_path, TestBackend(behaviours)) as kernel:
+            kernels[""] = kernel
+            client = Client(kernel)
+            client.send("a", "a")
+            await asyncio.sleep(30.0)
+            assert "which can't be there before 'c' is (c -> a -> b -> c)" in client.outcome("a")[1]
+            assert kernel._registry.pending_loads._demands == []
+
+    run(main())
+
+
+def test_a_warmup_that_calls_what_its_own_load_has_claimed_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        kernels: dict[str, Kernel] = {}
+        write_repository(tmp_path, {"a": WARMED, "b": BASE, "whole": ENSEMBLE % "a"})
+        config = (tmp_path / "whole/config.pbtxt").read_text()
+        step = """{ model_name: "b" model_version: -1 input_map { key: "X" value: "T" } output_map { key: "Y" value: "Y" } }"""
+        both = config.replace('output_map { key: "Y" value: "Y" } }', 'output_map { key: "Y" value: "T" } }, ' + step)
+        write(tmp_path / "whole/config.pbtxt", both)
+        (tmp_path / "whole/1").mkdir(exist_ok=True)
+        behaviours = {"a": calling(kernels, 0.1, "b")}
+        async with on_demand(tmp_path, TestBackend(behaviours)) as kernel:
+            kernels[""] = kernel
+            client = Client(kernel)
+            client.send("whole", "whole")  # which brings both along: `a` waits for `b`
+            await asyncio.sleep(5.0)
+            assert client.outcome("whole")[1] == "ok"
+            for name in ("whole", "a", "b"):
+                await kernel.unload(name)
+            client.send("a", "a")
+            await asyncio.sleep(30.0)
+            assert "the load of 'a' has claimed it, and would wait for itself" in client.outcome("a")[1]
+            client.send("b", "b")
+            await asyncio.sleep(2.0)
+            client.send("a", "again")
+            await asyncio.sleep(30.0)
+            assert client.outcome("b")[1] == client.outcome("again")[1] == "ok"
+
+    run(main())
+
+
 def test_ensembles_that_share_what_they_consist_of(tmp_path: Path) -> None:
     async def main() -> None:
         model(tmp_path, "part", 4)
