@@ -46,7 +46,8 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     "functions that move a request to RELEASED": (1, 1),
     "functions that call respond(…, True)": (1, 1),
     "largest class, lines": (500, 500),
-    "largest class, attributes": (25, 25),
+    # One more than wanted: InferenceRequest's `trail`, which is set for what comes from another server alone.
+    "largest class, attributes": (26, 25),
     "most branches of a function": (20, 20),
     # 60 of them are on no request's path: rules/residency.py says which models are there, and the room is counted whole.
     # 72 more are own_loop.py's, which no request runs through: it says what a loop does whose descriptors a model has closed.

@@ -23,6 +23,7 @@ from kernel.errors import Code, Denial, Denied, ModelError, NotLoaded, Overloade
 from kernel.frontends import (
     CATEGORIES,
     EXTENSIONS,
+    TRAIL_HEADER,
     Access,
     Account,
     Connections,
@@ -41,6 +42,7 @@ from kernel.frontends import (
     check_strings,
     classify,
     cut_off,
+    follow_trail,
     idle_seconds,
     is_local,
     is_restricted,
@@ -52,6 +54,7 @@ from kernel.frontends import (
     size_mismatch,
     stand_in,
     strings_of,
+    trail_of,
     unpacked,
 )
 from kernel.frontends import options as frontend_options
@@ -208,6 +211,7 @@ __all__ += [
 __all__ += [
     "EXTENSIONS",
     "LOG_FORMATS",
+    "TRAIL_HEADER",
     "Access",
     "Account",
     "AskOthers",
@@ -230,6 +234,7 @@ __all__ += [
     "classify",
     "clipped",
     "cut_off",
+    "follow_trail",
     "frontend_options",
     "idle_seconds",
     "is_local",
@@ -243,6 +248,7 @@ __all__ += [
     "stand_in",
     "steered",
     "strings_of",
+    "trail_of",
     "unpacked",
 ]
 

@@ -18,11 +18,13 @@ from kernel.frontends.restriction import (
     parse_restrictions,
 )
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
+from kernel.frontends.trail import TRAIL_HEADER, follow_trail, trail_of
 from kernel.frontends.values import as_tensor, declared_tensor
 
 __all__ = [
     "CATEGORIES",
     "EXTENSIONS",
+    "TRAIL_HEADER",
     "Access",
     "Account",
     "Connections",
@@ -43,6 +45,7 @@ __all__ = [
     "classify",
     "cut_off",
     "declared_tensor",
+    "follow_trail",
     "idle_seconds",
     "is_local",
     "is_restricted",
@@ -55,5 +58,6 @@ __all__ = [
     "size_mismatch",
     "stand_in",
     "strings_of",
+    "trail_of",
     "unpacked",
 ]

@@ -95,8 +95,11 @@ class InferenceRequest:
     a microsecond counts, give the arguments by position: for keywords Python makes a dict a call.
 
     A backend reads `inputs`, `requested_outputs`, `parameters`, `batch_size` (rows; 1 where the model does not batch), `wanted`
-    (names of the outputs to return) and `enqueued` (when it was accepted). The core's own: `put_back`.
+    (names of the outputs to return), `enqueued` (when it was accepted) and `trail` (which models of other servers wait for it;
+    not set where none is known). The core's own: `put_back`.
     """
+
+    trail: str
 
     __slots__ = (
         "batch",
@@ -121,8 +124,7 @@ class InferenceRequest:
         "respond",
         "responded",
         "state",
-        "timeout_us",
-        "trace",
+        "timeout_us", "trace", "trail",
         "wanted",
     )
 

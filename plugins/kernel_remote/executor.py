@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from kernel import (
+    TRAIL_HEADER,
     Batch,
     Code,
     Host,
@@ -22,7 +23,9 @@ from kernel import (
     RemoteOwner,
     RequestState,
     ServingError,
+    trail_of,
 )
+from kernel_grpc.http2 import literal
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.answers import Answers, response_of
 from kernel_remote.calls import UNAVAILABLE, Call, Kind, Outcome
@@ -73,6 +76,7 @@ class RemoteModel:
         self.messages = Messages(settings.model, settings.version, decoupled)
         self._links = links
         self._known = known
+        self._alone = b""  # the trail of a request that no other model waits for
         self._executions: dict[Batch, _Execution] = {}
 
     def attach(self, instance: RemoteOwner) -> None:
@@ -92,6 +96,16 @@ class RemoteModel:
     def park(self, delivery: _Delivery) -> None:
         """There is no endpoint for a request: of this kind of model there always is one."""
         raise AssertionError(f"model '{self.settings.model}' has no endpoint")
+
+    def trail_field(self, request: InferenceRequest) -> bytes:
+        """Return the field that tells the far end who waits for a request. Raises ServingError where those are too many."""
+        alone = request.parent is None and not hasattr(request, "trail")
+        if alone and self._alone:
+            return self._alone
+        field = literal(TRAIL_HEADER.encode(), trail_of(self.host, request).encode())
+        if alone:
+            self._alone = field
+        return field
 
     def ended(self, execution: _Execution) -> None:
         """All of a batch's requests have their end."""
@@ -186,8 +200,12 @@ class _Delivery:
         self.tried += (standing,)
         try:
             attempt = model.attempt(model.kind, model.messages.pieces(request))
+            attempt.metadata = model.trail_field(request)
             if request.trace is not None:
-                attempt.metadata = trace_fields(request.trace.context)
+                attempt.metadata += trace_fields(request.trace.context)
+        except ServingError as error:
+            self.end(InferenceResponse.failure(error.code, error.message, Reason.REJECTED))
+            return
         except Exception as error:
             text = f"a request can't be made into a message for {self.where}: {error}"
             self.end(InferenceResponse.failure(Code.INTERNAL, text, Reason.BACKEND))

@@ -18,6 +18,7 @@ from network import Far, Line, Network, Request, run_network, serve
 from virtual import TestBackend, answer
 
 from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, ServingError, Tensor
+from kernel.frontends import trail
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import goaway
 from kernel_grpc.schemas import grpc_service_pb2 as pb
@@ -472,6 +473,87 @@ def test_a_batch_of_ours_is_several_requests_there(tmp_path: Path) -> None:
             found = await asyncio.gather(*asked, return_exceptions=True)
             assert [isinstance(one, ServingError) for one in found] == [False, True, False, False]
             assert len(far.requests) == 4
+
+    run_network(main)
+
+
+# --- circles through other servers
+
+
+def ensemble_of(model: str) -> str:
+    """The config of an ensemble with one step."""
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    step = f'{{ model_name: "{model}" model_version: -1 {maps} }}'
+    return f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ step [ {step} ] }}'
+
+
+def remote_at(host: str, model: str) -> str:
+    values = {"endpoints": f"{host}:8001", "remote_model": model}
+    return f'backend: "remote" {TENSORS}' + "".join(
+        f' parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in values.items()
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(network: Network, folder: Path, host: str, configs: dict[str, str]) -> AsyncIterator[Kernel]:
+    """A kernel with these models, at `host`; `test` answers what it is asked."""
+    for name, config in configs.items():
+        (folder / host / name / "1").mkdir(parents=True)
+        (folder / host / name / "config.pbtxt").write_text(config)
+    backend = TestBackend({"test": lambda batch: [answer(request) for request in batch.requests]})
+    async with Kernel(folder / host, plugins=[backend], drain_seconds=1.0) as kernel:
+        _, server = serve(network, kernel, host)
+        yield kernel
+        server.abort()
+
+
+async def last_words(kernel: Kernel, model: str) -> str:
+    """Return the words of the error that a request ends with."""
+    with pytest.raises(ServingError) as caught:
+        async for _ in kernel.stream(model, X, timeout=20):
+            pass
+    return caught.value.message
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_circle_through_another_server_is_refused_with_its_models(tmp_path: Path, decoupled: bool) -> None:
+    more = DECOUPLED * decoupled
+
+    async def main(network: Network) -> None:
+        there = {"m": ensemble_of("back"), "back": remote_at("a", "e") + more}
+        here = {"e": ensemble_of("on"), "on": remote_at("b", "m") + more}
+        async with served(network, tmp_path, "b", there) as far, served(network, tmp_path, "a", here) as kernel:
+            said = await last_words(kernel, "e")
+            words = "request to model 'e', which waits for it, through other servers: "
+            assert said.endswith(words + "'e' -> 'on' -> 'm' -> 'back' -> 'e'"), said
+            said = await last_words(far, "back")  # it is called by a model of its own server
+            words = "request to model 'back', which waits for it, through other servers: "
+            assert said.endswith(words + "'back' -> 'e' -> 'on' -> 'm' -> 'back'"), said
+
+    run_network(main)
+
+
+def test_who_calls_back_another_model_than_those_that_wait_is_answered(tmp_path: Path) -> None:
+    async def main(network: Network) -> None:
+        there = {"m": ensemble_of("back"), "back": remote_at("a", "test")}
+        here = {"e": ensemble_of("on"), "on": remote_at("b", "m"), "test": f'backend: "test" {TENSORS}'}
+        async with served(network, tmp_path, "b", there), served(network, tmp_path, "a", here) as kernel:
+            assert [await outcome(kernel.infer("e", X)) for _ in range(3)] == ["ok"] * 3
+
+    run_network(main)
+
+
+def test_a_request_has_no_longer_trail_than_it_may(tmp_path: Path) -> None:
+    """Where each server is another one, no model comes twice."""
+
+    async def main(network: Network) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(trail.LONGEST, -1, -1):
+                models = {"m": remote_at(f"h{number + 1}", "m")}
+                kernel = await stack.enter_async_context(served(network, tmp_path, f"h{number}", models))
+            said = await outcome(kernel.infer("m", X))
+            words = f"{trail.LONGEST + 1} models, on this and other servers, would wait for it; {trail.LONGEST} may"
+            assert said.endswith(words), said
 
     run_network(main)
 

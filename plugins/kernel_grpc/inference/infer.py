@@ -16,7 +16,16 @@ from weakref import ref
 
 import numpy as np
 
-from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, RequestState, ServingError, Tensor
+from kernel import (
+    Code,
+    InferenceRequest,
+    InferenceResponse,
+    NotLoaded,
+    RequestState,
+    ServingError,
+    Tensor,
+    follow_trail,
+)
 from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
 from kernel_grpc.inference.load import load_of
@@ -74,6 +83,8 @@ class Inference:
             else:
                 request, recipe, _ = self.read_prepared(ready, call.forwarded, False)
             request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
+            if call.meaning.trail:
+                follow_trail(self.kernel, request, call.meaning.trail)
         except NotLoaded as away:
             away.wait(partial(self._infer_loaded, call, message, ready), lambda: not call.done, False)
             return

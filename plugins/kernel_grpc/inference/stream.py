@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, RequestState, ServingError
+from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, RequestState, ServingError, follow_trail
 from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
@@ -79,6 +79,8 @@ class InferStream:
                 request, recipe, parameters = inference.read(data, call.forwarded, True)
             else:
                 request, recipe, parameters = inference.read_prepared(ready, call.forwarded, True)
+            if call.meaning.trail:
+                follow_trail(inference.kernel, request, call.meaning.trail)
             answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
         except NotLoaded as away:
             self._put_off()

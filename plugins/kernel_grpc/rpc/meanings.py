@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kernel import Door
+from kernel import TRAIL_HEADER, Door
 from kernel_grpc.http2 import Field, Head
 from kernel_grpc.rpc import status
 from kernel_grpc.rpc.compression import CODINGS, OFFER, Compression
@@ -32,6 +32,8 @@ REMEMBERED_SIZE = 4096
 
 #: The fields that decide the Kind of a call.
 DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", ASKED))
+
+TRAIL = TRAIL_HEADER.encode()
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -68,13 +70,13 @@ class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
     `timeout`: in seconds. `load`: returns the field of the trailers with the report of the load, where one is asked for and a
-    model is known. `ordinary`: a unary call without a deadline that is not refused. `constant`: all of its answer but the
-    message is the same for all calls. Most methods read no metadata, which may
-    be new for each call: they are not taken out of the fields before somebody asks.
+    model is known. `trail`: which models of other servers wait for the call, "" for none. `ordinary`: a unary call without a
+    deadline that is not refused. `constant`: all of its answer but the message is the same for all calls. Most methods read no
+    metadata, which may be new for each call: they are not taken out of the fields before somebody asks.
     """
 
     __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "load",
-                 "method", "ordinary", "refusal", "report", "timeout")  # fmt: skip
+                 "method", "ordinary", "refusal", "report", "timeout", "trail")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -88,6 +90,7 @@ class Meaning:
         self.load: Callable[[], bytes] | None = None
         self.constant = kind.compression is None and not kind.report
         self.timeout = timeout
+        self.trail = ""
         self.ordinary = method is not None and not method.streaming and timeout is None and not kind.report
         self._fields = fields
         self._forwarding = forwarding
@@ -168,7 +171,7 @@ class Meanings:
                 self._known[key] = kind
         if kind.refusal is not None:
             return Meaning(kind)
-        timeout = None
+        timeout, trail = None, ""
         for name, value in fields:
             if name == b"grpc-timeout":
                 timeout = read_timeout(value)
@@ -176,6 +179,8 @@ class Meanings:
                     shown = value[:32].decode("latin-1")
                     text = f"grpc-timeout is '{shown}', not up to 8 digits and one of HMSmun"
                     return Meaning.refused(200, Status.INTERNAL, text)
+            elif name == TRAIL:
+                trail = value.decode("latin-1")
             elif name[-4:] == b"-bin":
                 try:
                     read_binary(name, value)
@@ -184,7 +189,9 @@ class Meanings:
         if kind.restriction is not None and not _has(fields, *kind.restriction):
             text = f"This protocol is restricted, expecting header '{kind.restriction[0].decode()}'"
             return Meaning.refused(200, Status.UNAVAILABLE, text)
-        return Meaning(kind, fields, timeout, self._forwarding)
+        meaning = Meaning(kind, fields, timeout, self._forwarding)
+        meaning.trail = trail
+        return meaning
 
     def _read(self, head: Head, fields: Mapping[bytes, bytes]) -> Kind:
         content_type = fields.get(b"content-type", b"")
