@@ -338,7 +338,7 @@ def told(load: Load, deaths: Sequence[tuple[float, float]]) -> list[str]:
     return [
         f"failed without a reason: {one}"
         for one in load.failures
-        if not any(one.began <= dead + UNREAD_S and one.ended >= began for began, dead in deaths) or "answer" in one.seen
+        if not any(one.began <= dead + UNREAD_S and one.ended >= began for began, dead in deaths) or "wrong" in one.seen or "HTTP 200" in one.seen
     ]
 
 

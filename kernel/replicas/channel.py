@@ -54,11 +54,19 @@ class Channel:
         loop.add_reader(sock, self._read)
 
     def send(self, record: Message, sockets: Sequence[socket.socket] = ()) -> None:
-        """Send a record. The descriptors of `sockets` are copied now: the caller may close them."""
+        """Send a record. The descriptors of `sockets` are copied now: the caller may close them. Raises OSError where there is no
+        descriptor left for that.
+        """
         if self._closed:
             return
         data = _encode(record)
-        copies = [os.dup(one.fileno()) for one in sockets]
+        copies: list[int] = []
+        try:
+            copies += (os.dup(one.fileno()) for one in sockets)
+        except OSError:
+            for copy in copies:
+                os.close(copy)
+            raise
         self._waiting.append((len(data).to_bytes(HEAD, "little") + data, copies))
         if len(self._waiting) == 1:
             self._write()

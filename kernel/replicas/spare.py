@@ -25,7 +25,7 @@ from kernel.replicas.member import Role
 from kernel.replicas.messages import Become, Message, Ping, Pong, Prepare, Waiting
 from kernel.replicas.pulse import Pulse
 from kernel.replicas.restart import QUIET_SECONDS, Backoff
-from kernel.replicas.supervisor import Process, Start
+from kernel.replicas.supervisor import Process, Start, cause
 
 __all__ = ["SPARE", "Spares", "take_place"]
 
@@ -140,7 +140,7 @@ class Spares:
             spare.taker.on_exit(status)
         elif spare is self._spare:
             self._spare = None
-            log.warning("the spare (process %d) has ended, exit status %d; another one comes", spare.process.pid, status)
+            log.warning("the spare (process %d) has ended: %s; another one comes", spare.process.pid, cause(status))
             self._prepare_later(self._loop.time() - spare.began if spare.waits else 0.0, modules)
 
     def _prepare_later(self, lived: float, modules: Sequence[str]) -> None:

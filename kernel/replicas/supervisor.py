@@ -43,7 +43,7 @@ from kernel.replicas.restart import QUIET_SECONDS, Backoff
 from kernel.replicas.scaling import LOOK_SECONDS, GroupScaling
 from kernel.rules import ScaleRule
 
-__all__ = ["Process", "Start", "Starter", "Supervisor"]
+__all__ = ["Process", "Start", "Starter", "Supervisor", "cause"]
 
 log = logging.getLogger("kernel.serve")
 
@@ -258,10 +258,13 @@ class Supervisor:
 
     def _introduce(self, one: Replica, other: Replica) -> None:
         """Give two replicas a channel of their own, by which they hand requests over."""
-        ends = socket.socketpair()
-        for end, replica, about in zip(ends, (one, other), (other, one)):
-            replica.process.send(Meet(about.index, str(about.process.pid), str(replica.process.pid)), [end])
-            end.close()
+        try:
+            left, right = socket.socketpair()
+            with left, right:
+                one.process.send(Meet(other.index, str(other.process.pid), str(one.process.pid)), [left])
+                other.process.send(Meet(one.index, str(one.process.pid), str(other.process.pid)), [right])
+        except OSError as error:
+            log.warning("%s and %s can't hand requests over to each other: %s", one, other, error)
 
     def _opened(self, replica: Replica) -> None:
         log.info("%s serves, %.1f s after its start", replica, self._loop.time() - replica.began)
@@ -359,31 +362,31 @@ class Supervisor:
         if self._stopping:
             self._status = self._status or int(status != 0)
             if status < 0:
-                log.error("%s was ended by %s", replica, _cause(status))
+                log.error("%s was ended by %s", replica, cause(status))
             self._over()
         elif replica.state is State.LEAVING:
-            log.log(logging.ERROR if status else logging.INFO, "%s has left: %s", replica, _cause(status))
+            log.log(logging.ERROR if status else logging.INFO, "%s has left: %s", replica, cause(status))
             self._replace_next()
         elif replica is self._coming:
-            log.error("%s has ended before it served: %s", replica, _cause(status))
+            log.error("%s has ended before it served: %s", replica, cause(status))
             self._not_replaced(replica.index)
             if replica.replaces is None:  # nobody serves in its place
                 self._not_started(replica.index)
         elif self._coming is not None and self._coming.replaces is replica:
-            log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, _cause(status))
+            log.error("%s has ended: %s; what it had in flight is lost, and its successor comes anyway", replica, cause(status))
             self._coming.replaces = None
         elif replica.index >= self.count:
-            log.error("%s has ended: %s; there are to be fewer, and it does not begin anew", replica, _cause(status))
+            log.error("%s has ended: %s; there are to be fewer, and it does not begin anew", replica, cause(status))
         elif not self._serving or not (self.served.done() or replica.opened_at):  # as a port can't be had after all
             if status <= 0:  # else it has said why
-                log.error("%s has ended before it served: %s", replica, _cause(status))
+                log.error("%s has ended before it served: %s", replica, cause(status))
             self._not_started(replica.index)
         else:
             served = 0.0 if replica.opened_at is None else max(self._loop.time() - replica.opened_at, 1e-9)
             delay = self._backoffs[replica.index].delay(served)
             when = f"in {delay:.1f} s" if delay else "now"
-            cause = f"before it served: {_cause(status)}" if not served else f"{_cause(status)}; what it had in flight is lost"
-            log.error("%s has ended: %s, and it begins anew %s", replica, cause, when)
+            how = f"before it served: {cause(status)}" if not served else f"{cause(status)}; what it had in flight is lost"
+            log.error("%s has ended: %s, and it begins anew %s", replica, how, when)
             self._restarts[replica.index] = self._loop.call_later(delay, self._launch, replica.index)
 
     def _not_started(self, index: int) -> None:
@@ -421,16 +424,17 @@ class Supervisor:
         return "" if self.served.done() and not self._stopping else "they have not all served yet, or are about to end"
 
     def _reload(self) -> None:
-        under_way = self._coming is not None or any(one.state is State.LEAVING for one in self._alive)
         self._reloading = list(range(self.count))
         if self._asked is not None:
             self._reloading.append(self._reloading.pop(self._asked[0].index))
         log.info("%d replicas are replaced, one after another", self.count)
         self._start.drop()  # it has what lay on the disk before
-        if not under_way:
-            self._replace_next()
+        self._replace_next()
 
     def _replace_next(self) -> None:
+        """Replace the next one, unless something is under way that is followed by it."""
+        if self._coming is not None or any(one.state is State.LEAVING for one in self._alive):
+            return
         while self._reloading and not self._stopping:
             index = self._reloading.pop(0)
             old = next((one for one in self._alive if one.index == index and one.state is State.OPEN), None)
@@ -497,7 +501,8 @@ class Supervisor:
             self.done.set_result(self._status)
 
 
-def _cause(status: int) -> str:
+def cause(status: int) -> str:
+    """Return how a process has ended, in words. `status`: as of Popen."""
     if status >= 0:
         return f"exit status {status}"
     try:

@@ -809,6 +809,39 @@ def test_a_second_reload_begins_with_all_of_them() -> None:
     run(main())
 
 
+def test_who_can_not_meet_the_others_opens_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The supervisor has no descriptors left."""
+
+    def none(*_: object) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main() -> None:
+        world = World(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socketpair", none)
+            world.serve()
+        assert world.supervisor.served.done()
+
+    run(main())
+    assert "can't hand requests over to each other: [Errno 24] Too many open files" in caplog.text
+
+
+def test_a_reload_waits_until_all_who_leave_have_left() -> None:
+    async def main() -> None:
+        world = World(3)
+        world.serve()
+        world.supervisor._resize(1, "test")
+        world.supervisor.reload()
+        for leaving in world.processes[1:3]:
+            assert len(world.processes) == 3
+            leaving.end(0)
+        assert len(world.processes) == 4 and world.processes[3].index == 0
+
+    run(main())
+
+
 def test_there_is_no_reload_before_all_serve_or_after_a_stop() -> None:
     async def main() -> None:
         world = World(2)

@@ -102,7 +102,7 @@ def test_a_spare_that_dies_is_followed_by_another_but_not_at_once(caplog: pytest
         assert 8 < len(world.processes) < 12
 
     run(main())
-    assert "the spare (process 100) has ended, exit status -9; another one comes" in caplog.text
+    assert "the spare (process 100) has ended: SIGKILL; another one comes" in caplog.text
     assert "no spare can be started: too many processes" in caplog.text
 
 
