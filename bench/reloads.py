@@ -335,11 +335,13 @@ def told(load: Load, deaths: Sequence[tuple[float, float]]) -> list[str]:
     print(f"  {len(load.failures)} of {load.requests} requests failed")
     for words, count in Counter(failure.seen for failure in load.failures).most_common():
         print(f"    {count} x {words}")
-    return [
-        f"failed without a reason: {one}"
-        for one in load.failures
-        if not any(one.began <= dead + UNREAD_S and one.ended >= began for began, dead in deaths) or "wrong" in one.seen or "HTTP 200" in one.seen
-    ]
+    return [f"failed without a reason: {one}" for one in load.failures if not is_excused(one, deaths)]
+
+
+def is_excused(failure: Failure, deaths: Sequence[tuple[float, float]]) -> bool:
+    """Whether a request was under way when a replica died, and was not answered wrongly."""
+    near = any(failure.began <= dead + UNREAD_S and failure.ended >= began for began, dead in deaths)
+    return near and "wrong" not in failure.seen and "HTTP 200" not in failure.seen
 
 
 def ended(one: Group) -> list[str]:
