@@ -140,11 +140,18 @@ class OnDemand:
             return ServingError(failed.error.code, words)
         if self._count >= MOST_WAITING:
             self._forget_those_gone()
-        if self._count >= MOST_WAITING or (name not in self._waiting and len(self._waiting) >= MOST_LOADS):
+        if self._count >= MOST_WAITING or (name not in self._waiting and self._is_crowded(name in self._known)):
             words = f"model '{clipped(name)}' is not loaded, and too many requests wait for models that are being loaded"
             return ServingError(Code.UNAVAILABLE, words)
         words = f"model '{clipped(name)}' is not loaded; a request for it has it loaded"
         return NotLoaded(words, partial(self._wait, name))
+
+    def _is_crowded(self, known: bool) -> bool:
+        """Whether as many models are on their way as may be; of names that nobody knows half as many, which keep no other out."""
+        if len(self._waiting) < MOST_LOADS // 2:
+            return False
+        several = sum((one in self._known) == known for one in self._waiting)
+        return several >= (MOST_LOADS if known else MOST_LOADS // 2)
 
     def _wait(self, name: str, then: Then, waits: Waits, called: bool) -> None:
         """Have `then` told when the model is there, if it still waits. `called`: a model makes the call."""

@@ -105,6 +105,23 @@ def test_a_flood_of_unknown_names_changes_nothing_for_others(tmp_path: Path, mon
     run(main())
 
 
+def test_who_asks_for_names_of_no_model_keeps_nobody_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        model(tmp_path, "m", 1)
+        async with on_demand(tmp_path) as kernel:
+            client = Client(kernel)
+            for k in range(1000):  # all at once
+                client.send(f"nobody{k}", str(k))
+            client.send("m", "m")
+            await asyncio.sleep(5.0)
+            outcomes = {id: words for id, (_, words) in client.outcomes().items()}
+            assert outcomes.pop("m") == "ok"
+            assert len(outcomes) == 1000
+            assert sum("too many requests wait" in words for words in outcomes.values()) == 1000 - rules.MOST_LOADS // 2
+
+    run(main())
+
+
 def test_a_flood_for_versions_that_are_not_there(tmp_path: Path) -> None:
     async def main() -> None:
         model(tmp_path, "m", 1)
