@@ -54,10 +54,17 @@ def load_of(model: Model, now: float) -> ScaleLoad:
 
 
 def utilization(model: Model) -> float:
-    """Return which share of the executions that the instances may have at a time they have, from 0.0 to 1.0."""
+    """Return which share of the executions that the instances may have at a time they have, from 0.0 to 1.0.
+
+    Of workers behind one executor: which share of what they take at a time they have in flight.
+    """
     instances = model.scheduler.instances
-    room = sum(instance.capacity for instance in instances)
-    return min(1.0, sum(len(instance.running) for instance in instances) / room) if room else 0.0
+    if (fleet := fleet_of(model)) is not None:
+        room = fleet.serving * _target_elsewhere(model.config) / SHARE
+    else:
+        room = sum(instance.capacity for instance in instances)
+    running = sum(len(instance.running) for instance in instances)
+    return min(1.0, running / room) if room else float(running > 0)
 
 
 def _room_of(model: Model) -> int:
@@ -114,8 +121,7 @@ class FleetScaling:
         self._model = model
         self._fleet = fleet
         limits = autoscale_between(fleet.least, fleet.most, model.config.parameters)
-        target = limits.target or SHARE * _room_elsewhere(model.config)
-        rule = ScaleRule(fleet.least, fleet.most, target, cooldown=limits.cooldown)
+        rule = ScaleRule(fleet.least, fleet.most, _target_elsewhere(model.config), cooldown=limits.cooldown)
         self.scaler = Autoscaler(rule, fleet.size, clock())
 
     @property
@@ -134,17 +140,26 @@ class FleetScaling:
             log.info("model '%s' is to have %d workers, %d were wanted (%s)", name, fleet.size, before, decision.reason)
 
 
-def _room_elsewhere(config: ModelConfig) -> int:
-    """Return how many requests one worker takes at a time, which has all instances that the config says. Not how it batches."""
+def _target_elsewhere(config: ModelConfig) -> float:
+    """Return how many requests one worker is to have in flight, which has all instances that the config says. It doesn't know how
+    they batch.
+    """
+    limits = autoscale_between(1, 1, config.parameters)
+    if limits.target is not None:
+        return limits.target
     count = sum(one.count * max(1, len(one.gpus)) for one in config.instance_groups)
-    return max(1, count) * int(config.parameters.get("max_concurrency", "1"))
+    return SHARE * max(1, count) * int(config.parameters.get("max_concurrency", "1"))
+
+
+def fleet_of(model: Model) -> Workers | None:
+    """Return the workers behind a model version's executor, None where it executes by itself."""
+    executors = (instance.executor for instance in model.scheduler.instances)
+    return next((found for one in executors if (found := getattr(one, "fleet", None)) is not None), None)
 
 
 def scaling_of(model: Model, clock: Callable[[], float]) -> InstanceScaling | FleetScaling | None:
     """Return what has a number follow the load of a model version that serves, None where it is fixed."""
-    executors = (instance.executor for instance in model.scheduler.instances)
-    fleet: Workers | None = next((found for one in executors if (found := getattr(one, "fleet", None)) is not None), None)
-    if fleet is not None:
+    if (fleet := fleet_of(model)) is not None:
         return FleetScaling(model, fleet, clock) if fleet.least < fleet.most else None
     limits = autoscale_of(model.config.parameters)
     return None if limits is None else InstanceScaling(model, limits, clock)

@@ -245,6 +245,7 @@ def test_the_number_of_actors_follows_the_load(tmp_path: Path) -> None:
             await asyncio.sleep(9.0)
             line = kernel.scale().models[0]
             assert (line.current, line.wanted) == (3, 3) and "3 are the most" in line.reason
+            assert line.utilization > 0.9 and kernel.scale().utilization > 0.9
             cluster.answering = True
             for one in opened:
                 one.cancel()
