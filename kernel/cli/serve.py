@@ -284,7 +284,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         kernel.open()
         if member is not None:
             join(kernel, member)
-            kernel.supervision.peers = member.peers = PeerTable(kernel)
+            kernel.supervision.peers = member.peers = PeerTable(kernel, member.index, member.role.count)
         kernel.gate = kernel.plugins.gate(kernel, options)
         frontends = kernel.plugins.frontends(kernel, options)
     except ServingError as error:

@@ -26,6 +26,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _replicate(text: str) -> str:
+    if text not in ("all", "one"):
+        raise ValueError(f"'{text}' is neither 'all' nor 'one'")
+    return text
+
+
 #: Of any model: what reads it, raising ValueError, and what was wanted where it did.
 SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
     "max_inflight": (_count, "an integer of at least 1"),
@@ -34,6 +40,7 @@ SERVER: Mapping[str, tuple[Callable[[str], object], str]] = {
     sequence_wait.KEY: (sequence_wait.parse, "a number of seconds, 0 for any time"),
     execution_limit.KEY: (read_seconds, "a number of seconds, 0 for no limit"),
     idle_limit.KEY: (read_seconds, "a number of seconds, 0 for any time"),
+    "replicate": (_replicate, "'all', or 'one' for a model that lives at one replica"),
     **autoscaling.ROWS,
 }
 #: Of models of the python backend, besides.

@@ -7,19 +7,30 @@ When to hand over is decided in kernel/rules/handover.py; how the replicas talk 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any, Protocol
 
-from kernel.errors import Code, Reason, ServingError, clipped
+from kernel.config import ModelConfig
+from kernel.errors import Code, Overloaded, Reason, ServingError, clipped
 from kernel.instances import LoopInstance
+from kernel.models.states import ModelState
 from kernel.requests import SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
 from kernel.rules import START, ExecutionTime, Own
 from kernel.scheduling import Drain, Release, Scheduler, SequenceQueue, Timer
 
-__all__ = ["Away", "HandoverStage", "Taker", "Takers"]
+__all__ = ["Away", "HandoverStage", "Taker", "Takers", "is_single"]
 
 RELEASED = RequestState.RELEASED
+
+log = logging.getLogger("kernel")
+
+#: How long a model that lives at a replica that has died waits for that one to be back, before it moves; when one that could
+#: not move is tried again.
+AWAY_SECONDS = 1.0
+AGAIN_SECONDS = 5.0
 
 #: How long executions on the loop last at least for requests to wait for them in the queue, where it can be seen how many do;
 #: what is quicker begins the moment it comes.
@@ -63,8 +74,19 @@ class Takers(Protocol):
     def was_lost(self, id: int | str) -> bool:
         """Whether a replica that has died would have had a sequence."""
 
+    def lives_here(self, name: str) -> bool:
+        """Whether this replica is the one that a model lives at."""
+
+    def home(self, name: str) -> Taker | None:
+        """Return at whom a model lives, None where that is this replica."""
+
     def leave(self) -> None:
         """Have the others hand no more over to this replica, whose end is near."""
+
+
+def is_single(config: ModelConfig) -> bool:
+    """Whether a model is to live at one replica."""
+    return config.parameters.get("replicate") == "one"
 
 
 class HandoverStage:
@@ -85,9 +107,16 @@ class HandoverStage:
         """`enqueue`: takes what is executed here."""
         queue = scheduler.queue
         self._queue = queue if isinstance(queue, SequenceQueue) else None
-        in_sequences = self._queue is not None
-        self.enqueue: Callable[[InferenceRequest], None] = self._to_owner if in_sequences else self._where_it_begins_sooner
-        self.here: Callable[[InferenceRequest], None] = self._here_in_sequence if in_sequences else self._here
+        self.single = is_single(model.config)
+        self.enqueue: Callable[[InferenceRequest], None] = self._where_it_begins_sooner
+        self.here: Callable[[InferenceRequest], None] = self._here
+        if self.single:
+            self.enqueue, self.here = self._to_home, self._here_at_home
+        elif self._queue is not None:
+            self.enqueue, self.here = self._to_owner, self._here_in_sequence
+        self._model = model
+        self._moving: asyncio.Task[None] | None = None
+        self._not_before = 0.0  # when it may move to this replica: where that has failed, not at once again
         self.away = Away(model, scheduler, self.here, clock)
         self.key = self.away.key
         self._peers = peers
@@ -142,6 +171,24 @@ class HandoverStage:
             return
         self._here(request)
 
+    def _to_home(self, request: InferenceRequest) -> None:
+        """All is executed where the model lives."""
+        home = self._peers.home(self._scheduler.name)
+        if home is None:
+            self._here_at_home(request)
+        else:
+            self.away.send(home, request, self._turn, self._clock())
+
+    def _here_at_home(self, request: InferenceRequest) -> None:
+        if self._scheduler.instances:
+            self._here(request)
+            return
+        words = (
+            f"model '{self._scheduler.name}' lives at one replica (its parameter replicate), which does not serve it at the "
+            "moment; try again later"
+        )
+        self._scheduler.life.refuse(request, Overloaded(f"{request.log_id}{words}"))
+
     def _here(self, request: InferenceRequest) -> None:
         inside = self._inside
         if not inside:
@@ -159,6 +206,37 @@ class HandoverStage:
             return None
         waiting = sum([stage.size for stage in peers.busy if stage.on_loop]) if on_loop else self.size
         return peers.better_off(self.key, Own(wait, self._turn, peers.cost(), hop, waiting, on_loop), now)
+
+    # -- where a model lives -------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Begin to make the instances of a model that lives here from now on, or to close those of one that has nothing to do
+        here any more. To be called again and again.
+        """
+        scheduler, now = self._scheduler, self._clock()
+        lives_here = self._peers.lives_here(scheduler.name)
+        if bool(scheduler.instances) is lives_here or self._moving is not None or self._model.state is not ModelState.READY:
+            if scheduler.instances or not lives_here:
+                self._not_before = 0.0
+        elif not lives_here:
+            if not self._inside and scheduler.is_idle:
+                self._moving = self._model.settle(self._move())
+        elif not self._not_before:
+            self._not_before = now + AWAY_SECONDS
+        elif now >= self._not_before:
+            self._moving = self._model.settle(self._move())
+
+    async def _move(self) -> None:
+        name = self._scheduler.name
+        try:
+            self._not_before = self._clock() + AGAIN_SECONDS
+            await self._model.rearrange(self._model.config)
+            if self._scheduler.instances:
+                log.info("model '%s' lives at this replica from now on", name)
+        except Exception as error:
+            log.error("model '%s' can't move to this replica, and is tried again in %.0f s: %s", name, AGAIN_SECONDS, error)
+        finally:
+            self._moving = None
 
     # -- what is known here --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from kernel.models.admission import AdmissionStage, own_ceiling
 from kernel.models.backpressure import Backpressure
 from kernel.models.breaker_stage import BreakerStage, breaker_of
 from kernel.models.cache_stage import CacheStage
-from kernel.models.handover_stage import HandoverStage
+from kernel.models.handover_stage import HandoverStage, is_single
 from kernel.models.instance_factory import InstanceFactory
 from kernel.models.prediction_stage import PredictionStage, prediction_of
 from kernel.models.request_check import RequestCheck
@@ -56,7 +56,7 @@ class Model:
     `placement_choice`: a PlacementChoice where the backend has made one. `load_seconds`: until it was READY.
 
     The core's own: `start`, `run_warmup`, `serve`, `find_observers`, `accept_any_output`, `read_samples`, `rearrange`,
-    `scale`, `leave_loop`, `stop`, `is_idle`, `drain`, `handover`, `close`.
+    `scale`, `settle`, `leave_loop`, `stop`, `is_idle`, `drain`, `handover`, `close`.
     """
 
     def __init__(self, kernel: Runtime, config: ModelConfig, version: int, model_folder: Path) -> None:
@@ -101,7 +101,7 @@ class Model:
         factory = self._factory = InstanceFactory(kernel, backend, self.name, self.version, self.model_folder)
         if (limits := autoscale_of(self.config.parameters)) is not None:
             factory.number = min(max(self.config.instance_groups[0].count, limits.least), limits.most)
-        specs = instance_specs(self.config, factory.number)
+        specs = self._specs(self.config)
         self._check_needs(specs)
         instances = await factory.make(self.config, specs, self.placement_choice)
         try:
@@ -253,6 +253,20 @@ class Model:
                 return str(error)
         return ""
 
+    def _specs(self, config: ModelConfig) -> list[InstanceSpec]:
+        """Return what instances there are to be here: none where the model lives at another replica."""
+        peers = self.kernel.supervision.peers
+        if peers is not None and is_single(config) and not peers.lives_here(self.name):
+            return []
+        return list(instance_specs(config, self._factory.number))
+
+    def settle(self, moved: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have `moved`, which calls `rearrange`, done; the end of this version waits for it."""
+        task = asyncio.ensure_future(moved)
+        self._departures.add(task)
+        task.add_done_callback(self._departures.discard)
+        return task
+
     async def leave_loop(self, reason: str) -> None:
         """Exchange the instances, which run on the loop, for new ones on threads of their own; `reason` says why.
 
@@ -289,7 +303,7 @@ class Model:
     async def _rearrange(self, config: ModelConfig) -> None:
         scheduler = self.scheduler
         running = {instance: self._factory.specs[instance] for instance in (*scheduler.instances, *self._passive)}
-        go, missing = rearranged(running, instance_specs(config, self._factory.number))
+        go, missing = rearranged(running, self._specs(config))
         self._check_needs(missing)
         samples = await self.read_samples(config) if missing else []
         made = await self._factory.make(config, missing, self.placement_choice)

@@ -36,7 +36,7 @@ from kernel.replicas.forms import (
 )
 from kernel.replicas.link import Link
 from kernel.requests import InferenceRequest, InferenceResponse
-from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
 
 __all__ = ["PeerTable"]
 
@@ -75,9 +75,13 @@ class PeerTable:
     The core's own: `forked`.
     """
 
-    def __init__(self, kernel: Serving, chance: Callable[[], float] = random.random, link: Any = Link) -> None:
-        """`chance()`: from 0.0 to below 1.0. `link`: makes what Link is."""
+    def __init__(
+        self, kernel: Serving, index: int, count: int, chance: Callable[[], float] = random.random, link: Any = Link
+    ) -> None:
+        """`index`: of this replica, one of `count`. `chance()`: from 0.0 to below 1.0. `link`: makes what Link is."""
         self.kernel = kernel
+        self._index = index
+        self._all = range(count)
         self.link = link
         self.busy: set[HandoverStage] = set()
         self.stages: dict[Model, HandoverStage] = {}
@@ -199,6 +203,7 @@ class PeerTable:
     def regard(self) -> None:
         """Others have come or gone, so the hash gives other sequences to this replica than before."""
         self._keep({one for one in self._sequences() if not self.owners.is_own(one[1])})
+        self.settle()
 
     def _sequences(self) -> list[tuple[str, int | str]]:
         return [(stage.key, id) for stage in self.stages.values() for id in stage.sequences]
@@ -208,6 +213,32 @@ class PeerTable:
             self._kept = kept
             for other in self.others.values():
                 other.link.send(write(Keeps(list(kept))))
+
+    # -- models that live at one ---------------------------------------------------------------------------------------
+
+    def lives_here(self, name: str) -> bool:
+        """Whether this replica is the one that a model lives at. Before the others are known they are taken to be there."""
+        there = self._homes()
+        indexes = {str(index) for index in (there if self._introduced is not None else self._all)}
+        if not (self._leaving and there):
+            indexes.add(str(self._index))
+        return rendezvous(indexes, name) == str(self._index)
+
+    def home(self, name: str) -> _Other | None:
+        """Return at whom a model lives, None where that is this replica."""
+        there = self._homes()
+        found = rendezvous({str(index) for index in (*there, *(() if self._leaving and there else (self._index,)))}, name)
+        return there.get(int(found))
+
+    def _homes(self) -> dict[int, _Other]:
+        """Return those at whom models may live, by their place; where one takes another's place the new one."""
+        return {other.index: other for load, other in self.others.items() if not load.leaving}
+
+    def settle(self) -> None:
+        """Have models come to this replica that live here from now on, and others go."""
+        for stage in self.stages.values():
+            if stage.single:
+                stage.settle()
 
     # -- what is reported ----------------------------------------------------------------------------------------------
 
@@ -225,6 +256,7 @@ class PeerTable:
             self._keep(self._kept.intersection(self._sequences()))
         for other in self.others.values():
             other.look(now)
+        self.settle()
         self._hurried = bool(self.busy)
         self._timer = self.kernel.loop.call_later(BUSY_TICK if self.busy else IDLE_TICK, self._tick)
 

@@ -9,7 +9,7 @@ from kernel.rules.deadlines import Deadlines
 from kernel.rules.handover import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.rules.instance_groups import InstanceSpec, instance_specs, rearranged
-from kernel.rules.owners import Owners
+from kernel.rules.owners import Owners, rendezvous
 from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
 from kernel.rules.rate_limiter import Contender, RateLimiter, ResourceLimit, needs_of
@@ -77,6 +77,7 @@ __all__ = [
     "needs_of",
     "null_inputs",
     "rearranged",
+    "rendezvous",
     "retry_seconds",
     "who_goes",
     "worth_telling",

@@ -10,7 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable
 
-__all__ = ["Owners"]
+__all__ = ["Owners", "rendezvous"]
 
 #: How many that have died are remembered: whose sequences they had is told then.
 GONE = 16
@@ -70,7 +70,11 @@ class Owners:
         return any(self._hashed({*self._there, name}, id) == name for name in self._gone)
 
     def _hashed(self, names: Collection[str], id: int | str) -> str:
-        if len(names) < 2:
-            return next(iter(names), "")
-        # The same for all models: the steps of an ensemble have the id of its sequence.
-        return max(names, key=lambda name: hashlib.blake2b(f"{name}\0{id!r}".encode(), digest_size=8).digest())
+        return rendezvous(names, repr(id))  # the same for all models: the steps of an ensemble have the id of its sequence
+
+
+def rendezvous(names: Collection[str], what: str) -> str:
+    """Return one of `names`, "" where there is none: the same for the same names; it changes only with the one that was it."""
+    if len(names) < 2:
+        return next(iter(names), "")
+    return max(names, key=lambda name: hashlib.blake2b(f"{name}\0{what}".encode(), digest_size=8).digest())

@@ -427,7 +427,7 @@ class Two:
     async def __aenter__(self) -> Two:
         for kernel in self.kernels:
             kernel.open()
-            peers = PeerTable(kernel, random.Random(1).random, Wire)
+            peers = PeerTable(kernel, len(self.peers), len(self.kernels), random.Random(1).random, Wire)
             kernel.supervision.peers = peers
             self.peers.append(peers)
             await kernel.start()
@@ -794,7 +794,7 @@ def test_sequences_of_one_that_dies_are_refused_and_begin_anew(tmp_path: Path) -
             # Another one comes in its place, which the hash gives some of those that are under way.
             kernel = Kernel(tmp_path / "models", plugins=[TestBackend({"m": Summing()})])
             kernel.open()
-            peers = PeerTable(kernel, random.Random(1).random, Wire)
+            peers = PeerTable(kernel, 2, 3, random.Random(1).random, Wire)
             kernel.supervision.peers = peers
             await kernel.start()
             group.kernels[2], group.peers[2] = kernel, peers
@@ -835,5 +835,61 @@ def test_one_that_leaves_keeps_its_sequences_and_gets_no_more(tmp_path: Path) ->
             for id in range(30, 50):
                 assert await Talk(group, id).say(1.0, 1) == "ok"
             assert list(group.kernels[1].model("m").scheduler.queue.ids) == its
+
+    run(scenario())
+
+
+# -- models that live at one replica -----------------------------------------------------------------------------------
+
+ONE = BASE + 'parameters { key: "replicate" value { string_value: "one" } }\n'
+
+
+def test_a_model_lives_at_one_replica_and_moves_when_that_dies(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Two(tmp_path, {"m": ONE}, [{"m": echo}] * 3) as group:
+            made = [len(backend.executions("initialize")) for backend in group.backends]
+            assert sorted(made) == [0, 0, 1]
+            home = made.index(1)
+            clients = [Client(kernel) for kernel in group.kernels]
+            for k in range(9):
+                clients[k % 3].send("m", str(k))
+            await asyncio.sleep(0.1)
+            assert [len(ids) for ids in group.executed()] == [9 * one for one in made]
+            assert all(kernel.is_model_ready("m") and kernel.is_ready() for kernel in group.kernels)
+
+            group.die(home)
+            group.peers[home].close()
+            others = [k for k in range(3) if k != home]
+            await asyncio.sleep(0.01)
+            for k in others:
+                clients[k].send("m", "soon")
+            await asyncio.sleep(2.0)
+            moved = [k for k in others if group.backends[k].executions("initialize")]
+            assert len(moved) == 1
+            for k in others:
+                clients[k].send("m", "again")
+            await asyncio.sleep(0.1)
+            assert all(clients[k].outcome("again")[1] == "ok" for k in others)
+            assert group.executed()[moved[0]] == ["again"] * 2
+            assert all("try again later" in clients[k].outcome("soon")[1] for k in others)
+
+    run(scenario())
+
+
+def test_a_model_leaves_one_that_leaves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Two(tmp_path, {"m": ONE}, [{"m": sleeping(0.1)}] * 2) as group:
+            home = 0 if group.backends[0].executions("initialize") else 1
+            clients = [Client(kernel) for kernel in group.kernels]
+            for k in range(2):
+                clients[k].send("m", f"before {k}")
+            group.peers[home].leave()
+            await asyncio.sleep(2.0)
+            for k in range(2):
+                clients[k].send("m", f"after {k}")
+            await asyncio.sleep(1.0)
+            assert {words for client in clients for _, words in client.outcomes().values()} == {"ok"}
+            assert sorted(group.executed()[home]) == ["before 0", "before 1"]
+            assert len(group.backends[home].executions("finalize")) == 1
 
     run(scenario())

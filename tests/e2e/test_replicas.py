@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from e2e.serving import BROKEN, ECHO, FREE_PORTS, SLEEPER, Server, command, serving, wait_until, write_model
@@ -336,7 +337,6 @@ def test_what_concerns_all_goes_over_grpc_too(tmp_path: Path) -> None:
 def test_all_are_replaced_under_load_and_no_request_fails(tmp_path: Path) -> None:
     """Over connections that are kept, new ones, and gRPC; twice. The new ones have what has been changed since the start."""
     grpc = pytest.importorskip("tritonclient.grpc")
-    np = pytest.importorskip("numpy")
     write_model(tmp_path / "repository", "echo")
     body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}]})
     with group(tmp_path, 2, tmp_path / "repository", "--model-control-mode=explicit") as server:
@@ -505,7 +505,6 @@ COMPUTING = """\
 @pytest.mark.parametrize("placement", ["loop", "thread"])
 def test_one_grpc_connection_uses_both_replicas(tmp_path: Path, placement: str) -> None:
     grpc = pytest.importorskip("tritonclient.grpc")
-    np = pytest.importorskip("numpy")
     more = f'parameters {{ key: "placement" value {{ string_value: "{placement}" }} }}'
     write_model(tmp_path / "repository", "work", COMPUTING, more=more)
     with group(tmp_path, 2, tmp_path / "repository") as server:
@@ -622,3 +621,30 @@ def test_a_sequence_over_eight_connections_to_four_replicas_one_of_them_killed(t
         assert all("replica" in said or not said for said in refused) and any("begin anew" in said for said in refused), refused
         for connection in connections:
             connection.close()
+
+
+#: Says which process executes it.
+WHERE = """\
+    def execute(self, requests):
+        import os
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([os.getpid()], np.float32))]) for r in requests]
+"""
+
+
+def test_a_model_that_lives_at_one_replica_is_served_by_all(tmp_path: Path) -> None:
+    """And comes back with the one that is killed, or moves to another."""
+    more = 'parameters { key: "replicate" value { string_value: "one" } }'
+    write_model(tmp_path / "repository", "where", WHERE, more=more)
+    with group(tmp_path, 3, tmp_path / "repository") as server:
+
+        def where() -> float:
+            (home,) = {server.infer("where", 1.0)[1]["outputs"][0]["data"][0] for _ in range(20)}
+            return float(home)
+
+        first = where()
+        (pid,) = {pid for pid, _ in serves(server) if float(np.float32(pid)) == first}
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 4, 30.0)
+        wait_until(lambda: all(server.infer("where", 1.0)[0] == 200 for _ in range(20)), 30.0)
+        assert where() != first
+        assert server.request("GET", "/v2/models/where/ready")[0] == 200
