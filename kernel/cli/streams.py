@@ -24,7 +24,12 @@ LEAVING_SECONDS = 1.0
 
 
 class _Lasting(io.TextIOWrapper):
-    """A stream that goes on when it has been closed."""
+    """A stream that goes on when it has been closed, and when nobody reads it any more."""
+
+    def flush(self) -> None:
+        """Write what has been put off. Python flushes at its end, and what it can't write then would be the exit status."""
+        with contextlib.suppress(BrokenPipeError):
+            super().flush()
 
     def close(self) -> None:
         """Write what has been put off, and stay open."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from http.client import HTTPException
 from pathlib import Path
 
 import pytest
 
-from .serving import ECHO, serving, wait_until, write_model
+from .serving import ECHO, FREE_PORTS, command, serving, wait_until, write_model
 
 THREAD = 'parameters {{ key: "placement" value {{ string_value: "{}" }} }}'
 
@@ -59,3 +60,20 @@ def test_a_model_that_closes_them(tmp_path: Path, what: str, placement: str) -> 
         server.signal()
         assert server.wait() == 0
         assert "SIGTERM: stopping" in server.text()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_log_that_nobody_reads_any_more_is_no_failure(tmp_path: Path, replicas: int) -> None:
+    """As of `kernel serve … 2>&1 | head`: it serves on, and its exit status is that of a clean stop."""
+    write_model(tmp_path / "models", "echo", ECHO)
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        command("serve", *FREE_PORTS, f"--replicas={replicas}", tmp_path / "models"), stdout=writing, stderr=writing
+    ) as process:
+        os.close(writing)
+        text = b""
+        while b"Started Metrics Service" not in text:
+            text += os.read(reading, 65536)
+        os.close(reading)
+        process.terminate()
+        assert process.wait(30) == 0
