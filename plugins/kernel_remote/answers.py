@@ -38,9 +38,10 @@ class _Output:
 
 
 class Answers:
-    """Reads the messages of one model."""
+    """Reads the messages of one model, `name` as the far end calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._known: dict[int, tuple[bytes, list[_Output]]] = {}
 
     def read(self, data: bytes, where: str) -> InferenceResponse:
@@ -57,6 +58,9 @@ class Answers:
             else:
                 return InferenceResponse(outputs)
         message = pb.ModelInferResponse.FromString(data)
+        if message.model_name not in (self._name, ""):
+            text = f"endpoint {where} answers for model '{message.model_name[:128]}', where '{self._name}' was asked"
+            raise ServingError(Code.INTERNAL, text)
         response, _ = response_of(message, where)
         if not (message.id or response.parameters):
             self._learn(data, response.outputs)

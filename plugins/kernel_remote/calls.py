@@ -127,18 +127,21 @@ class Call(ClientStream):
             self._finish(head)
         else:
             known = head.meaning  # the same block may have been the last of another answer
-            http = head.meaning = known if type(known) is bytes else dict(head.fields).get(b":status", b"")
+            http = head.meaning = known if type(known) is bytes else http_of(dict(head.fields))
             if http != b"200":
-                self._end(UNAVAILABLE, f"answers with HTTP status {http.decode('latin-1') or 'none'}")
+                self._end(UNAVAILABLE, f"answers with HTTP status {http.decode('latin-1', 'replace') or 'none'}")
 
     def _finish(self, head: Head) -> None:
         outcome = head.meaning
         if type(outcome) is not Outcome:
             outcome = head.meaning = outcome_of(dict(head.fields))
         if outcome.status < 0:
-            http = dict(head.fields).get(b":status", b"200")  # where it stood in the block before, it was that
+            fields = dict(head.fields)
+            http = http_of(fields) if b":status" in fields else b"200"  # where it stood in the block before, it was that
             other = "" if http == b"200" else f", with HTTP status {http.decode('latin-1')}"
-            self._end(INTERNAL, f"ends an answer without a grpc-status{other}")
+            known = fields.get(b"grpc-status", b"")[:16]
+            what = f"with the grpc-status {known.decode('latin-1')!r}, which is no number" if known else "without a grpc-status"
+            self._end(INTERNAL, f"ends an answer {what}{other}")
         elif self._buffer:
             self._end(INTERNAL, "ends an answer in the middle of a message")
         else:
@@ -187,6 +190,12 @@ class Call(ClientStream):
     def _end(self, status: int, text: str, processed: bool = True) -> None:
         self.leave()
         self.finish(Outcome(status, f"endpoint {self.where} {text}", processed))
+
+
+def http_of(fields: dict[bytes, bytes]) -> bytes:
+    """Return the HTTP status of an answer; with its type behind it where that is none of gRPC's."""
+    status, kind = fields.get(b":status", b""), fields.get(b"content-type", b"application/grpc")
+    return status if kind.startswith(b"application/grpc") else status + b" and content-type " + kind[:64]
 
 
 def outcome_of(fields: dict[bytes, bytes]) -> Outcome:

@@ -34,7 +34,6 @@ from kernel_grpc.http2.frames import (
     SMALLEST_FRAME_SIZE,
     Setting,
     frame,
-    header_frames,
     settings,
     window_update,
 )
@@ -131,7 +130,7 @@ class ClientOutgoing(Outgoing):
             size <= SMALL >= len(block)
             and size <= self.send_window
             and size <= stream.send_window
-            and not (self.held_up or self._line)
+            and not (self.long_way or self._line)
         ):
             # What the other way would send, as one piece and without an empty frame at the end.
             self.send_window -= size
@@ -143,7 +142,7 @@ class ClientOutgoing(Outgoing):
                 self.on_output()
             return
         corked, self.corked = self.corked, True
-        self.put(header_frames(id, block, end_stream=False, frame_size=self.peer_frame_size))
+        self.put(self._header_frames(id, block, end=False))
         stream.send_data(pieces, size)
         self.end_data(stream)
         self.corked = corked
@@ -282,6 +281,8 @@ class ClientConnection(FrameReader):
             data, at = bytes(rest) + data, 0
             rest.clear()
         bodies = self.bodies
+        if self.heads.expected == SETTINGS and not rest:
+            _check_greeting(bytes(data[at : at + 5]))
         if not (rest or bodies.missing or bodies.skip) and self.heads.expected is None and len(data) <= MAX_FRAME_SIZE:
             at = self._take_whole(data, at)
         if at < len(data) and not ending.closed:
@@ -326,6 +327,14 @@ class ClientConnection(FrameReader):
 
     def left(self) -> None:
         """A stream was given up: there may be room for another one. Its user's to override."""
+
+
+def _check_greeting(begin: bytes) -> None:
+    """Say in words what the server speaks where that is no HTTP/2. Raises ConnectionFailure."""
+    if begin == b"HTTP/":
+        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "it answers in HTTP/1: this is no port for gRPC")
+    if begin[:2] == b"\x15\x03":  # an alert
+        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "it answers in TLS: perhaps grpcs:// is wanted")
 
 
 def _never(*_: Any) -> Stream:

@@ -71,7 +71,7 @@ class RemoteModel:
         self.standings: list[Standing] = []
         self.kind = Kind(STREAM if decoupled else INFER, len(links) > 1, most, host.clock)
         self.attempt: type[_Attempt] = _Streamed if decoupled else _Unary
-        self.answers = Answers()
+        self.answers = Answers(settings.model)
         self.sequences = Sequences()
         self.messages = Messages(settings.model, settings.version, decoupled)
         self._links = links

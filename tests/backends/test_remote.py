@@ -25,7 +25,21 @@ from kernel_grpc import options as grpc_options
 from kernel_grpc.frontend import GrpcFrontend
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
-from kernel_grpc.http2.frames import DATA, END_STREAM, frame, goaway, header_frames, rst_stream, settings
+from kernel_grpc.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_STREAM,
+    PING,
+    PUSH_PROMISE,
+    SETTINGS,
+    Setting,
+    frame,
+    goaway,
+    header_frames,
+    rst_stream,
+    settings,
+    window_update,
+)
 from kernel_remote.calls import Kind, Outcome
 from kernel_remote.choice import FAILURES, SLOW_START, Standing, choose, home, reported
 from kernel_remote.endpoints import Asked, Endpoint, Link
@@ -370,7 +384,16 @@ def test_metadata_from_a_file_go_along(tmp_path: Path, text: str) -> None:
 
 HEAD = header_frames(1, response(200, [(b"content-type", b"application/grpc")]), end_stream=False)
 MESSAGE = frame(DATA, 0, 1, b"\0" + struct.pack(">I", 2) + b"ok")
-OK = header_frames(1, literal(b"grpc-status", b"0"), end_stream=True)
+
+
+def ending(name: bytes, value: bytes) -> bytes:
+    return header_frames(1, literal(name, value), end_stream=True)
+
+
+OK = ending(b"grpc-status", b"0")
+HEADED = response(200, [(b"content-type", b"application/grpc")])
+PAGE = header_frames(1, response(200, [(b"content-type", b"text/html")]), end_stream=False)
+BOMB = b"\x88" + b"\x40\1a\x7f\x81\x1e" + b"x" * 4000 + b"\xbe" * 1000  # one field that enters the table, a thousand times
 NOTHING = settings({})
 
 FAR_ENDS = {
@@ -380,11 +403,31 @@ FAR_ENDS = {
     "resets in the middle": (NOTHING + HEAD + MESSAGE + rst_stream(1, ErrorCode.CANCEL), 14, True, "has reset the stream"),
     "goes away": (NOTHING + goaway(0, ErrorCode.NO_ERROR, "restart"), 14, False, "it goes away (NO_ERROR: restart)"),
     "goes away behind it": (NOTHING + goaway(1, ErrorCode.NO_ERROR) + HEAD + MESSAGE + OK, 0, True, ""),
-    "no HTTP/2": (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, 14, False, "breaks the rules of HTTP/2"),
+    "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, 14, False, "it answers in HTTP/1: this is no port for gRPC"),
+    "TLS": (b"\x15\x03\x01\0\2\2\x50", 14, False, "it answers in TLS: perhaps grpcs:// is wanted"),
+    "no HTTP/2": (b"220 mail.example ESMTP\r\n" * 4, 14, False, "breaks the rules of HTTP/2"),
     "garbage": (NOTHING + frame(1, 4, 1, b"\xff" * 20), 14, True, "breaks the rules of HTTP/2: a header block can't be decoded"),
     "half a message": (NOTHING + HEAD + MESSAGE[:-1], 14, True, "has closed the connection"),
     "half-closes": (NOTHING + HEAD + frame(DATA, END_STREAM, 1), 13, True, "ends an answer without trailers"),
     "closes": (NOTHING, 14, True, "has closed the connection"),
+    "a page": (NOTHING + PAGE + MESSAGE + OK, 14, True, "answers with HTTP status 200 and content-type text/html"),
+    "trailers only": (NOTHING + header_frames(1, HEADED + literal(b"grpc-status", b"5"), end_stream=True), 5, True, ""),
+    "no number": (NOTHING + HEAD + ending(b"grpc-status", b"x" * 999), 13, True, "grpc-status 'xxxxxxxxxxxxxxxx', which is"),
+    "no status": (NOTHING + HEAD + MESSAGE + ending(b"a", b"b"), 13, True, "ends an answer without a grpc-status"),
+    "no such status": (NOTHING + HEAD + ending(b"grpc-status", b"99"), 99, True, ""),
+    "a storm of resets": (NOTHING + rst_stream(1, ErrorCode.CANCEL) * 3000, 14, True, "has reset the stream (CANCEL)"),
+    "a flood of SETTINGS": (NOTHING * 3000, 14, True, "too many frames that ask for nothing"),
+    "a flood of PINGs": (NOTHING + frame(PING, 0, 0, bytes(8)) * 3000, 14, True, ""),  # or nobody takes our answers any more
+    "empty data": (NOTHING + HEAD + frame(DATA, 0, 1) * 3000, 14, True, "too many frames that ask for nothing"),
+    "empty CONTINUATION": (NOTHING + frame(1, 0, 1) + frame(CONTINUATION, 0, 1) * 3000, 14, True, "a header block in more than"),
+    "a long block": (NOTHING + frame(1, 0, 1, bytes(60_000)) + frame(CONTINUATION, 0, 1, bytes(60_000)), 14, True, "longer than"),
+    "a bomb": (NOTHING + frame(1, 4, 1, BOMB), 14, True, "a header list of more than 65536 bytes"),
+    "a push": (NOTHING + frame(PUSH_PROMISE, 4, 1, bytes(4) + b"\x88"), 14, True, "PUSH_PROMISE, which we have forbidden"),
+    "no window": (settings({Setting.INITIAL_WINDOW_SIZE: 0}), 14, True, "has closed the connection"),
+    "too much window": (NOTHING + window_update(0, 2**31 - 1) * 2, 14, True, "makes the connection's window larger than"),
+    "another stream": (NOTHING + frame(DATA, 0, 3, b"x"), 14, True, "DATA on stream 3, which was never opened"),
+    "twice": (NOTHING + HEAD + MESSAGE + OK + OK, 0, True, ""),
+    "compressed": (NOTHING + HEAD + frame(DATA, 0, 1, b"\1\0\0\0\1x"), 13, True, "a compressed message, for which nobody"),
     "other status": (NOTHING + header_frames(1, response(503, []), end_stream=True), 13, True, "without a grpc-status"),
 }
 
@@ -396,10 +439,11 @@ def test_each_call_ends_once(name: str) -> None:
 
     async def main() -> None:
         async def far(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if said.startswith(NOTHING):
-                writer.write(NOTHING)
-                await reader.readuntil(b"request!")
-            writer.write(said.removeprefix(NOTHING))
+            greeting = said[: 9 + said[2]] if said[3] == SETTINGS else b""
+            if greeting:
+                writer.write(greeting)
+                await (reader.readuntil(b"request!") if greeting == NOTHING else reader.readuntil(b"/x/Y"))
+            writer.write(said.removeprefix(greeting))
             writer.close()
 
         server = await asyncio.start_server(far, "127.0.0.1", 0)
@@ -422,6 +466,26 @@ def test_each_call_ends_once(name: str) -> None:
     (outcome,) = outcomes
     assert (outcome.status, outcome.processed) == (status, processed)
     assert words in outcome.message
+
+
+#: Where nobody is, or under another form of address -> what is said.
+NOBODY = {
+    "no.such.host.invalid": "can't be connected to (",
+    "x" * 70 + ".example": "can't be connected to (",
+    "127.0.0.1": "can't be connected to (Connect call failed",
+    "::1": "endpoint [::1]:1 can't be connected to (",
+}
+
+
+@pytest.mark.parametrize("host", NOBODY)
+def test_where_nobody_is_the_reason_is_told(host: str) -> None:
+    async def main() -> None:
+        endpoint = Endpoint(Link(Address(host, 1)), asyncio.get_running_loop())
+        outcome, _ = await endpoint.ask("/a/B", b"", 30)
+        assert (outcome.status, outcome.processed) == (14, False) and NOBODY[host] in outcome.message
+        endpoint.close()
+
+    asyncio.run(main())
 
 
 # --- the choice of an endpoint

@@ -11,7 +11,17 @@ from network import Far, Network, Request, run_network
 
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
-from kernel_grpc.http2.frames import DATA, PING, frame, goaway, header_frames, rst_stream, settings, window_update
+from kernel_grpc.http2.frames import (
+    DATA,
+    PING,
+    Setting,
+    frame,
+    goaway,
+    header_frames,
+    rst_stream,
+    settings,
+    window_update,
+)
 from kernel_remote.calls import Call, Kind, Outcome, head_of
 from kernel_remote.choice import Standing
 from kernel_remote.client import ClientConnection
@@ -483,6 +493,18 @@ def test_a_table_that_changes_between_answers_is_minded() -> None:
         said = header_frames(call.id, b"\x88", end_stream=False) + frame(DATA, 0, call.id, b"\0\0\0\0\1x")
         connection.receive(said + header_frames(call.id, last, end_stream=True), 0.0)
     assert [outcome.status for outcome in ends] == [0, 0, 0, 5, 5]
+
+
+def test_who_keeps_a_smaller_table_is_told_that_none_is_used() -> None:
+    """RFC 7541, section 4.2: who is not told may refuse the block, and with it the connection."""
+    connection = ClientConnection(0.0)
+    connection.start()
+    connection.receive(settings({Setting.HEADER_TABLE_SIZE: 100}), 0.0)
+    for number in range(3):
+        connection.outgoing.take()
+        Noted(Kind("/a/B"), [b"x"], [], lambda outcome: None).begin(connection, head_of("/a/B", False, "far", False), "far")
+        block = b"".join(bytes(piece) for piece in connection.outgoing.take()[0])[9:]
+        assert block.startswith(b"\x20\x83" if not number else b"\x83")
 
 
 # --- whatever comes

@@ -124,7 +124,7 @@ def message_of(value: float, name: str = "Y", id: str = "", datatype: str = "FP3
 
 
 def test_messages_that_come_again_but_for_the_data_say_what_the_schema_says() -> None:
-    answers = Answers()
+    answers = Answers("m")
     first = answers.read(message_of(1.0), "far")
     assert first["Y"].tolist() == [1, 1]
     first["Y"][:] = 7  # whoever gets it may write to it
@@ -162,6 +162,7 @@ FIRST: dict[str, tuple[Callable[[Request], None], str, str]] = {
     "fails": (lambda one: one.answer(status=13, text="broken"), "endpoint {}: broken", "endpoint {}: broken"),
     "has no answer": (lambda one: one.answer(), *["ends a request without its answer"] * 2),
     "answers twice": (lambda one: one.answer(answered(one), answered(one)), *["answers one request twice"] * 2),
+    "answers for another": (lambda one: one.answer(b"\x0a\1x"), *["answers for model 'x', where 'm' was asked"] * 2),
     "answers nonsense": (lambda one: one.answer(b"\xff"), *["with what is no message"] * 2),
 }
 

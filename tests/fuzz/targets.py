@@ -20,6 +20,7 @@ from typing import Any
 import hpack
 from frontends.fakes import Client, FakeKernel
 from frontends.wires import PREFACE, Wire, data, ping, request, rst_stream, settings, window_update
+from fuzz import far_end
 from google.protobuf.message import DecodeError
 
 from kernel import ServingError, SharedMemory, TraceSettings
@@ -283,5 +284,7 @@ TARGETS: dict[str, Target] = {
     "frames": Target(frames, FRAMES, (PREFACE, *FRAMES, settings(), window_update(1, 2**31 - 1))),
     "infer": Target(infer, (MESSAGE.SerializeToString(),), (b"\x0a\x01m", b"\x3a\x04abcd", b"\x2a", b"\xff\xff\xff\xff\x0f")),
     "shared": Target(shared, (b"/%b\n0\n64" % OBJECT.encode(), b"../../etc/passwd", b"nothing\n1\n1"), SHARED_WORDS),
+    "far end": Target(far_end.calls, far_end.CALLS, far_end.CALLS_WORDS),
+    "answers": Target(far_end.answers, far_end.ANSWERS, (b"\x32\x04abcd", b"\x2a", b"\x18\x02", b"BYTES", b"\xff\xff\xff\x0f")),
     "trace": Target(trace, TRACES, (b"\x1f", b"\n", b"trace_file", b"trace_count", b"trace_level", b"-1")),
 }
