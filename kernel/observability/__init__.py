@@ -10,8 +10,8 @@ from kernel.observability.custom_metrics import (
     MetricKind,
     SeriesSnapshot,
 )
-from kernel.observability.explanation import Explanation, Interval, PastExecution, Ran, duration, explained
-from kernel.observability.history import FailedRequest, History, ModelHistory, Surroundings
+from kernel.observability.explanation import Explanation, Interval, PastExecution, Ran, duration, explained, wait
+from kernel.observability.history import CALLER, ENQUEUED, ID, FailedRequest, History, ModelHistory, Surroundings
 from kernel.observability.logs import LogOptions, ProcessLog, set_up_log
 from kernel.observability.request_log import RequestTracing
 from kernel.observability.settings import (
@@ -31,6 +31,9 @@ from kernel.observability.tracer import APP, Tracer
 
 __all__ = [
     "APP",
+    "CALLER",
+    "ENQUEUED",
+    "ID",
     "LEVELS",
     "LOG_FORMATS",
     "OFF",
@@ -66,4 +69,5 @@ __all__ = [
     "duration",
     "explained",
     "set_up_log",
+    "wait",
 ]

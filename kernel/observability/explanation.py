@@ -6,7 +6,7 @@ The law: only what was recorded is told. A time that nothing accounts for is nam
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kernel.rules import Left
@@ -23,13 +23,12 @@ HAND_OVER = 0.00005
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A time in which an instance executed something. `requests`: that it was for, `rows`: in all of them."""
+    """A time in which an instance executed something, for so many `requests`."""
 
     instance: str
     started: float
     ended: float
     requests: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,21 @@ class Interval:
 class Explanation:
     """Why one request of version `version` of `model` took as long as it did.
 
-    `id`: the client's, "" for none. `state`: ANSWERED, FAILED, PENDING or EXECUTING. `seconds`: from its arrival to its final
-    answer, or until now. `intervals`: what the time went to, in their order. `batch`: how many requests were executed together, 0
-    where none was. `words`: of all, one sentence. `error`: why it failed, "" where it did not. `calls`: the requests that its
-    execution has made, as far as they are kept.
+    `id`: the client's, "" for none. `arrived`: when it came, in seconds since the epoch. `state`: ANSWERED, FAILED, PENDING or
+    EXECUTING. `seconds`: from its arrival to its final answer, or until now. `intervals`: what the time went to, in their order.
+    `instance`: that executed it, "" for none; `batch`: how many requests were executed together, 0 for none. `words`: of all, one
+    sentence. `error`: why it failed, "" where it did not. `calls`: the requests that its execution has made, as far as they are
+    kept.
     """
 
     model: str
     version: int
     id: str
+    arrived: float
     state: str
     seconds: float
     intervals: tuple[Interval, ...]
+    instance: str
     batch: int
     words: str
     error: str = ""
@@ -87,16 +89,19 @@ class PastExecution:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """What one wait was for. `busy`: seconds in which no instance was free; `rest`: the others. `ran`: what was executed."""
+    """What one wait was for. `busy`: seconds in which no instance was free; `rest`: the others. `executions`, for so many
+    `requests`, were under way in it.
+    """
 
     busy: float
     rest: float
-    ran: tuple[Ran, ...] = field(default=())
+    executions: int
+    requests: int
 
 
 def wait(enqueued: float, until: float, ran: Iterable[Ran], slots: int) -> Waited:
     """Return how long of a wait as many executions as there may be at a time, `slots`, were under way."""
-    meanwhile = sorted((one for one in ran if one.started < until and one.ended > enqueued), key=lambda one: one.started)
+    meanwhile = [one for one in ran if one.started < until and one.ended > enqueued]
     # Of what begins and ends at the same moment, the beginning is looked at first: an instance goes over to the next at once.
     events = sorted(
         [(max(one.started, enqueued), 1) for one in meanwhile] + [(min(one.ended, until), -1) for one in meanwhile],
@@ -107,18 +112,18 @@ def wait(enqueued: float, until: float, ran: Iterable[Ran], slots: int) -> Waite
         if running >= slots:
             busy += at - since
         running, since = running + change, at
-    return Waited(busy, until - enqueued - busy, tuple(meanwhile))
+    return Waited(busy, until - enqueued - busy, len(meanwhile), sum(one.requests for one in meanwhile))
 
 
 def explained(
-    enqueued: float, answered: float, execution: PastExecution | None, ran: Sequence[Ran], instances: int, slots: int, *,
+    enqueued: float, answered: float, execution: PastExecution | None, waited: Waited, instances: int, *,
     cached: bool = False, pending: str = "", in_order: bool = False,
 ) -> tuple[tuple[Interval, ...], str]:  # fmt: skip
     """Return the intervals of a request, and one sentence of them.
 
-    `execution`: None for one that has not begun. `ran`: what the model executed while it waited, on so many `instances`, which
-    may have `slots` executions at a time. `cached`: the response cache had the answer. `pending`: what it waits for now, where it
-    has no answer. `in_order`: answers go out in the order of the requests.
+    `execution`: None for one that has not begun. `waited`: until that began, or until now, for one of so many `instances`.
+    `cached`: the response cache had the answer. `pending`: what it waits for now, where it has no answer. `in_order`: answers go
+    out in the order of the requests.
     """
     if cached:
         seconds = answered - enqueued
@@ -126,12 +131,10 @@ def explained(
         return (Interval("answer", 0.0, seconds, words),), words
     total = answered - enqueued
     intervals: list[Interval] = []
-    until = execution.started if execution is not None and execution.started else answered
-    waited = wait(enqueued, until, ran, slots)
     why = execution.why if execution is not None else None
     least = max(min(LEAST_SECONDS, total * 0.1), total * LEAST_SHARE, HAND_OVER)
     if waited.busy >= least:
-        intervals.append(Interval("queue", 0.0, waited.busy, f"queued {duration(waited.busy)}: {_busy(waited.ran, instances)}"))
+        intervals.append(Interval("queue", 0.0, waited.busy, f"queued {duration(waited.busy)}: {_busy(waited, instances)}"))
     if waited.rest >= least:
         intervals.append(_rest(waited, why, pending))
     if execution is None or not execution.started:
@@ -144,24 +147,22 @@ def explained(
     intervals.append(Interval("execute", execution.started - enqueued, took, words))
     if execution.ended and answered - execution.ended >= least:
         late = answered - execution.ended
-        for_whom = "for those of requests before it (preserve_ordering)" if in_order else "for its sender"
-        intervals.append(Interval("answer", execution.ended - enqueued, late, f"its answer waited {duration(late)} {for_whom}"))
-    told = [interval.words for interval in intervals]
-    if intervals[0].kind == "execute":
-        told[0] = f"began at once; {told[0]}"
-    return tuple(intervals), _sentence(told)
+        told = f"{duration(late)} passed until its answer went out"
+        if in_order:
+            told = f"its answer waited {duration(late)} for those of requests before it (preserve_ordering)"
+        intervals.append(Interval("answer", execution.ended - enqueued, late, told))
+    sentence = _sentence([interval.words for interval in intervals])
+    return tuple(intervals), f"began at once; {sentence}" if intervals[0].kind == "execute" else sentence
 
 
-def _busy(ran: Sequence[Ran], instances: int) -> str:
+def _busy(waited: Waited, instances: int) -> str:
     who = "the only instance" if instances == 1 else f"all {instances} instances"
-    if len(ran) == 1:
-        (one,) = ran
-        return f"{who} ran a batch of {one.requests}" if one.requests > 1 else f"{who} ran another request"
-    requests = sum(one.requests for one in ran)
-    if not ran:
-        return f"{who} {'was' if instances == 1 else 'were'} busy"
-    batches = f"{len(ran)} batches of {requests} requests in all" if requests > len(ran) else f"{len(ran)} other requests"
-    return f"{who} ran {batches}"
+    executions, requests = waited.executions, waited.requests
+    if executions == 1:
+        return f"{who} ran a batch of {requests}" if requests > 1 else f"{who} ran another request"
+    if requests > executions:
+        return f"{who} ran {executions} batches of {requests} requests in all"
+    return f"{who} ran {executions} other requests"
 
 
 def _rest(waited: Waited, why: Any, pending: str) -> Interval:

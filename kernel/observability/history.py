@@ -10,15 +10,17 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from operator import itemgetter
 from typing import Final
 
 from kernel.errors import ServingError, clipped
 from kernel.interfaces import Record
+from kernel.observability.explanation import Ran, Waited, wait
 
-__all__ = ["FailedRequest", "History", "Kept", "ModelHistory", "Surroundings"]
+__all__ = ["CALLER", "ENQUEUED", "ID", "FailedRequest", "History", "Kept", "ModelHistory", "Surroundings"]
 
 #: How many of the newest records are kept, of all models; some 4 MB.
 NEWEST = 8192
@@ -34,15 +36,15 @@ REFUSALS = 1000
 #: How many characters are kept of why a request failed.
 LONGEST_WORDS = 500
 
-#: How many of the slowest of one delivery are looked at, and how many others that were executed meanwhile are kept with one.
+#: How many of the slowest of one delivery are looked at.
 LOOKED_AT = 4
-OTHERS = 64
 
 #: Places in a Record.
 ENQUEUED: Final = 1
 STARTED: Final = 2
 ENDED: Final = 5
 ANSWERED: Final = 6
+ID: Final = 7
 INSTANCE: Final = 8
 CALLER: Final = 10
 
@@ -62,21 +64,40 @@ class FailedRequest:
     refused: bool
 
 
-@dataclass(slots=True)
 class _Delivery:
-    """Records that came together. `slow`: those of them that are among the slowest."""
+    """Records that came together. `slow`: those of them that are among the slowest. What is found in them is found once."""
 
-    model: ModelHistory
-    records: list[Record]
-    slow: list[Kept] = field(default_factory=list)
+    def __init__(self, model: ModelHistory, records: list[Record]) -> None:
+        self.model = model
+        self.records = records
+        self.slow: list[Kept] = []
+
+    @cached_property
+    def began(self) -> float:
+        """When the first of the executions began."""
+        return min(record[STARTED] for record in self.records)
+
+    @cached_property
+    def over(self) -> float:
+        """When the last of them was over."""
+        return max(record[ENDED] for record in self.records)
+
+    @cached_property
+    def calls(self) -> dict[tuple[str, float], list[Record]]:
+        """The calls among them, by who has made them."""
+        found: dict[tuple[str, float], list[Record]] = {}
+        for record in self.records:
+            if record[CALLER] is not None:
+                found.setdefault(record[CALLER], []).append(record)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else is kept of a request's model. `meanwhile`: what was executed while it waited; `company`: what went with it."""
+    """What else is known of a request. `waited`: what it waited for; `company`: when those came that were executed with it."""
 
-    meanwhile: tuple[Record, ...] = ()
-    company: tuple[Record, ...] = ()
+    waited: Waited
+    company: tuple[float, ...]
 
 
 @dataclass(slots=True)
@@ -147,8 +168,7 @@ class History:
         there = {id(kept) for _, _, kept in self._slowest} if delivery.slow else ()
         for kept in delivery.slow:
             if id(kept) in there:
-                ours = (one.records for one in (delivery, *self._deliveries) if one.model is delivery.model)
-                kept.context = _context(kept.record, ours)
+                kept.context = self._context(kept, (delivery, *self._deliveries))
 
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
         failures = self._refusals if failure.refused else self._failures
@@ -175,33 +195,49 @@ class History:
         return sorted(kept, key=lambda one: -one.seconds)[:count]
 
     def failures(self, now: float) -> list[tuple[ModelHistory, FailedRequest]]:
-        """Return the requests of the last hour that failed, the newest first."""
-        kept = [each for each in (*self._failures, *self._refusals) if each[1].answered >= now - KEPT_SECONDS]
-        return sorted(kept, key=lambda each: -each[1].answered)
+        """Return the requests of the last hour that failed."""
+        return [each for each in (*self._failures, *self._refusals) if each[1].answered >= now - KEPT_SECONDS]
 
     def context(self, model: ModelHistory, record: Record) -> Surroundings:
         """Return what a model executed while one of its requests waited, and with it."""
         for _, _, kept in self._slowest:
             if kept.record is record and kept.context is not None:
                 return kept.context
-        return _context(record, (one.records for one in self._deliveries if one.model is model))
+        return self._context(Kept(model, record), self._deliveries)
 
-    def meanwhile(self, model: ModelHistory, enqueued: float, until: float) -> list[Record]:
+    def _context(self, kept: Kept, deliveries: Iterable[_Delivery]) -> Surroundings:
+        model, record = kept.model, kept.record
+        enqueued, started, ended, instance = record[ENQUEUED], record[STARTED], record[ENDED], record[INSTANCE]
+        meanwhile, company = [], []
+        for delivery in deliveries:
+            if delivery.model is model and delivery.began <= started and delivery.over > enqueued:
+                for one in delivery.records:
+                    if one[STARTED] < started and one[ENDED] > enqueued:
+                        meanwhile.append(one)
+                    elif one[STARTED] == started and one[INSTANCE] == instance and one[ENDED] == ended and one is not record:
+                        company.append(one[ENQUEUED])
+        waited = wait(enqueued, started, executions_of(meanwhile), model.capacity()[1])
+        return Surroundings(waited, tuple(company))
+
+    def meanwhile(self, model: ModelHistory, since: float, until: float) -> list[Ran]:
         """Return what a model has executed in a time, as far as that has ended."""
-        ours = (one.records for one in self._deliveries if one.model is model)
-        return [one for records in ours for one in records if one[STARTED] < until and one[ENDED] > enqueued]
+        ours = (one for one in self._deliveries if one.model is model and one.began < until and one.over > since)
+        return executions_of(
+            record for one in ours for record in one.records if record[STARTED] < until and record[ENDED] > since
+        )
 
-    def calls(self, instance: str, arrivals: Collection[float], since: float, until: float) -> list[tuple[ModelHistory, Record]]:
+    def calls(self, instance: str, arrivals: Collection[float]) -> list[tuple[ModelHistory, Record]]:
         """Return the calls that an execution has made, as far as they are kept, the first one first.
 
         `arrivals`: when the requests of the execution came.
         """
         made = [
-            (model, record)
-            for model, record in self.records()
-            if (caller := record[CALLER]) is not None and caller[0] == instance and caller[1] in arrivals
+            (delivery.model, record)
+            for delivery in self._deliveries
+            for arrival in arrivals
+            for record in delivery.calls.get((instance, arrival), ())
         ]
-        return sorted((each for each in made if since <= each[1][ENQUEUED] <= until), key=lambda each: each[1][ENQUEUED])
+        return sorted(made, key=lambda each: each[1][ENQUEUED])
 
 
 class ModelHistory:
@@ -239,14 +275,10 @@ def _seconds(record: Record) -> float:
     return record[ANSWERED] - record[ENQUEUED]
 
 
-def _context(record: Record, deliveries: Iterable[list[Record]]) -> Surroundings:
-    """Return the context of a request by the records of its model."""
-    enqueued, started, ended, instance = record[ENQUEUED], record[STARTED], record[ENDED], record[INSTANCE]
-    meanwhile, company = [], []
-    for records in deliveries:
-        for one in records:
-            if one[STARTED] < started and one[ENDED] > enqueued:
-                meanwhile.append(one)
-            elif one[STARTED] == started and one[INSTANCE] == instance and one[ENDED] == ended and one is not record:
-                company.append(one)
-    return Surroundings(tuple(meanwhile[-OTHERS:]), tuple(company[:OTHERS]))
+def executions_of(records: Iterable[Record]) -> list[Ran]:
+    """Return the executions that records are of."""
+    found: dict[tuple[str, float, float], int] = {}
+    for record in records:
+        execution = record[INSTANCE], record[STARTED], record[ENDED]
+        found[execution] = found.get(execution, 0) + 1
+    return [Ran(*execution, requests) for execution, requests in found.items()]

@@ -5,12 +5,17 @@ What the words are is explanation.py's; here is found what they are of.
 
 from __future__ import annotations
 
+import heapq
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from kernel.interfaces import Record
 from kernel.models import Model
 from kernel.observability import (
+    CALLER,
+    ENQUEUED,
+    ID,
     Explanation,
     FailedRequest,
     History,
@@ -19,6 +24,7 @@ from kernel.observability import (
     Ran,
     duration,
     explained,
+    wait,
 )
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
@@ -52,45 +58,54 @@ def keep_records(history: History, model: Model) -> None:
 
 
 def explain(
-    history: History, models: Collection[Model], now: float, id: str, slowest: int, failed: int
+    history: History,
+    models: Collection[Model],
+    clock: tuple[float, float],
+    asked: str | InferenceRequest,
+    slowest: int,
+    failed: int,
 ) -> list[Explanation]:
-    """As Kernel.explain. `models`: that have, or may still get, requests."""
-    explainer = Explainer(history, [model.scheduler for model in models], now)
+    """As Kernel.explain. `models`: that have, or may still get, requests. `clock`: now, and what makes it time of the epoch."""
+    explainer = Explainer(history, [model.scheduler for model in models], *clock)
+    if not isinstance(asked, str):
+        return [explainer.answered(asked)]
     if slowest:
         return explainer.slowest(slowest)
-    return explainer.failed(failed) if failed else explainer.of_id(id)
+    return explainer.failed(failed) if failed else explainer.of_id(asked)
 
 
 class Explainer:
-    """Explains the requests of one kernel, `now`."""
+    """Explains the requests of one kernel, `now`. `offset`: what makes the kernel's clock seconds since the epoch."""
 
-    def __init__(self, history: History, schedulers: Sequence[Scheduler], now: float) -> None:
+    def __init__(self, history: History, schedulers: Sequence[Scheduler], now: float, offset: float) -> None:
         self._history = history
         self._schedulers = schedulers
         self._now = now
+        self._offset = offset
         for scheduler in schedulers:
             scheduler.statistics.settle()
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
     def of_id(self, id: str) -> list[Explanation]:
-        found = [(request.enqueued, self._alive(scheduler, request, place)) for scheduler, place, request in self._waiting(id)]
-        found += [
-            (failure.enqueued, self._failure(model, failure))
-            for model, failure in self._history.failures(self._now)
-            if failure.id == id
-        ]
-        kept = [each for each in self._history.records() if each[1][7] == id]
-        asked = [each for each in kept if each[1][10] is None]  # calls and steps that took over the id are told under these
-        kept = sorted(asked or kept, key=lambda each: -each[1][1])[:MOST_OF_ID]
-        found += [(record[1], self._record(model, record)) for model, record in kept]
-        return [one for _, one in sorted(found, key=lambda each: -each[0])[:MOST_OF_ID]]
+        """Return those of that id, the newest first, ten at most."""
+        found: list[tuple[float, Callable[[], Explanation]]] = []
+        for scheduler, place, request in self._waiting(id):
+            found.append((request.enqueued, partial(self._alive, scheduler, request, place)))
+        for model, failure in self._history.failures(self._now):
+            if failure.id == id:
+                found.append((failure.enqueued, partial(self._failure, model, failure)))
+        kept = [each for each in self._history.records() if each[1][ID] == id]
+        asked = [each for each in kept if each[1][CALLER] is None]  # calls and steps that took over the id are told under these
+        found += [(record[ENQUEUED], partial(self._record, model, record)) for model, record in asked or kept]
+        return [explain() for _, explain in sorted(found, key=lambda each: -each[0])[:MOST_OF_ID]]
 
     def slowest(self, count: int) -> list[Explanation]:
         return [self._record(kept.model, kept.record) for kept in self._history.slowest(count, self._now)]
 
     def failed(self, count: int) -> list[Explanation]:
-        return [self._failure(*each) for each in self._history.failures(self._now)[:count]]
+        last = heapq.nlargest(count, self._history.failures(self._now), key=lambda each: each[1].answered)
+        return [self._failure(*each) for each in last]
 
     def _waiting(self, id: str) -> Iterable[tuple[Scheduler, int, InferenceRequest]]:
         for scheduler in self._schedulers:
@@ -106,33 +121,70 @@ class Explainer:
         around = self._history.context(model, record)
         end = answered if model.is_ensemble else ended
         execution = PastExecution(instance, started, end, reason, len(around.company))
+        instances, _ = model.capacity()
         intervals, words = explained(
-            enqueued, answered, execution, _executions(around.meanwhile), *model.capacity(),
-            cached=not rows, in_order=model.in_order,
-        )  # fmt: skip
-        arrivals = {enqueued, *(one[1] for one in around.company)}
-        made = self._history.calls(instance, arrivals, started, answered) if depth < DEEPEST and rows else []
+            enqueued, answered, execution, around.waited, instances, cached=not rows, in_order=model.in_order
+        )
+        arrivals = {enqueued, *around.company}
+        made = self._history.calls(instance, arrivals) if depth < DEEPEST and rows else []
         calls = tuple(self._record(*call, depth=depth + 1) for call in made)
         batch = 1 + len(around.company) if rows else 0
         seconds = answered - enqueued
+        arrived = enqueued + self._offset
         return Explanation(
-            model.model, model.version, id, "ANSWERED", seconds, intervals, batch, words + _of_calls(calls), calls=calls
+            model.model, model.version, id, arrived, "ANSWERED", seconds, intervals, instance, batch,
+            words + _of_calls(calls), calls=calls
         )
+
+    def answered(self, request: InferenceRequest) -> Explanation:
+        """Return the explanation of a request whose answer is just being given out."""
+        scheduler, batch, now = request.model.scheduler, request.batch, self._now
+        model = scheduler.life.history
+        assert model is not None
+        enqueued, error = request.enqueued, request.error
+        execution, company = None, 0
+        if batch is not None and batch.started:
+            reason = batch.why.get(request) if type(batch.why) is dict else batch.why
+            company = len(batch.requests)
+            end = now if model.is_ensemble or not batch.ended else batch.ended
+            execution = PastExecution(batch.instance.name, batch.started, end, reason, company - 1)
+        until = execution.started if execution is not None else now
+        instances, slots = model.capacity()
+        waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
+        cached = execution is None and error is None
+        intervals, words = explained(enqueued, now, execution, waited, instances, cached=cached, in_order=model.in_order)
+        calls: tuple[Explanation, ...] = ()
+        if execution is not None and batch is not None and batch.children is not None:
+            arrivals = {one.enqueued for one in batch.requests}
+            made = self._history.calls(execution.instance, arrivals)
+            calls = tuple(self._record(*call, depth=1) for call in made)
+            words += _of_calls(calls)
+        told = "" if error is None else f"{error.code.name}: {error.message}"
+        if told:
+            words = f"{words}; " * bool(words) + f"failed after {duration(now - enqueued)}: {told}"
+        return Explanation(
+            scheduler.name, scheduler.version, request.id, enqueued + self._offset, "FAILED" if told else "ANSWERED",
+            now - enqueued, intervals, execution.instance if execution is not None else "", company, words, told, calls,
+        )  # fmt: skip
 
     def _failure(self, model: ModelHistory, failure: FailedRequest) -> Explanation:
         enqueued, answered = failure.enqueued, failure.answered
         seconds = answered - enqueued if enqueued else 0.0
         error = f"{failure.code}: {failure.words}"
+        arrived = (enqueued or answered) + self._offset
         if failure.refused:
             words = f"refused as it came: {error}"
-            return Explanation(model.model, model.version, failure.id, "FAILED", 0.0, (), 0, words, error)
+            return Explanation(model.model, model.version, failure.id, arrived, "FAILED", 0.0, (), "", 0, words, error)
         execution = PastExecution(failure.instance, failure.started, failure.ended) if failure.started else None
         until = failure.started or answered
-        ran = _executions(self._history.meanwhile(model, enqueued, until))
-        intervals, words = explained(enqueued, answered, execution, ran, *model.capacity(), pending="")
+        instances, slots = model.capacity()
+        waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
+        intervals, words = explained(enqueued, answered, execution, waited, instances)
         words = f"{words}; failed after " if intervals else "failed after "
         words += f"{duration(seconds)}: {error}"
-        return Explanation(model.model, model.version, failure.id, "FAILED", seconds, intervals, 0, words, error)
+        return Explanation(
+            model.model, model.version, failure.id, arrived, "FAILED", seconds, intervals, failure.instance, 0, words, error
+        )
 
     def _alive(self, scheduler: Scheduler, request: InferenceRequest, place: int) -> Explanation:
         batch, now = request.batch, self._now
@@ -145,7 +197,7 @@ class Explainer:
         until = execution.started if execution is not None else now
         done = self._history.meanwhile(model, request.enqueued, until)
         going = [
-            Ran(other.instance.name, other.started, now, len(other.requests), other.size)
+            Ran(other.instance.name, other.started, now, len(other.requests))
             for instance in scheduler.instances
             for other in instance.running
             if other.started and other is not batch
@@ -153,27 +205,22 @@ class Explainer:
         pending = why(request, scheduler, place, now)
         if pending.startswith("it is executed"):
             pending = ""
-        ran = [*_executions(done), *going]
-        intervals, words = explained(request.enqueued, now, execution, ran, *model.capacity(), pending=pending)
+        instances, slots = model.capacity()
+        waited = wait(request.enqueued, until, [*done, *going], slots)
+        intervals, words = explained(request.enqueued, now, execution, waited, instances, pending=pending)
         state = "EXECUTING" if execution is not None else "PENDING"
         calls = tuple(self._alive(child.model.scheduler, child, 0) for child in _children(batch))
         size = len(batch.requests) if batch is not None else 0
+        arrived = request.enqueued + self._offset
+        age, instance = now - request.enqueued, batch.instance.name if batch is not None else ""
         return Explanation(
-            scheduler.name, scheduler.version, request.id, state, now - request.enqueued, intervals, size, words, calls=calls
+            scheduler.name, scheduler.version, request.id, arrived, state, age, intervals, instance, size, words, calls=calls
         )
 
 
 def _children(batch: Batch | None) -> list[InferenceRequest]:
     alive = (child for child in (batch.children or () if batch is not None else ()) if child.state is not RELEASED)
     return sorted(alive, key=lambda child: child.enqueued)
-
-
-def _executions(records: Iterable[Record]) -> list[Ran]:
-    """Return the executions that records are of."""
-    found: dict[tuple[str, float, float], list[int]] = {}
-    for rows, _, started, _, _, ended, _, _, instance, *_ in records:
-        found.setdefault((instance, started, ended), []).append(rows)
-    return [Ran(*execution, requests=len(rows), rows=sum(rows)) for execution, rows in found.items()]
 
 
 def _of_calls(calls: Sequence[Explanation]) -> str:

@@ -569,9 +569,10 @@ class Kernel:
         """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
         return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock())
 
-    def explain(self, id: str = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
-        """Return why requests took so long: those of `id`, or so many of the `slowest`, or that `failed` last. On the loop."""
-        return explain(self.supervision.history, self._registry.catalog.alive(), self.clock(), id, slowest, failed)
+    def explain(self, asked: str | InferenceRequest = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
+        """Return why requests took so long: of that id, one being answered, so many of the `slowest`, or that `failed` last."""
+        clock = self.clock(), self.epoch_offset
+        return explain(self.supervision.history, self._registry.catalog.alive(), clock, asked, slowest, failed)
 
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from kernel.observability import Duration, ModelStatistics
+from kernel.observability import Duration, Explanation, ModelStatistics
 from kernel.registry import ModelIndex
 from kernel.server.inflight import InflightRequest
 from kernel.server.scaling import ServerScale, together
@@ -127,6 +127,19 @@ class Together:
         )
         return sorted((one for each in found for one in each), key=lambda one: -one.age)
 
+    def explain(self, asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
+        """As Kernel.explain: of all replicas, but for a request that is being answered, which is known here."""
+        own: list[Explanation] = self._kernel.explain(asked, slowest=slowest, failed=failed)
+        if not isinstance(asked, str):
+            return own
+        found: list[list[Explanation]] = self.asked(
+            lambda: self._others("explain", [asked, slowest, failed], list[Explanation]), lambda others: [own, *others]
+        )
+        every = [one for each in found for one in each]
+        if slowest:
+            return sorted(every, key=lambda one: -one.seconds)[:slowest]
+        return sorted(every, key=lambda one: -one.arrived)[: failed or None]
+
     def scale(self) -> ServerScale:
         found: ServerScale = self.asked(
             lambda: self._others("scale", [], ServerScale), lambda others: together([self._kernel.scale(), *others])
@@ -201,6 +214,7 @@ class Together:
             "statistics": kernel.statistics,
             "index": kernel.index,
             "inflight": kernel.inflight,
+            "explain": lambda asked, slowest, failed: kernel.explain(asked, slowest=slowest, failed=failed),
             "scale": kernel.scale,
             "trace": kernel.trace_settings.update,
             "log": kernel.log_settings.update,

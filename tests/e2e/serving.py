@@ -141,11 +141,13 @@ class Server:
     def wait(self) -> int:
         return self.process.wait(STOP_LIMIT_S)
 
-    def request(self, method: str, path: str, body: object = None, timeout: float = 10.0) -> tuple[int, Any]:
+    def request(
+        self, method: str, path: str, body: object = None, timeout: float = 10.0, **headers: str
+    ) -> tuple[int, Any]:
         """Send one request on a connection of its own; return the status and the decoded body (None where empty)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             data = response.read()
             return response.status, json.loads(data) if data else None

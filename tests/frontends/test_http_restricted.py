@@ -35,6 +35,7 @@ EVERY_PATH = """
     statistics statistics /v2/models/m/stats
     inflight statistics /v2/inflight
     scale statistics /v2/kernel/scale
+    explain statistics /v2/kernel/explain/id/a
     infer inference /v2/models/m/infer
     generate inference /v2/models/m/generate
     generate_stream inference /v2/models/m/generate_stream

@@ -19,7 +19,7 @@ import httptools
 from kernel import Door
 from kernel_http.connection.compression import accepted
 
-__all__ = ["CHUNKED", "FIRST", "Forwarding", "Head", "HeadError", "parse_head", "read_headers"]
+__all__ = ["CHUNKED", "FIRST", "Forwarding", "Head", "HeadError", "explains", "parse_head", "read_headers"]
 
 #: `content_length` of a head whose body is chunked.
 CHUNKED = -1
@@ -54,7 +54,8 @@ class Head:
     `block`: its raw bytes up to and including the empty line. `json_length`: Inference-Header-Content-Length, None when
     absent; `json_length_error`: the words for one that is no number. `as_is`: HTTP/1.1, connection kept, not HEAD: the
     response goes out as its handler made it. `forwarded`: headers that become request parameters.
-    `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either.
+    `encoding`: the body's content coding; `accept`: the one the answer should have, "" for none; `coded`: there is either, or the
+    answer is to say why it took as long as it did (`explains`).
     `headers`: all of them as they came. The router fills in the rest: `route`, the name of the route, or `refusal`, the whole
     response to what isn't served; `limit`: how large a body may be at the route, where that is less than at others, in bytes;
     `json_errors`, whether the route tells errors as application/json from the start; and what the path names, "" for nothing:
@@ -185,11 +186,16 @@ def parse_head(block: bytes, forwarding: Forwarding | None = None) -> Head:
     return head
 
 
+def explains(head: Head) -> bool:
+    """Whether the answer is to say why it took as long as it did."""
+    return head.coded and any(name.lower() == b"x-explain" and value.strip() == b"1" for name, value in head.headers)
+
+
 def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding: Forwarding | None = None) -> int:
     """Note in `head` what its header fields say; return how many of them are Host. Raises HeadError."""
     head.headers = headers
     connection = accept = b""
-    chunked = announced = False
+    chunked = announced = explain = False
     hosts = 0
     for name, value in headers:
         match name.lower():
@@ -212,11 +218,13 @@ def read_headers(head: Head, headers: Sequence[tuple[bytes, bytes]], forwarding:
                 head.encoding = value.strip().decode("latin-1").lower()
             case b"accept-encoding":
                 accept += b"," + value
+            case b"x-explain":
+                explain = value.strip() == b"1"
             case b"inference-header-content-length":
                 _set_json_length(head, value.strip())
     _note_framing(head, {option.strip() for option in connection[:MAX_OPTIONS].split(b",")}, chunked, announced)
     head.accept = accepted(accept.decode("latin-1")) if accept else ""
-    head.coded = bool(head.accept) or head.encoding not in ("", "identity")
+    head.coded = bool(head.accept) or explain or head.encoding not in ("", "identity")
     head.as_is = not (head.close or head.http10 or head.head_only)
     if forwarding is not None:
         names = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]

@@ -15,8 +15,9 @@ from kernel import Code, ServingError
 from kernel_http.connection import replies
 from kernel_http.connection.compression import CODINGS, OFFER, decompressed
 from kernel_http.connection.exchange import ClientConnection, reply
-from kernel_http.connection.heads import Head
+from kernel_http.connection.heads import Head, explains
 from kernel_http.inference.answers import InferExchange, WorkedExchange
+from kernel_http.inference.explained import ExplainedExchange
 from kernel_http.inference.reader import Reader, TooLarge
 from kernel_http.inference.recipe import Recipe, Remembered
 from kernel_http.inference.tracing import arrived
@@ -118,7 +119,9 @@ class Inference:
                 connection.spend(len(json) >> 7)
             reader.read(json, tail)
             exchange: InferExchange
-            if reader.classes or reader.spans or head.accept:
+            if explains(head):
+                exchange = ExplainedExchange(connection, head, reader, remembered.replies)
+            elif reader.classes or reader.spans or head.accept:
                 exchange = WorkedExchange(connection, head, reader, remembered.replies)
             else:
                 exchange = InferExchange(connection, head, reader.binary, remembered.replies)
@@ -171,7 +174,8 @@ class Inference:
     ) -> WorkedExchange:
         """Have a request read on another thread, in its order among those of its connection."""
         reader.on_loop = False
-        exchange = WorkedExchange(connection, reader.head, reader, remembered.replies)
+        kind = ExplainedExchange if explains(reader.head) else WorkedExchange
+        exchange = kind(connection, reader.head, reader, remembered.replies)
         connection.exchanges.append(exchange)
 
         def done(reading: asyncio.Future[None]) -> None:

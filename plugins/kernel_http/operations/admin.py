@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from kernel import EXTENSIONS, Code, ServingError, model_metadata
 from kernel_http.connection import replies
@@ -23,7 +24,7 @@ from kernel_http.json.members import flag_of
 from kernel_http.operations.operation import UNITS, Operation, at_once, read_object
 
 if TYPE_CHECKING:
-    from kernel import Kernel, ModelScale, ModelStatistics, ServerScale
+    from kernel import Explanation, Kernel, ModelScale, ModelStatistics, ServerScale
     from kernel_http.connection.routes import Handler
 
 __all__ = ["Admin"]
@@ -31,7 +32,11 @@ __all__ = ["Admin"]
 log = logging.getLogger(__name__)
 
 #: What takes next to nothing, and what takes long.
-TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12}
+TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12, "explain": 500}
+
+#: How many requests are explained where nobody says how many, and at most.
+TOLD = 10
+MOST_TOLD = 100
 
 DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
@@ -55,6 +60,7 @@ class Admin:
             "statistics": self.statistics,
             "inflight": self.inflight,
             "scale": self.scale,
+            "explain": self.explain,
             "index": self.index,
             "unload": self.unload,
             "replace_replicas": self.replace_replicas,
@@ -104,6 +110,19 @@ class Admin:
         lines: Sequence[ModelScale] = report.models
         server = {name: value for name, value in asdict(report).items() if name != "models"}
         return replies.json_reply({"server": server, "models": [asdict(line) for line in lines]})
+
+    def explain(self, head: Head, body: bytes) -> bytes:
+        """Why requests took as long as they did; beside the standard API. An id is percent-encoded."""
+        kind, _, value = head.path.removeprefix("/v2/kernel/explain/").partition("/")
+        if kind == "id":
+            found: list[Explanation] = self.kernel.explain(unquote(value))
+        else:
+            count = int(value or TOLD)
+            if count > MOST_TOLD:
+                words = f"{count} requests are asked for, of which {MOST_TOLD} at most are explained"
+                raise ServingError(Code.INVALID_ARG, words)
+            found = self.kernel.explain(slowest=count) if kind == "slowest" else self.kernel.explain(failed=count)
+        return replies.json_reply({"requests": [{**asdict(one), "lines": one.lines()} for one in found]})
 
     def statistics(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(

@@ -1,0 +1,106 @@
+"""`kernel explain`: asks a running server why requests took as long as they did, and prints its words, or a trace to look at."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from kernel.cli.parser import Parser
+from kernel.cli.perfetto import trace_of
+from kernel.errors import Code, ServingError
+
+__all__ = ["explain"]
+
+DESCRIPTION = """\
+Ask a server why requests took as long as they did.
+
+URL is where its HTTP port is, such as localhost:8000. Known are the requests that have no answer yet, the
+newest 8192 of all models, and of the last hour the slowest 100 and those that failed.
+"""
+
+EPILOG = """\
+examples:
+  kernel explain localhost:8000
+  kernel explain localhost:8000 --id 42
+  kernel explain localhost:8000 --failed 20
+  kernel explain localhost:8000 --slowest 100 --perfetto trace.json
+
+Exit status: 0 if the server has told of a request, 1 if it knows of none or can't be asked, 2 if the command
+line is wrong.
+"""
+
+SECONDS = 30.0
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """Run `kernel explain`; return the exit status."""
+    parser = Parser("kernel explain", "[FLAG ...] URL [--id ID | --slowest N | --failed N]", DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("url", metavar="URL", help="the server's HTTP port")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--id", default="", help="requests of this id")
+    which.add_argument("--slowest", type=int, default=0, metavar="N", help="the slowest that succeeded (default: 10)")
+    which.add_argument("--failed", type=int, default=0, metavar="N", help="those that failed last")
+    parser.add_argument("--json", action="store_true", help="print what the server says, as JSON")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace that Perfetto and speedscope open")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", help="send this, such as a key")
+    options = parser.read(arguments)
+    for count in (options.slowest, options.failed):
+        if not 0 <= count <= 100:
+            parser.error(f"{count} requests are asked for, wanted are 1 to 100")
+    try:
+        requests = _ask(options)
+        if options.perfetto is not None:
+            options.perfetto.write_text(json.dumps(trace_of(requests)))
+    except ServingError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {options.perfetto} can't be written: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(requests))
+    else:
+        for request in requests:
+            print("\n".join(request["lines"]))
+        if not requests:
+            print("no such request is known", file=sys.stderr)
+    return 0 if requests else 1
+
+
+def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the explanations that are asked for. Raises ServingError."""
+    path = f"slowest/{options.slowest or 10}"
+    if options.id:
+        path = f"id/{quote(options.id, safe='')}"
+    elif options.failed:
+        path = f"failed/{options.failed}"
+    url = options.url if "://" in options.url else f"http://{options.url}"
+    place = urlsplit(url)
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise ServingError(Code.INVALID_ARG, f"'{options.url}' is no address, wanted is one such as localhost:8000")
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    headers = {}
+    for line in options.header:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    try:
+        connection = kind(place.hostname, place.port or (443 if place.scheme == "https" else 8000), timeout=SECONDS)
+        connection.request("GET", f"/v2/kernel/explain/{path}", headers=headers)
+        response = connection.getresponse()
+        body = response.read()
+        told = json.loads(body) if body else {}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ServingError(Code.UNAVAILABLE, f"{url} can't be asked: {type(error).__name__}: {error}") from None
+    if response.status != 200 or not isinstance(told, dict) or "requests" not in told:
+        why = told.get("error", "") if isinstance(told, dict) else ""
+        raise ServingError(Code.UNAVAILABLE, f"{url} answers {response.status} {response.reason}{': ' if why else ''}{why}")
+    requests: list[dict[str, Any]] = told["requests"]
+    return requests

@@ -1,0 +1,94 @@
+"""Why requests took as long as they did, over HTTP: beside answers that ask for it, and of those that are over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from frontends.fakes import Client, infer, parse, request, tensor
+
+from kernel import Code, Explanation, InferenceRequest, InferenceResponse, Interval
+from kernel_http.inference.explained import LONGEST_HEADER, server_timing
+
+INTERVALS = (
+    Interval("queue", 0.0, 0.041, "queued 41 ms: the only instance ran a batch of 3"),
+    Interval("execute", 0.041, 0.00025, "executed 250 µs"),
+)
+TOLD = Explanation("multi", 1, "q", 1000.0, "ANSWERED", 0.04125, INTERVALS, "multi_0_0", 1, "queued 41 ms; executed 250 µs")
+CALL = replace(TOLD, model="inner", id="")
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client()
+    client.kernel.explain = explain  # type: ignore[attr-defined]
+    return client
+
+
+def explain(asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
+    if isinstance(asked, InferenceRequest):
+        return [replace(TOLD, id=asked.id)]
+    if slowest or failed:
+        return [replace(TOLD, id=f"{'slowest' if slowest else 'failed'} {slowest or failed}")]
+    return [replace(TOLD, id=asked, calls=(CALL,))] if asked else []
+
+
+ADDED = {"inputs": [tensor("INPUT0", "FP32", [4], [1, 2, 3, 4]), tensor("INPUT1", "FP32", [4], [1, 1, 1, 1])]}
+
+
+def test_an_answer_that_says_why(client: Client) -> None:
+    for _ in range(2):  # the second one would be recognised, were it like others
+        response = client.ask(infer("add_sub", {**ADDED, "id": "a"}, "x-explain: 1"))
+        assert response.status == 200
+        assert response.headers["Server-Timing"] == (
+            'total;dur=41.250;desc="ANSWERED", queue;dur=41.000;desc="queued 41 ms: the only instance ran a batch of 3", '
+            'execute;dur=0.250;desc="executed 250 us"'
+        )
+        words = "request 'a' of model 'multi' version 1, 41.2 ms: queued 41 ms; executed 250 µs"
+        assert response.json["parameters"]["explain"] == words
+    for line in ("x-explain: 0", "x-explained: 1"):
+        response = client.ask(infer("add_sub", ADDED, line))
+        assert "Server-Timing" not in response.headers and "parameters" not in response.json
+
+
+def test_beside_compression_and_errors(client: Client) -> None:
+    response = client.ask(infer("add_sub", ADDED, "x-explain: 1", "Accept-Encoding: gzip"))
+    assert response.headers["Content-Encoding"] == "gzip" and response.headers["Server-Timing"].startswith("total;")
+    response = client.ask(infer("nowhere", ADDED, "x-explain: 1"))
+    assert response.status == 404 and "Server-Timing" not in response.headers, "it came to no model"
+    client.kernel.hold = True
+    client.send(infer("add_sub", ADDED, "x-explain: 1"))
+    (held,) = client.kernel.held
+    held.respond(InferenceResponse.failure(Code.INTERNAL, "no"), True)
+    (response,) = parse(client.take())
+    assert response.status == 500 and response.headers["Server-Timing"].startswith("total;")
+
+
+def test_what_a_header_can_carry() -> None:
+    strange = Interval("wait", 0.0, 1.0, 'as "x" said \\ \n\r that ' + "long " * 100)
+    told = server_timing(replace(TOLD, intervals=(strange,) * 50)).decode()
+    assert len(told) <= LONGEST_HEADER and told.isascii() and told.isprintable()
+    assert told.count('"') == 2 * told.count(";desc=")
+
+
+def test_requests_that_are_over(client: Client) -> None:
+    def ids(path: str) -> Any:
+        response = client.ask(request("GET", f"/v2/kernel/explain/{path}"))
+        return response.status, [one["id"] for one in response.json.get("requests", ())]
+
+    assert ids("id/a%2Fb%20c") == (200, ["a/b c"])
+    assert ids("slowest") == (200, ["slowest 10"]) and ids("slowest/3") == (200, ["slowest 3"])
+    assert ids("failed") == (200, ["failed 10"]) and ids("failed/100") == (200, ["failed 100"])
+    response = client.ask(request("GET", "/v2/kernel/explain/failed/101"))
+    assert (response.status, response.error) == (400, "101 requests are asked for, of which 100 at most are explained")
+    (told,) = client.ask(request("GET", "/v2/kernel/explain/id/q")).json["requests"]
+    assert told["lines"] == [
+        "request 'q' of model 'multi' version 1, 41.2 ms: queued 41 ms; executed 250 µs",
+        "  a request of model 'inner' version 1, 41.2 ms: queued 41 ms; executed 250 µs",
+    ]
+    assert told["intervals"][0] == {
+        "kind": "queue", "at": 0.0, "seconds": 0.041, "words": "queued 41 ms: the only instance ran a batch of 3",
+    }  # fmt: skip
+    for path in ("", "/", "/id", "/id/", "/slowest/-1", "/slowest/12345", "/slowest/x", "/all"):
+        assert client.ask(request("GET", f"/v2/kernel/explain{path}")).status == 404, path
