@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ def deploy(options: argparse.Namespace) -> int:
     """Start servers and keep them; returns when all have been ended."""
     repositories = [_repository(path) for path in options.repository]
     ray = connected(options.address, log=not options.quiet)[0]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own ends the process with a dump
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0.0) >= options.num_cpus]
     nodes = [node for node in nodes if node["Resources"].get("GPU", 0.0) >= options.num_gpus]
     if not nodes:
