@@ -474,6 +474,9 @@ class Supervisor:
         for timer in self._restarts.values():
             timer.cancel()
         self.pass_on(signal.SIGTERM)
+        for replica in self._alive:
+            if replica.process.is_stopped():  # it would heed that only then
+                replica.process.signal(signal.SIGCONT)
         self._loop.call_later(self._limit, self._kill)
         self._over()
 

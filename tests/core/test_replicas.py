@@ -375,6 +375,17 @@ def test_one_that_does_not_end_is_killed() -> None:
     run(main())
 
 
+def test_one_that_was_suspended_goes_on_to_its_end() -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        world.processes[1].stopped = True
+        world.supervisor.stop()
+        assert [process.signals for process in world.processes] == [[signal.SIGTERM], [signal.SIGTERM, signal.SIGCONT]]
+
+    run(main())
+
+
 def test_the_second_signal_ends_all_at_once() -> None:
     async def main() -> None:
         world = World(2)
