@@ -623,3 +623,65 @@ def test_many_clients_many_models_little_room(tmp_path: Path) -> None:
         assert ours >= best * 0.95, (ours, best)
 
     run(main())
+
+
+# -- all at once ---------------------------------------------------------------------------------------------------------------
+
+
+async def life(folder: Path, seed: int) -> None:
+    """A life drawn from a seed: requests, deadlines, cancellations, calls, sequences, ensembles, loads and unloads on request,
+    files that change, loads that fail, ends that last. Each request has one answer, and in the end nothing is held.
+    """
+    rng = Random(seed)
+    kernels: dict[str, Kernel] = {}
+    names = [f"m{k}" for k in range(6)]
+    for name in names:
+        model(folder, name, 1)
+    write_repository(folder, {"seq": BASE + "sequence_batching { max_sequence_idle_microseconds: 3000000 }"})
+    (folder / "seq/1/answer").write_text("1")
+    for k in range(3):
+        write(folder / f"e{k}" / "config.pbtxt", ENSEMBLE % rng.choice(names))
+        (folder / f"e{k}" / "1").mkdir(exist_ok=True)
+    chain = rng.sample(names, 3)
+    behaviours = {chain[0]: calling(kernels, 0.2, chain[1]), chain[1]: calling(kernels, 1.5, chain[2])}
+    behaviours[rng.choice(sorted({*names} - {*chain}))] = sleeping(rng.choice([0.5, 3.0]))
+    async with on_demand(folder, Answering(behaviours), models=rng.randint(1, 4), idle_seconds=rng.choice([0.0, 4.0])) as kernel:
+        kernels[""] = kernel
+        Slowly(kernel, **{name: rng.choice([0.0, 0.1, 1.0]) for name in names})
+        hangs_at_the_end(kernel, **{rng.choice(names): rng.choice([0.0, 2.0, 30.0])})
+        client = Client(kernel)
+        work: list[asyncio.Task[Any]] = []
+        for k in range(150):
+            name = rng.choice([*names, "e0", "e1", "e2", "seq", "seq", "nobody"])
+            chance = rng.random()
+            if name == "seq":
+                client.send("seq", str(k), correlation_id=rng.randint(1, 3), flags=rng.choice([0, 1, 1, 2, 3]))
+            elif chance < 0.7:
+                deadline = kernel.clock() + rng.choice([0.01, 0.5, 5.0]) if rng.random() < 0.3 else None
+                request = client.send(name, str(k), deadline=deadline)
+                if rng.random() < 0.2:
+                    kernel.loop.call_later(rng.choice([0.0, 0.05, 0.7]), kernel.cancel, request)
+            elif chance < 0.8:
+                work.append(asyncio.ensure_future(kernel.load(name)))
+            elif chance < 0.9:
+                work.append(asyncio.ensure_future(kernel.unload(name)))
+            elif name in names:
+                model(folder, name, rng.choice(["not today", 1, 1, 2]))
+            await asyncio.sleep(rng.choice([0.0, 0.0, 0.05, 0.5]))
+        if rng.random() < 0.3:
+            await kernel.stop(rng.choice([0.0, 1.0, 60.0]))
+            await asyncio.sleep(0.1)  # tasks that were cancelled have their last turn
+        else:
+            await asyncio.sleep(120.0)
+            assert len([name for name in there(kernel) if name not in kernel._registry.parts()]) <= 4
+        demand, registry = kernel._registry._demand, kernel._registry
+        assert demand is not None
+        assert len(client.outcomes()) == len(client.answers)
+        assert (demand._waiting, demand._count, demand._making, demand._coming) == ({}, 0, {}, set())
+        assert not registry.held._held and not registry.pending_loads._demands
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(20, 32))
+def test_lives(tmp_path: Path, seed: int) -> None:
+    run(life(tmp_path, seed))
