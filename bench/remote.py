@@ -1,6 +1,6 @@
 """What a remote hop costs: the same gRPC call to a server directly, and through another one whose model is remote.
 
-    python bench/remote.py [--rounds N] [--seconds S] [--far triton]
+    python bench/remote.py [--rounds N] [--seconds S] [--far triton] [--faults]
 
 The far end serves `add_sub` on its loop (with `--far triton`: the real Triton, as it is); in front of it stands ours with a model
 of the backend `remote`. h2load asks both by turns, with one call at a time, which tells how long one takes on average, and with
@@ -11,19 +11,32 @@ where there are only two: passing a call on takes two servers, and on two proces
 the direct rate that is left. It says nothing on a machine with other work; `by time` does, roughly: it is the processor time that
 the far end takes for a call when it is asked directly, by that which ours takes to pass one on, so the part that is left where
 nobody has to share.
+
+`--faults` asks two far ends through proxies that make lines bad (20 ms and 5 ms of jitter each way, 1 % of the pieces lost). One
+is cut off for ten seconds. It prints by how much deadlines of a second were missed, how long after the cut the last request was
+made that failed, and how long after it was mended that far end was asked again. A busy machine adds to the first figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import math
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
 import h2load
+import numpy as np
 import servers
+
+from kernel import Kernel, ServingError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+from fault_proxy import FaultProxy
 
 MODEL = "add_sub"
 INPUTS = {"A": ([4], [1.0, 2.0, 3.0, 4.0]), "B": ([4], [1.0, 2.0, 3.0, 4.0])}
@@ -39,7 +52,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of load, for each figure")
     parser.add_argument("--far", choices=("loop", "triton"), default="loop")
+    parser.add_argument("--faults", action="store_true", help="over bad lines instead")
     options = parser.parse_args()
+    if options.faults:
+        return asyncio.run(over_bad_lines())
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
         rates = measure(Path(name), options.far, options.rounds, options.seconds)
     found = {key: [statistics.median(figures) for figures in zip(*all)] for key, all in rates.items()}
@@ -103,6 +119,67 @@ def measure(folder: Path, kind: str, rounds: int, seconds: float) -> dict[tuple[
     finally:
         far.stop()
     return rates
+
+
+#: A request's deadline, how often there is one, and how long the parts of the run are, in seconds.
+LIMIT, EVERY, BEFORE, CUT, BEHIND = 1.0, 0.01, 5.0, 10.0, 5.0
+
+
+async def over_bad_lines() -> int:
+    """Print what a partition costs, and return whether that is more than it may be."""
+    with tempfile.TemporaryDirectory(prefix="kernel-bench-") as name:
+        folder = Path(name)
+        models = [servers.copy_models(folder / host, placement="loop") for host in "ab"]
+        fars = [await asyncio.to_thread(servers.start, "loop", one) for one in models]
+        proxies = [FaultProxy(far.grpc_port, 0.02, 0.005, 0.01, seed) for seed, far in enumerate(fars)]
+        try:
+            for proxy in proxies:
+                await proxy.start()
+            (folder / "near" / MODEL / "1").mkdir(parents=True)
+            endpoints = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+            text = f'backend: "remote" parameters {{ key: "endpoints" value {{ string_value: "{endpoints}" }} }}\n'
+            (folder / "near" / MODEL / "config.pbtxt").write_text(text)
+            async with Kernel(folder / "near") as kernel:
+                return await cut_off(kernel, proxies[0])
+        finally:
+            for proxy in proxies:
+                await proxy.stop()
+            for far in fars:
+                far.stop()
+
+
+async def cut_off(kernel: Kernel, proxy: FaultProxy) -> int:
+    inputs = {name: np.array(values, np.float32) for name, (_, values) in INPUTS.items()}
+    loop, late, failed, asking = asyncio.get_running_loop(), [0.0], [0.0], set()
+    began = loop.time() + BEFORE
+    standing = next(iter(kernel.model(MODEL).scheduler.instances)).executor.standings[0]
+    back = math.inf
+
+    async def ask() -> None:
+        at = loop.time()
+        try:
+            await kernel.infer(MODEL, inputs, timeout=LIMIT)
+        except ServingError:
+            failed.append(at - began)
+        late.append(loop.time() - at - LIMIT)
+
+    for number in range(int((BEFORE + CUT + BEHIND) / EVERY)):
+        at = began - BEFORE + number * EVERY
+        await asyncio.sleep(at - loop.time())
+        if at < began <= at + EVERY:
+            proxy.cut()
+        elif at < began + CUT <= at + EVERY:
+            proxy.mend()
+        elif at > began + CUT and standing.outstanding and not standing.ejected(loop.time()):
+            back = min(back, at - began - CUT)
+        task = asyncio.create_task(ask())
+        asking.add(task)
+        task.add_done_callback(asking.discard)
+    await asyncio.gather(*asking)
+    ejected = max([one for one in failed if 0 <= one < CUT - LIMIT], default=0.0)
+    print("| deadlines missed by, ms | failed | the last one after, s | asked again after, s |\n| ---: | ---: | ---: | ---: |")
+    print(f"| {1000 * max(late):.1f} | {len(failed) - 1} | {ejected:.2f} | {back:.2f} |")
+    return int(max(late) > 0.005 or ejected > 1.0 or back > 2.0)
 
 
 if __name__ == "__main__":
