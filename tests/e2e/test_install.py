@@ -30,6 +30,7 @@ PACKAGES = {
     "kernel_opentelemetry",
     "kernel_python",
     "kernel_remote",
+    "kernel_ray",
     "kernel_storage",
 }
 NAMES = MODULES | PACKAGES | {"triton_python_backend_utils-stubs"}
