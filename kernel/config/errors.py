@@ -91,9 +91,15 @@ def _order(error: ConfigError) -> tuple[bool, int, int, str]:
     return error.line is None, error.line or 0, error.column or 0, error.stage
 
 
+#: Among how many names is looked for one that is near.
+MANY = 1000
+
+
 def did_you_mean(name: str, names: Iterable[str], *, wrap: str = "'") -> str:
-    """Return `; did you mean 'x' or 'y'?` for the names near to `name`, or nothing where none is."""
+    """Return `; did you mean 'x' or 'y'?` for the names near to `name`, or nothing where none is, or there are very many."""
     known = {candidate.lower(): candidate for candidate in names}
+    if len(known) > MANY:  # to compare two takes some ten microseconds
+        return ""
     near = [known[match] for match in difflib.get_close_matches(name[:100].lower(), known, n=2, cutoff=0.6)]
     if len(near) == 2 and _ratio(name, near[0]) - _ratio(name, near[1]) > 0.15:
         near.pop()  # the second guess would only blur the first

@@ -64,6 +64,7 @@ class _Graph:
         self.steps = report.message.ensemble_scheduling.step
         self.inputs = [io.name for io in report.message.input]
         self.outputs = [io.name for io in report.message.output]
+        self.given, self.wanted = set(self.inputs), set(self.outputs)
         self.writers: dict[str, tuple[int, str]] = {}
         self.readers: dict[str, list[tuple[int, str]]] = {}
         for index, step in enumerate(self.steps):
@@ -92,7 +93,7 @@ class _Graph:
         for index, step in enumerate(self.steps):
             for key in sorted(step.output_map):
                 tensor = step.output_map[key]
-                if tensor not in self.writers and tensor not in self.inputs:
+                if tensor not in self.writers and tensor not in self.given:
                     self.writers[tensor] = (index, key)
                     continue
                 words = (
@@ -101,7 +102,7 @@ class _Graph:
                 )
                 first = (
                     "it is an input of the ensemble"
-                    if tensor in self.inputs
+                    if tensor in self.given
                     else f"{self.step_text(self.writers[tensor][0])} writes it too"
                 )
                 self.report.fail("A", self.at("output_map", (index, key)), words, first)
@@ -133,11 +134,15 @@ class _Graph:
     def ready(self) -> set[str]:
         """Return the tensors that come to be: the inputs, and what steps write that read only such."""
         ready = set(self.inputs)
-        pending = list(self.steps)
-        while possible := [step for step in pending if ready.issuperset(step.input_map.values())]:
-            for step in possible:
-                ready.update(step.output_map.values())
-                pending.remove(step)
+        lacks = [len(set(step.input_map.values()) - ready) for step in self.steps]
+        possible = [index for index, count in enumerate(lacks) if not count]
+        for index in possible:  # which grows meanwhile
+            for tensor in set(self.steps[index].output_map.values()) - ready:
+                ready.add(tensor)
+                for reader in {reader for reader, _ in self.readers.get(tensor, ())}:
+                    lacks[reader] -= 1
+                    if not lacks[reader]:
+                        possible.append(reader)
         return ready
 
     def source(self, tensor: str, ready: set[str]) -> str:
@@ -173,12 +178,12 @@ class _Graph:
     def check_dangling(self, told: set[str]) -> None:
         words = "ensemble tensor '{}' is unused in ensemble '{}'"
         for tensor in self.readers:
-            if tensor not in self.writers and tensor not in self.inputs and tensor not in told:
+            if tensor not in self.writers and tensor not in self.given and tensor not in told:
                 self.report.fail("A", *self.unwritten_words(tensor, words.format(tensor, self.name)))
         if any(tensor not in self.writers for tensor in self.outputs):
             return  # what nobody reads is then most likely the missing output, said already
         for tensor, entry in self.writers.items():
-            if tensor not in self.readers and tensor not in self.outputs:
+            if tensor not in self.readers and tensor not in self.wanted:
                 detail = f"{self.step_text(entry[0])} writes it, but no step reads it and it is no output"
                 self.report.fail("A", self.at("output_map", entry), words.format(tensor, self.name), detail)
 
@@ -195,9 +200,18 @@ class _Graph:
             index: {self.writers[tensor][0] for tensor in step.input_map.values() if tensor in self.writers}
             for index, step in enumerate(self.steps)
         }
-        stuck = set(waits)
-        while ready := {index for index in stuck if not waits[index] & stuck}:
-            stuck -= ready
+        lacks = {index: len(before) for index, before in waits.items()}
+        behind: dict[int, list[int]] = {}
+        for index, before in waits.items():
+            for other in before:
+                behind.setdefault(other, []).append(index)
+        ready = [index for index, count in lacks.items() if not count]
+        for done in ready:  # which grows meanwhile
+            for index in behind.get(done, ()):
+                lacks[index] -= 1
+                if not lacks[index]:
+                    ready.append(index)
+        stuck = waits.keys() - set(ready)
         if not stuck:
             return []
         path = [min(stuck)]  # every stuck step waits for a stuck one: walking on must come round

@@ -151,18 +151,27 @@ def _set_depths(ensemble: str, plan: Plan) -> int:
             )
         return origins.pop() if origins else -1
 
-    pending = list(plan.steps)
-    while pending:
-        ready = [step for step in pending if all(tensor in origin for tensor in step.inputs.values())]
-        assert ready, f"the steps of ensemble '{ensemble}' wait for each other"
-        for step in ready:
-            source = common(step.inputs.values(), step.model_name)
-            step.depth = depth[source]
-            if step.spawns:
-                source = step.index
-                depth[source] = step.depth + 1
-            origin.update(dict.fromkeys(step.outputs.values(), source))
-        pending = [step for step in pending if step not in ready]
+    readers: dict[str, list[Step]] = {}
+    lacks: dict[int, int] = {}
+    for step in plan.steps:
+        lacking = set(step.inputs.values()) - origin.keys()
+        lacks[step.index] = len(lacking)
+        for tensor in lacking:
+            readers.setdefault(tensor, []).append(step)
+    ready = [step for step in plan.steps if not lacks[step.index]]
+    for step in ready:  # which grows meanwhile
+        source = common(step.inputs.values(), step.model_name)
+        step.depth = depth[source]
+        if step.spawns:
+            source = step.index
+            depth[source] = step.depth + 1
+        for tensor in step.outputs.values():
+            origin[tensor] = source
+            for reader in readers.pop(tensor, ()):
+                lacks[reader.index] -= 1
+                if not lacks[reader.index]:
+                    ready.append(reader)
+    assert len(ready) == len(plan.steps), f"the steps of ensemble '{ensemble}' wait for each other"
     return depth[common(plan.outputs, ensemble)]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from work import is_linear
 
 from kernel import EnsembleStep, ServingError, TensorSpec
 from kernel_ensemble.graph import Plan, compile_plan, fit
@@ -40,6 +41,20 @@ def test_routes_go_to_steps_and_to_places_of_the_answer() -> None:
     assert made.at[1].feed.routes == (("z", ((~0, "Z"),)),)
     assert made.waiting == (1, 2)
     assert made.sources == (1, 0)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_twice_the_steps_are_twice_the_work(backward: bool) -> None:
+    def chain(count: int) -> list[EnsembleStep]:
+        made = [EnsembleStep("m", -1, {"A": f"t{index}"}, {"B": f"t{index + 1}"}) for index in range(count)]
+        return made[::-1] if backward else made
+
+    def compiled(steps: list[EnsembleStep]) -> Plan:
+        last = f"t{len(steps)}"
+        config: Any = SimpleNamespace(name="e", inputs=(spec("t0"),), outputs=(spec(last),), ensemble=tuple(steps))
+        return compile_plan(config, [False] * len(steps), frozenset({last}))
+
+    assert is_linear(compiled, chain(200), chain(400))
 
 
 def test_the_order_of_the_config_does_not_matter() -> None:

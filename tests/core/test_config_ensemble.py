@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from work import is_linear
 
 from kernel.config import ConfigErrors, check_ensembles, is_decoupled, read_config
 
@@ -85,6 +86,17 @@ def test_graph(tmp_path, content, says, line):
     assert found, str(caught.value)
     assert found[0].line == line
     assert found[0].stage == "A"
+
+
+def test_twice_the_steps_are_twice_the_work(tmp_path):
+    def chain(count):
+        steps = [step("m", {"A": f"t{k}" if k else "X"}, {"B": f"t{k + 1}" if k < count - 1 else "Y"}) for k in range(count)]
+        folder = tmp_path / str(count) / "e"
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(text(*steps))
+        return folder
+
+    assert is_linear(read_config, chain(400), chain(800))
 
 
 def test_a_cycle_is_spelt_out(tmp_path):
