@@ -145,7 +145,7 @@ class Cache:
         except OSError as error:
             raise failed("lock a file of the cache", error) from None
         try:
-            while not _try_lock(lock):
+            while not _has_locked(lock):
                 if given_up.wait(LOCK_SECONDS):
                     raise ServingError(Code.UNAVAILABLE, "the fetch was given up")
             yield
@@ -182,12 +182,15 @@ class Cache:
         if whole > limit:
             words = f"{whose} has {whole} bytes, and the cache of stored models may have {limit} (--storage-cache-size)"
             raise ServingError(Code.INTERNAL, words)
-        lock = os.open(self.root / "locks" / "room", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._remove_oldest(limit - wanted)
-        finally:
-            os.close(lock)
+            lock = os.open(self.root / "locks" / "room", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._remove_oldest(limit - wanted)
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise failed("make room in the cache", error) from None
 
     def _remove_oldest(self, most: int) -> None:
         found = []
@@ -235,6 +238,14 @@ def _try_lock(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _has_locked(lock: int) -> bool:
+    """As above. Raises ServingError where the file system has no locks."""
+    try:
+        return _try_lock(lock)
+    except OSError as error:
+        raise failed("lock a file of the cache", error) from None
 
 
 def _sweep(servers: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -365,6 +366,27 @@ def test_file_systems_without_links(memory: Memory, tmp_path: Path, monkeypatch:
     files.bring([1])
     assert (files.folder.path / "1/weights").read_bytes() == b"x"
     repository.close()
+
+
+def test_file_systems_without_locks(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    memory.put("m/1/weights", b"x")
+    repository = memory.open(tmp_path)
+    folder = repository.scan()["m"]
+    files = folder.fetch()
+    assert files is not None
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(ServingError, match="failed to make room in the cache: No locks available; --storage-cache says where"):
+        files.bring([1])
+    with pytest.raises(ServingError, match="failed to lock a file of the cache: No locks available"):
+        repository._fetcher.fetch({"0" * 64: stores.Object("models/m/1/weights", 1, '"0"', 0)})
+    repository.close()
+    other = memory.open(tmp_path)
+    with pytest.raises(ServingError, match="failed to make a folder for stored models: No locks available"):
+        other.scan()["m"].fetch()
+    other.close()
 
 
 def test_a_stop_ends_what_is_fetched(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
