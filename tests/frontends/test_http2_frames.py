@@ -173,7 +173,7 @@ def test_a_changed_table_size_forgets_remembered_blocks(wire: Wire) -> None:
 def test_remembered_blocks_are_bounded(wire: Wire) -> None:
     for k in range(REMEMBERED + 10):
         wire.send(request(2 * k + 1, end=True, x_k=str(k)))
-    assert 0 < len(wire.connection.heads._known) <= REMEMBERED
+    assert 0 < len(wire.connection.heads.known) <= REMEMBERED
     assert {dict(stream.head.fields)[b"x-k"] for stream in wire.opened.values()} == {b"%d" % k for k in range(REMEMBERED + 10)}
 
 

@@ -406,7 +406,7 @@ def test_malformed_requests(wire: Wire, fields: dict[str, str], words: str) -> N
     order = sorted(((k, v) for k, v in chosen.items() if v), key=lambda field: not field[0].startswith(":"))
     head = block(order)
     assert wire.resets(frame(HEADERS, TRAILERS, 1, head)) == [(1, PROTOCOL)] and not wire.opened
-    assert wire.connection.heads._known[head].fault == words
+    assert wire.connection.heads.known[head].fault == words
     assert wire.resets(frame(HEADERS, TRAILERS, 3, head)) == [(3, PROTOCOL)]  # also where the block is known
     assert wire.resets(request(5, end=True)) == [] and 5 in wire.opened
 
@@ -424,7 +424,7 @@ def test_malformed_requests(wire: Wire, fields: dict[str, str], words: str) -> N
 def test_malformed_lists_of_fields(wire: Wire, fields: list[tuple[str, str]], words: str) -> None:
     head = block(fields)
     assert wire.resets(frame(HEADERS, TRAILERS, 1, head)) == [(1, PROTOCOL)]
-    assert wire.connection.heads._known[head].fault == words
+    assert wire.connection.heads.known[head].fault == words
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ ROUTES = (
     Route("statistics", "GET", r"/v2/models/stats", True, "statistics"),
     Route("inflight", "GET", r"/v2/inflight", True, "statistics"),
     Route("scale", "GET", r"/v2/kernel/scale", True, "statistics"),
-    Route("explain", "GET", r"/v2/kernel/explain/(?:id/[^/]+|(?:slowest|failed)(?:/[0-9]{1,4})?)", True, "statistics"),
+    Route("explain", "GET", r"/v2/kernel/explain/(?:id/[^/]++|(?:slowest|failed)(?:/[0-9]{1,4})?)", True, "statistics"),
     Route("logging", "GET POST", r"/v2/logging", True, "logging"),
     Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]++))?/trace/setting", True, "trace"),
     Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),
