@@ -151,7 +151,7 @@ class Member:
             raise ServingError(Code.UNAVAILABLE, words) from None
         for answer in answers:
             if answer.code:
-                raise ServingError(Code[answer.code], f"replica {answer.index} of {self.role.count}: {answer.message}")
+                raise ServingError(Code[answer.code], f"replica {answer.index} of {len(answers) + 1}: {answer.message}")
         return [answer.data for answer in answers]
 
     async def change(self, topic: str, data: bytes, key: str, forget: bool = False) -> None:
@@ -168,7 +168,7 @@ class Member:
             raise ServingError(Code[first.code], first.message)
         reasons = "; ".join(f"replica {answer.index}: {answer.message}" for answer in failed)
         done = ", ".join(str(answer.index) for answer in answers if not answer.code) or "none"
-        raise ServingError(Code[first.code], f"{reasons} (of {self.role.count} replicas these have done it: {done})")
+        raise ServingError(Code[first.code], f"{reasons} (of {len(answers)} replicas these have done it: {done})")
 
     async def reload(self) -> int:
         """Have all replicas replaced, this one last; return how many they are when the last successor serves.
@@ -177,7 +177,8 @@ class Member:
         """
         self._count += 1
         number = self._count
-        future = self._reloading[number] = self._loop.create_future()
+        future: asyncio.Future[Replaced] = self._loop.create_future()
+        self._reloading[number] = future
         self._channel.send(Replace(number))
         try:
             record = await future
@@ -185,7 +186,7 @@ class Member:
             del self._reloading[number]
         if record.code:
             raise ServingError(Code[record.code], record.message)
-        return self.role.count
+        return record.count
 
     async def _asked(self, topic: str, data: bytes, key: str = "", forget: bool = False) -> list[Answer]:
         self._count += 1

@@ -192,9 +192,12 @@ class Replace(msgspec.Struct, tag=True):
 
 
 class Replaced(msgspec.Struct, tag=True):
-    """Supervisor: all are replaced but the one that is told, which is about to leave; or why not: `code` as in Told."""
+    """Supervisor: all are replaced but the one that is told, which is about to leave; or why not: `code` as in Told.
+    `count`: how many they are.
+    """
 
     id: int
+    count: int
     code: str = ""
     message: str = ""
 

@@ -414,7 +414,7 @@ class Supervisor:
         if not why and (self._reloading or self._coming is not None or origin.state is not State.OPEN):
             why = f"they are being replaced at the moment, and {len(self._reloading)} of them come after the one that is loading"
         if why:
-            origin.send(Replaced(number, "UNAVAILABLE", f"replicas are not replaced: {why}"))
+            origin.send(Replaced(number, self.count, "UNAVAILABLE", f"replicas are not replaced: {why}"))
             return
         self._asked = origin, number
         self._reload()
@@ -459,7 +459,7 @@ class Supervisor:
     def _tell_asked(self, code: str = "", message: str = "") -> None:
         if self._asked is not None:
             (origin, number), self._asked = self._asked, None
-            origin.send(Replaced(number, code, message))
+            origin.send(Replaced(number, self.count, code, message))
 
     # -- the end of all ------------------------------------------------------------------------------------------------
 

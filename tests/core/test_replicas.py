@@ -611,7 +611,7 @@ def test_who_asks_for_a_reload_is_replaced_last_and_told_before() -> None:
             come_up(world.processes[number])
             if index != 1:
                 world.processes[index].end(0)
-        assert origin.records == [Open(), Replaced(7), Leave()]
+        assert origin.records == [Open(), Replaced(7, 3), Leave()]
         origin.tell(Replace(8))
         assert isinstance(origin.records[-1], Replaced) and "at the moment" in origin.records[-1].message  # it leaves
         other = world.processes[3]
@@ -628,7 +628,7 @@ def test_who_asks_for_a_reload_is_told_why_not() -> None:
         world = World(3)
         world.processes[0].tell(Replace(1))
         assert world.processes[0].records == [
-            Replaced(1, "UNAVAILABLE", "replicas are not replaced: they have not all served yet, or are about to end")
+            Replaced(1, 3, "UNAVAILABLE", "replicas are not replaced: they have not all served yet, or are about to end")
         ]
         world.processes[0].records.clear()
         world.serve()
@@ -636,15 +636,15 @@ def test_who_asks_for_a_reload_is_told_why_not() -> None:
         third.tell(Replace(1))
         second.tell(Replace(2))
         words = "they are being replaced at the moment, and 2 of them come after the one that is loading"
-        assert second.records[-1] == Replaced(2, "UNAVAILABLE", f"replicas are not replaced: {words}")
+        assert second.records[-1] == Replaced(2, 3, "UNAVAILABLE", f"replicas are not replaced: {words}")
         come_up(world.processes[3])
         first.end(0)
         world.processes[4].end(1)
         words = "the successor of replica 1 has not come up, so these of 3 replicas are not replaced: 1, 2; the log says why"
-        assert third.records[-1] == Replaced(1, "UNAVAILABLE", words)
+        assert third.records[-1] == Replaced(1, 3, "UNAVAILABLE", words)
         third.tell(Replace(2))
         world.supervisor.stop()
-        assert third.records[-1] == Replaced(2, "UNAVAILABLE", "the server stops")
+        assert third.records[-1] == Replaced(2, 3, "UNAVAILABLE", "the server stops")
 
     run(main())
 
@@ -680,7 +680,7 @@ def test_a_signal_while_a_reload_was_asked_for_begins_it_anew() -> None:
         come_up(world.processes[3])
         world.processes[2].end(0)
         come_up(world.processes[4])
-        assert world.processes[0].records[-2:] == [Replaced(1), Leave()]
+        assert world.processes[0].records[-2:] == [Replaced(1, 2), Leave()]
         assert [process.index for process in world.processes] == [0, 1, 1, 1, 0]
 
     run(main())
@@ -1199,10 +1199,10 @@ def test_a_replica_is_told_what_became_of_each_of_its_reloads() -> None:
         member = Member(loop, Role(1, 2, theirs.detach(), False), lambda: ended.set_result(None), lambda: None)
         first, second = (loop.create_task(member.reload()) for _ in range(2))
         assert [await asked.get(), await asked.get()] == [Replace(1), Replace(2)]
-        channel.send(Replaced(2, "UNAVAILABLE", "not now"))
-        channel.send(Replaced(1))
-        channel.send(Replaced(3))  # nobody's
-        assert await first == 2
+        channel.send(Replaced(2, 3, "UNAVAILABLE", "not now"))
+        channel.send(Replaced(1, 3))
+        channel.send(Replaced(3, 3))  # nobody's
+        assert await first == 3  # as many as there are by now
         with pytest.raises(ServingError, match="not now"):
             await second
         channel.close()
