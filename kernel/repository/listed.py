@@ -6,7 +6,8 @@ takes, makes its own model one with a problem, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kernel.errors import clipped
@@ -21,6 +22,9 @@ from kernel.repository.repository import (
 )
 
 __all__ = ["models_of"]
+
+#: Nearly all paths there are: short ones, which nothing can be wrong with. There may be very many.
+_plain = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/){0,8}[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 
 #: What file systems take besides, and what walks through folders: bytes of a path, folders in each other.
 LONGEST_PATH = 2048
@@ -47,10 +51,11 @@ def models_of(
 def _model(
     path: Path, name: str, stamps: dict[str, tuple[int, int]], fetch: Callable[[ModelFolder], FetchedFiles]
 ) -> ModelFolder:
-    folders = {inner[:end] for inner in stamps for end in range(1, len(inner)) if inner[end] == "/"}
+    folders = _folders(stamps)
     # A store has no folders; what makes some for people keeps an empty object in their place.
     folders |= {inner for inner, (_, size) in stamps.items() if size == 0 and (inner.isdecimal() or inner in OTHER_FOLDERS)}
-    problem = next((words for inner in sorted(stamps) if (words := _wrong(name, inner))), "")
+    problem = next((words for inner in sorted(stamps) if not _plain(inner) and (words := _wrong(name, inner))), "")
+    problem = _wrong(name, "1") or problem
     for inner in sorted(stamps.keys() & folders):
         if stamps[inner][1]:
             problem = problem or f"'{clipped(f'{name}/{inner}')}' is a file, and a folder with others in it"
@@ -60,6 +65,17 @@ def _model(
         return ModelFolder(name, path, (), problem=f"failed to read model directory {shown(path)}: {problem}", stamps=stamps)
     found = ModelFolder.of(path, {inner for inner in folders if "/" not in inner})
     return ModelFolder(name, path, found.versions, found.warnings, stamps=stamps, fetcher=fetch)
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Return the folders that files lie in."""
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def _wrong(name: str, inner: str) -> str:
