@@ -19,6 +19,9 @@ __all__ = ["INTERNAL", "UNAVAILABLE", "Call", "Kind", "Outcome", "head_of"]
 
 EXHAUSTED, INTERNAL, UNAVAILABLE = 8, 13, 14
 
+#: What an answer may hold of a message that is not complete without being counted, in bytes.
+SMALL = 64 * 1024
+
 #: Field by which the far end is asked to report its load, in the form that `choice.reported` reads; and that of its report.
 ASK_LOAD = literal(b"endpoint-load-metrics-format", b"text")
 LOAD = b"endpoint-load-metrics"
@@ -70,6 +73,7 @@ class Call(ClientStream):
     metadata = b""
     id = 0  # until it is sent
     _buffer: bytearray | None = None
+    _counted = 0  # bytes of it that the connection's account has counted
 
     def __init__(self, kind: Kind, pieces: Sequence[Data]) -> None:
         self.kind = kind
@@ -97,11 +101,15 @@ class Call(ClientStream):
         """Tell the end, unless it was told."""
         if not self.over:
             self.over = True
+            if self._counted:
+                self._count(0)
             self.concluded(outcome)
 
     def cancel(self) -> None:
         """Nobody waits any more: the far end is told, and nothing is told here."""
         self.over = True
+        if self._counted:
+            self._count(0)
         if self.id and not self.done:
             self.leave()
             self.connection.left()
@@ -158,6 +166,12 @@ class Call(ClientStream):
         if buffer is None:
             buffer = self._buffer = bytearray()
         buffer += data[start:stop]
+        if len(buffer) > SMALL and not self._count(len(buffer)):
+            account = self.connection.account
+            assert account is not None
+            has = f"the server holds {account.used} of the {account.limit} bytes that {account.flag} allows"
+            self._end(EXHAUSTED, f"answers with more than there is room for: {has}")
+            return
         while len(buffer) >= 5 and not self.over:
             packed, size = _unpack_prefix(buffer)
             if packed:
@@ -171,8 +185,22 @@ class Call(ClientStream):
             message = bytes(memoryview(buffer)[5 : 5 + size])
             del buffer[: 5 + size]
             self.message(message)
+        if self._counted and not self.over:
+            self._count(len(buffer))
         if ended:
             self._end(INTERNAL, "ends an answer without trailers")
+
+    def _count(self, size: int) -> bool:
+        """Have so many bytes counted, all in all; whether there is room for them."""
+        account = self.connection.account
+        if account is not None:
+            if size > self._counted:
+                if not account.take(size - self._counted):
+                    return False
+            else:
+                account.give_back(self._counted - size)
+            self._counted = size
+        return True
 
     def aborted(self, code: int) -> None:
         connection = self.connection

@@ -11,7 +11,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kernel_grpc.http2.bodies import CONNECTION_LOW, CONNECTION_WINDOW
 from kernel_grpc.http2.control import FRAMES, Control
@@ -43,7 +43,22 @@ from kernel_grpc.http2.outgoing import DEFAULT_WINDOW, Outgoing, nothing
 from kernel_grpc.http2.reader import MAX_FRAME_SIZE, FrameReader
 from kernel_grpc.http2.stream import STREAM_WINDOW, Data, Stream
 
-__all__ = ["ClientConnection", "ClientStream"]
+__all__ = ["Account", "ClientConnection", "ClientStream"]
+
+
+class Account(Protocol):
+    """Where bytes are counted, as MemoryBudget's Account does it."""
+
+    limit: int
+    used: int
+    flag: str
+
+    def take(self, size: int) -> bool:
+        """Take bytes, unless there are not so many left."""
+
+    def give_back(self, size: int) -> None:
+        """They are free again."""
+
 
 #: A body of up to this many bytes goes out in one frame, which everybody takes, and as one piece with its header block.
 SMALL = SMALLEST_FRAME_SIZE
@@ -236,11 +251,13 @@ class ClientHeads(Heads):
 class ClientConnection(FrameReader):
     """One connection to a server, which sends no preface but its SETTINGS.
 
-    `gone`: why its user has none any more. `came`: grows with what comes of answers.
+    `gone`: why its user has none any more. `came`: grows with what comes of answers. `account`: where its user has the bytes
+    counted that have come of messages which are not complete.
     """
 
     gone = ""
     came = 0
+    account: Account | None = None
 
     outgoing: ClientOutgoing
     control: ClientControl

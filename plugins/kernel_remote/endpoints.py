@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from kernel_grpc.http2 import Data
 from kernel_remote.calls import UNAVAILABLE, Call, Kind, Outcome, head_of
 from kernel_remote.choice import Standing
+from kernel_remote.client import Account
 from kernel_remote.settings import Address, Settings
 from kernel_remote.tls import Identity, cause_of, client_context
 from kernel_remote.wire import CLOSED_BY_FAR_END, Wire
@@ -95,6 +96,8 @@ class Asked(Call):
 
 class Endpoint:
     """One far end."""
+
+    account: Account | None = None  # where bytes of answers are counted
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
@@ -297,6 +300,7 @@ class Endpoint:
             return
         self._backoff, self._not_before = BACKOFF, 0.0
         wire.user = self
+        wire.account = self.account
         self._wires.append(wire)
         self._judge()
         self._look()
@@ -330,8 +334,10 @@ class _Greeting:
 class Endpoints:
     """The endpoints of all models of one kernel."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, account: Account | None = None) -> None:
+        """`account`: where the bytes of answers are counted."""
         self._loop = loop
+        self._account = account
         self._known: dict[Link, Endpoint] = {}
 
     def take(self, link: Link) -> Endpoint:
@@ -339,6 +345,7 @@ class Endpoints:
         endpoint = self._known.get(link)
         if endpoint is None:
             endpoint = self._known[link] = Endpoint(link, self._loop)
+            endpoint.account = self._account
         endpoint.users += 1
         return endpoint
 

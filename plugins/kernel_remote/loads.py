@@ -90,7 +90,7 @@ class Loads:
     def _endpoints(self) -> Endpoints:
         """Return the endpoints of all models. On the loop."""
         if self._known is None:
-            self._known = Endpoints(self._kernel.loop)
+            self._known = Endpoints(self._kernel.loop, self._kernel.memory.receive)
         return self._known
 
     def _ask(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from network import Far, Network, Request, run_network
 
+from kernel import MemoryBudget
 from kernel_grpc.http2 import literal, response
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import (
@@ -324,6 +325,37 @@ def test_a_message_that_is_too_large_ends_its_call_before_it_has_come() -> None:
         ]  # fmt: skip
         assert far.requests[1].code == ErrorCode.CANCEL
         calls.endpoint.close()
+
+    run_network(main)
+
+
+def test_answers_that_are_not_complete_share_a_budget() -> None:
+    async def main(network: Network) -> None:
+        far = Far()
+        network.listen("far", far)
+        calls = Calls(network)
+        account = calls.endpoint.account = MemoryBudget(1_100_000, 1).receive
+        for _ in range(3):
+            calls.call()
+        await asyncio.sleep(0.1)
+        for request in far.requests:
+            message = bytes(600_000)
+            request.say(b"")
+            request.send_data([b"\0" + len(message).to_bytes(4, "big") + message[:400_000]], 400_005)
+            request.far.flush()
+            await asyncio.sleep(0.1)
+        ((_, ended),) = calls.ends
+        assert ended.status == 8 and "far:8001 answers with more than there is room for: the server" in ended.message
+        assert ended.message.endswith("of the 1100000 bytes that --memory-limit-receive allows")
+        assert far.requests[2].code == ErrorCode.CANCEL and account.used == 800_010
+        far.requests[0].send_data([bytes(200_000)], 200_000)
+        far.requests[0].end(literal(b"grpc-status", b"0"))
+        far.requests[0].far.flush()
+        await asyncio.sleep(0.1)
+        assert calls.ends[-1][1].status == 0 and len(calls.messages[-1]) == 600_000
+        assert account.used == 400_005
+        calls.endpoint.close()
+        assert account.used == 0 and len(calls.ends) == 3
 
     run_network(main)
 
