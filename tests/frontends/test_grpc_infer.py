@@ -947,6 +947,14 @@ def test_parameters_that_mean_something(service: Service, key: str, accepted: di
             assert call.failure == (INVALID, f"invalid value type for '{key}' parameter, expected {words}.")
 
 
+def test_a_sequence_id_without_end_is_refused(service: Service) -> None:
+    made = add_sub()
+    made.parameters["sequence_id"].string_param = "x" * 4097
+    assert service.start(made).failure == (INVALID, "'sequence_id' has 4097 characters, more than the 4096 that are taken")
+    made.parameters["sequence_id"].string_param = "x" * 4096
+    assert service.start(made).status == 0
+
+
 def test_flags_add_up_and_false_is_no_flag(service: Service) -> None:
     assert asked(service, sequence_start=True, sequence_end=True)[1].flags == 3
     assert asked(service, sequence_start=False, sequence_end=False)[1].flags == 0

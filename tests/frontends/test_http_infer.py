@@ -349,6 +349,13 @@ def test_all_ways_to_read_a_request_make_the_same(fields: dict[str, Any]) -> Non
     assert len({id(parameters) for parameters in given_away}) == len(given_away)  # a model may change its own
 
 
+def test_a_sequence_id_without_end_is_refused(client: Client) -> None:
+    """It would be kept as long as the sequence, which may say nothing more."""
+    response = client.ask(infer("types", {"inputs": FP32, "parameters": {"sequence_id": "x" * 4097}}))
+    assert (response.status, response.error) == (400, "'sequence_id' has 4097 characters, more than the 4096 that are taken")
+    assert client.ask(infer("types", {"inputs": FP32, "parameters": {"sequence_id": "x" * 4096}})).status == 200
+
+
 def test_string_sequence_id(client: Client) -> None:
     client.ask(infer("types", {"inputs": FP32, "parameters": {"sequence_id": "abc"}}))
     assert client.kernel.requests[0].correlation_id == "abc"

@@ -24,6 +24,9 @@ RESERVED = (
 
 INTEGERS = ("int64_param", "uint64_param")
 
+#: The most characters of a sequence's id: it is kept for as long as the sequence, which may say nothing more.
+LONGEST_SEQUENCE_ID = 4096
+
 
 class Parameters:
     """The parameters of a request: those that mean something, and the others, which go to the model.
@@ -66,6 +69,8 @@ def read_parameters(parameters: Mapping[str, Any]) -> Parameters:
         value: Any = getattr(parameter, kind) if kind else None
         if key == "sequence_id":
             _expect(key, kind, (*INTEGERS, "string_param"), "int64_param or string_param")
+            if kind == "string_param" and len(value) > LONGEST_SEQUENCE_ID:
+                raise invalid(f"'sequence_id' has {len(value)} characters, more than the {LONGEST_SEQUENCE_ID} that are taken")
             read.correlation_id = value if kind == "string_param" else value % 2**64
         elif key in ("sequence_start", "sequence_end"):
             _expect(key, kind, ("bool_param",), "bool_param")

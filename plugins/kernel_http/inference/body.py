@@ -40,6 +40,9 @@ _decode = msgspec.json.Decoder().decode
 
 MAX_INT64 = 2**63 - 1
 
+#: The most characters of a sequence's id: it is kept for as long as the sequence, which may say nothing more.
+LONGEST_SEQUENCE_ID = 4096
+
 SOURCES = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
@@ -158,6 +161,11 @@ def read_parameters(record: dict[str, Any]) -> Parameters:
             case "sequence_id":
                 if type(value) is not str and not (type(value) is int and 0 <= value <= MAX_UINT64):
                     raise malformed(key, NON_STRING)
+                if type(value) is str and len(value) > LONGEST_SEQUENCE_ID:
+                    raise ServingError(
+                        Code.INVALID_ARG,
+                        f"'sequence_id' has {len(value)} characters, more than the {LONGEST_SEQUENCE_ID} that are taken",
+                    )
                 result.correlation_id = value or 0
             case "sequence_start":
                 result.flags |= 1 if flag_of(value, key) else 0
