@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import functools
 import importlib
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,17 @@ def connected(address: str, *, log: bool) -> tuple[Any, bool]:
     return ray, True
 
 
+def _have_own_end() -> None:
+    """Have SIGTERM be what it was before Ray: that one's handler prints a stack, and has the process aborted three seconds later.
+
+    On the main thread only, where Python lets it be changed.
+    """
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
 def cause_of(error: BaseException) -> str:
     """Return what an exception of Ray's says, on one line, without the fields that name what is known already."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
@@ -90,7 +102,7 @@ class Cluster:
             return self._ray
 
     def close(self) -> None:
-        """Disconnect, where it was us who had connected."""
+        """Disconnect, where it was us who had connected; blocks, for seconds where it was us who had started the cluster."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
         if self._ours:
@@ -105,6 +117,8 @@ class Cluster:
     async def start(self, order: Order, settings: Settings) -> RayActor:
         """Start an actor and have it serve. Raises ServingError."""
         model = order.model
+        await self.do(self.connect)
+        _have_own_end()
         handle = await self.do(self._create, settings)
         try:
             async with asyncio.timeout(settings.start_timeout):
