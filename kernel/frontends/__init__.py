@@ -18,6 +18,7 @@ from kernel.frontends.restriction import (
     parse_restrictions,
 )
 from kernel.frontends.shared_memory import CudaSharedMemory, Region, SharedMemory, Span
+from kernel.frontends.timing import server_timing
 from kernel.frontends.trail import TRAIL_HEADER, follow_trail, trail_of
 from kernel.frontends.values import as_tensor, declared_tensor
 
@@ -55,6 +56,7 @@ __all__ = [
     "only_local",
     "parse_restrictions",
     "peer_name",
+    "server_timing",
     "size_mismatch",
     "stand_in",
     "strings_of",

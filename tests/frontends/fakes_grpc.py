@@ -36,7 +36,8 @@ class FakeCall:
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.server = SimpleNamespace(draining=False)
-        self.meaning = SimpleNamespace(report="", trail="")
+        self.meaning: Any = SimpleNamespace(asked=None, trail="")
+        self.is_stream = False
         self.ended = False  # the client has half-closed
         self.writable = True
         self.held = False

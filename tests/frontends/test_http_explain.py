@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from frontends.fakes import Client, infer, parse, request, tensor
 
-from kernel import Code, Explanation, InferenceRequest, InferenceResponse, Interval
-from kernel_http.inference.explained import LONGEST_HEADER, server_timing
+from kernel import Code, Explanation, InferenceRequest, InferenceResponse, Interval, server_timing
+from kernel.frontends.timing import LONGEST
 
 INTERVALS = (
     Interval("queue", 0.0, 0.041, "queued 41 ms: the only instance ran a batch of 3"),
@@ -68,7 +68,7 @@ def test_beside_compression_and_errors(client: Client) -> None:
 def test_what_a_header_can_carry() -> None:
     strange = Interval("wait", 0.0, 1.0, 'as "x" said \\ \n\r that ' + "long " * 100)
     told = server_timing(replace(TOLD, intervals=(strange,) * 50)).decode()
-    assert len(told) <= LONGEST_HEADER and told.isascii() and told.isprintable()
+    assert len(told) <= LONGEST and told.isascii() and told.isprintable()
     assert told.count('"') == 2 * told.count(";desc=")
 
 

@@ -28,11 +28,11 @@ from kernel import (
 )
 from kernel_grpc.inference.encode import LargeAnswer, encode
 from kernel_grpc.inference.large import ON_LOOP, PARAMETERS, Large, Prepared, most_fields, prepared, too_many
-from kernel_grpc.inference.load import load_of
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
+from kernel_grpc.inference.telling import have_told
 from kernel_grpc.inference.turns import Turns
 from kernel_grpc.inference.wire import ID, Buffer, split
 from kernel_grpc.rpc.limits import Limits
@@ -96,8 +96,8 @@ class Inference:
             return
         request.deadline = call.deadline
         model, turns = recipe.model, self._turns
-        if call.meaning.report:
-            call.meaning = call.meaning.reporting(partial(load_of, model, call.meaning.report))
+        if call.meaning.asked is not None:
+            have_told(call, request, model, self.kernel)
         if model.tracing is not None:
             model.tracing.arrived(request, "GRPC", 0.0, call.traceparent)
         if turns.lines and turns.wait(call, model, request):

@@ -17,9 +17,9 @@ from kernel import Code, InferenceRequest, InferenceResponse, NotLoaded, Request
 from kernel_grpc.inference.encode import LargeAnswer, Payload, Reply, error_message, nothing_more, streamed
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
-from kernel_grpc.inference.load import load_of
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
+from kernel_grpc.inference.telling import have_told
 from kernel_grpc.inference.wire import leading
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.rpc.unary import parsed
@@ -101,8 +101,8 @@ class InferStream:
             answer.size = size = len(data)
             self.size += size
             inference.kernel.memory.receive.add(size)
-        if call.meaning.report:
-            call.meaning = call.meaning.reporting(partial(load_of, recipe.model, call.meaning.report))
+        if call.meaning.asked is not None:
+            have_told(call, request, recipe.model, inference.kernel)
         self.answers[answer] = None
         if not recipe.decoupled:
             self.order.append(answer)

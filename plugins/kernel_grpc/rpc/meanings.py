@@ -11,7 +11,7 @@ import copy
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernel import TRAIL_HEADER, Door
 from kernel_grpc.http2 import Field, Head
@@ -24,14 +24,19 @@ from kernel_grpc.rpc.status import Status
 if TYPE_CHECKING:
     from kernel_grpc.rpc.methods import Method
 
-__all__ = ["Meaning", "Meanings", "read_timeout"]
+__all__ = ["Asked", "Meaning", "Meanings", "read_timeout"]
 
 #: How many kinds of calls are remembered by a front end, and how long their fields may be.
 REMEMBERED = 1024
 REMEMBERED_SIZE = 4096
 
+#: The metadata by which a call asks why it takes as long as it does; its value is 1.
+EXPLAIN = b"x-explain"
+
 #: The fields that decide the Kind of a call.
-DECISIVE = frozenset((b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", ASKED))
+DECISIVE = frozenset(
+    (b":method", b":path", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", ASKED, EXPLAIN)
+)
 
 TRAIL = TRAIL_HEADER.encode()
 
@@ -41,15 +46,24 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 _CONTENT_TYPE = re.compile(rb"application/grpc([+;].*)?").fullmatch
 
 
+class Asked(NamedTuple):
+    """What a call wants to be told of itself. `report`: the form of a report of the load, "" for none. `explain`: why it took as
+    long as it did.
+    """
+
+    report: str
+    explain: bool
+
+
 class Kind:
     """What the fields say that are gRPC's own and the same from call to call: of the deadline and the metadata it knows nothing.
 
     `refusal`: the header block that answers it at once. `coding`: how compressed messages of the request are packed.
     `compression`: of the answer's messages, None for none. `restriction`: the metadata that the method asks for, (name, value).
-    `report`: the form in which the call asks for a report of the load, "" for not at all.
+    `asked`: what the call wants to be told of itself, None for nothing.
     """
 
-    __slots__ = ("coding", "compression", "method", "refusal", "report", "restriction")
+    __slots__ = ("asked", "coding", "compression", "method", "refusal", "restriction")
 
     def __init__(self, method: Method | None = None) -> None:
         self.method = method
@@ -57,7 +71,7 @@ class Kind:
         self.compression: Compression | None = None
         self.refusal: bytes | None = None
         self.restriction: tuple[bytes, bytes] | None = None
-        self.report = ""
+        self.asked: Asked | None = None
 
     @classmethod
     def refused(cls, code: int, status_code: int, text: str, *fields: Field) -> Kind:
@@ -69,14 +83,14 @@ class Kind:
 class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
-    `timeout`: in seconds. `load`: returns the field of the trailers with the report of the load, where one is asked for and a
-    model is known. `trail`: which models of other servers wait for the call, "" for none. `ordinary`: a unary call without a
+    `timeout`: in seconds. `telling`: returns what the trailers tell of the call, in so many bytes at most, where it is asked for
+    and known. `trail`: which models of other servers wait for the call, "" for none. `ordinary`: a unary call without a
     deadline that is not refused. `constant`: all of its answer but the message is the same for all calls. Most methods read no
     metadata, which may be new for each call: they are not taken out of the fields before somebody asks.
     """
 
-    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "coding", "compression", "constant", "door", "load",
-                 "method", "ordinary", "refusal", "report", "timeout", "trail")  # fmt: skip
+    __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "asked", "coding", "compression", "constant", "door",
+                 "method", "ordinary", "refusal", "telling", "timeout", "trail")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -86,21 +100,21 @@ class Meaning:
         self.coding = kind.coding
         self.compression = kind.compression
         self.refusal = kind.refusal
-        self.report = kind.report
-        self.load: Callable[[], bytes] | None = None
-        self.constant = kind.compression is None and not kind.report
+        self.asked = kind.asked
+        self.telling: Callable[[int], bytes] | None = None
+        self.constant = kind.compression is None and not kind.asked
         self.timeout = timeout
         self.trail = ""
-        self.ordinary = method is not None and not method.streaming and timeout is None and not kind.report
+        self.ordinary = method is not None and not method.streaming and timeout is None and not kind.asked
         self._fields = fields
         self._forwarding = forwarding
         self._metadata: Metadata | None = None
         self._forwarded: tuple[tuple[str, str], ...] | None = () if forwarding is None else None
 
-    def reporting(self, load: Callable[[], bytes]) -> Meaning:
-        """Return the same for one call, which is to report the load of its model."""
+    def with_telling(self, telling: Callable[[int], bytes]) -> Meaning:
+        """Return the same for one call, whose trailers tell something of it: its load, and why it took as long as it did."""
         meaning = copy.copy(self)
-        meaning.load = load
+        meaning.telling = telling
         return meaning
 
     @property
@@ -216,7 +230,9 @@ class Meanings:
             offer = fields.get(b"grpc-accept-encoding", b"").decode("latin-1")
             kind.compression = Compression.chosen(offer, self._compression)
             asked = fields.get(ASKED, b"").strip().lower()
-            kind.report = asked.decode() if asked in FORMATS else ""
+            report = asked.decode() if asked in FORMATS else ""
+            explain = fields.get(EXPLAIN, b"").strip() == b"1"
+            kind.asked = Asked(report, explain) if report or explain else None
         restriction = self._restrictions.get(method.category)
         if restriction is not None:
             kind.restriction = f"triton-grpc-protocol-{restriction[0]}".lower().encode(), restriction[1].encode()

@@ -14,7 +14,7 @@ from kernel import Code, Denial, Denied
 from kernel_grpc.http2 import literal, response
 
 __all__ = ["CONTENT_TYPE", "DENIED", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "denied",
-           "head", "shortened", "trailers", "trailers_only"]  # fmt: skip
+           "escaped", "fitting", "head", "room", "shortened", "trailers", "trailers_only"]  # fmt: skip
 
 
 class Status:
@@ -76,9 +76,18 @@ MAX_MESSAGE = 7 * 1024
 OVERHEAD = 512
 
 
+def room(limit: int | None) -> int:
+    """Return how many bytes what is told may have in all, escaped. `limit`: the client's for header lists."""
+    return MAX_MESSAGE if limit is None else min(MAX_MESSAGE, max(0, limit - OVERHEAD))
+
+
 def shortened(text: str, limit: int | None) -> str:
     """Return a status message, cut off where the client would lose it. `limit`: its limit for header lists."""
-    most = MAX_MESSAGE if limit is None else min(MAX_MESSAGE, max(0, limit - OVERHEAD))
+    return fitting(text, room(limit))
+
+
+def fitting(text: str, most: int) -> str:
+    """Return a text, cut off where it has more than so many bytes when it is escaped."""
     if len(text) * 12 <= most or len(escaped(text)) <= most:  # escaped, a character is at most four times %XX
         return text
     low, high = 0, len(text)
