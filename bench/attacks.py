@@ -273,8 +273,15 @@ def broken_comma(target: Target) -> None:
     ask(target, post("/v2/models/echo/infer", b'{"a":["' + b"x" * 20_000_000 + b'" 1]}'))
 
 
-def one_string(target: Target, size: int) -> None:
-    ask(target, post("/v2/models/text/infer", infer('["' + "x" * size + '"]', [1], "BYTES")))
+def one_string(target: Target, size: int, text: str = "x") -> None:
+    ask(target, post("/v2/models/text/infer", infer('["' + text * (size // len(text.encode())) + '"]', [1], "BYTES")))
+
+
+def odd_lists(target: Target) -> None:
+    """Strings in lists of one, and numbers in lists of two lengths."""
+    ask(target, post("/v2/models/text/infer", infer("[" + '["ab"],' * 140_000 + '["ab"]]', [140_001, 1], "BYTES")))
+    ask(target, post("/v2/models/echo/infer", infer("[[1,2]," + "[1.23456789]," * 170_000 + "[1]]", [170_002, 1])))
+    ask(target, post("/v2/models/echo/infer", infer("[[1]," + "1.23456789," * 1_000_000 + "1]", [1_000_002])))
 
 
 def rank(target: Target) -> None:
@@ -635,6 +642,9 @@ ROWS: list[Row] = [
     Row("broken JSON: a comma lacks behind 20 MB", broken_comma, 0.050, 61 * MB),
     Row("one string of 16 MB", lambda target: one_string(target, 16_000_000), 0.050, 160 * MB),
     Row("one string of 60 MB", lambda target: one_string(target, 60_000_000), 0.050, 181 * MB),
+    Row("one string of 16 MB of escapes", lambda target: one_string(target, 16_000_000, "\\u00e9"), 0.050, 160 * MB),
+    Row("one string of 16 MB, not ASCII", lambda target: one_string(target, 16_000_000, "é"), 0.050, 160 * MB),
+    Row("lists of no form", odd_lists, 0.050, 181 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
     Row("62 MB of integers", integers, 0.050, 187 * MB),

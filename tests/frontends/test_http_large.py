@@ -16,7 +16,7 @@ from kernel import MemoryBudget, ServingError
 from kernel_http.inference.body import decode as decode_body
 from kernel_http.json import large
 from kernel_http.json.errors import first_wins, read_again
-from kernel_http.json.large import LARGE, ONE_CALL, SLOW_CALL, LongArray, decode_large, weight_above
+from kernel_http.json.large import CALL_VALUES, LARGE, ONE_CALL, SLOW_CALL, LongArray, decode_large, weight_above
 from kernel_http.json.text import PIECE
 
 COUNT = 100_000
@@ -241,13 +241,14 @@ def in_data(text: str) -> bytes:
 
 
 LONG = {
-    "one string": (in_data('"' + "x" * (ONE_CALL + 1) + '"'), f"has {ONE_CALL + 3} bytes in one string of 'data', more than the"),
-    "a list of strings": (in_data('["' + "x" * ONE_CALL + '"]'), "bytes in what is neither a flat array nor numbers in lists"),
+    "one string": (in_data('"' + "x" * (ONE_CALL + 1) + '"'), f"has {ONE_CALL + 3} bytes in one value of 'data', more than the"),
+    "a list of strings": (in_data('["' + "x" * ONE_CALL + '"]'), f"has {ONE_CALL + 4} bytes in one value of 'data', more than"),
+    "another string": (b'{"inputs":[],"a":"' + b"x" * ONE_CALL + b'"}', "bytes in what stands outside of 'data', more than the"),
     "broken": (in_data('["' + "x" * 5_000_000 + '" 1]'), "malformed: expected ',' or ']' at 5000073 (NaN and infinities are"),
-    "a broken string": (in_data('"' + "x" * 5_000_000 + '\\z"'), "invalid escape character in string at 5000072 ("),
+    "a broken string": (in_data('"' + "x" * 5_000_000 + '\\z"'), "Invalid escape character in string. at"),
     "no UTF-8": (in_data('["' + "x" * 5_000_000 + '"]').replace(b"xx", b"x\xff", 1), "UTF-8"),
     "nested": (b'{"a":"' + b"x" * 5_000_000 + b'","b":' + b"[" * 50_000, "JSON nesting depth exceeds maximum allowed"),
-    "equal names": (in_data('["' + "x" * 5_000_000 + '"]')[:-1] + b',"id":"a","id":"b"}', "may have members of equal names"),
+    "equal names": (b'{"a":"' + b"x" * 5_000_000 + b'","inputs":[],"id":"a","id":"b"}', "may have members of equal names"),
     "NaN": (b'{"a":NaN,"b":"' + b"x" * 5_000_000 + b'"}', "JSON is malformed: invalid character at 5 (NaN and infinities are"),
 }
 
@@ -275,6 +276,18 @@ def test_no_decoder_gets_more_at_a_time_than_others_can_wait_for(monkeypatch: py
     assert most["fast"] <= ONE_CALL and most["slow"] <= SLOW_CALL
 
 
+def test_values_of_one_call_have_a_limit_of_their_own() -> None:
+    """Elsewhere than in 'data', and within one of its lists; there the others are read in pieces."""
+    with pytest.raises(ServingError, match=f"more values in what stands outside of 'data' than the {CALL_VALUES} that are taken"):
+        decode_body(b'{"inputs":[],"a":[' + b"1," * CALL_VALUES + b"1]}", 1 << 20)
+    row = '["' + '","'.join(["abc"] * (CALL_VALUES // 3)) + '"]'
+    (array,) = long_arrays(decode_body(in_data(",".join([row] * 3)), 1 << 20))
+    assert sum(len(item) for piece in array.pieces() for item in piece) == CALL_VALUES // 3 * 3
+    (array,) = long_arrays(decode_body(in_data('["' + '","'.join(["abc"] * CALL_VALUES) + '"]'), 1 << 20))
+    with pytest.raises(ServingError, match=f"more values in one value of 'data' than the {CALL_VALUES} that are taken there"):
+        list(array.pieces())
+
+
 def long_arrays(record: Any) -> list[LongArray]:
     return [item["data"] for item in record["inputs"] if isinstance(item["data"], LongArray)]
 
@@ -282,9 +295,9 @@ def long_arrays(record: Any) -> list[LongArray]:
 def test_a_long_string_is_read() -> None:
     text = "x" * (ONE_CALL - 100)
     (array,) = long_arrays(decode_body(in_data(f'"{text}"'), 1 << 20))
-    assert list(array.pieces()) == [[text]]
-    record = decode_body(in_data(f'["{text[:-100]}"]'), 1 << 20)
-    assert record["inputs"][0]["data"] == [[text[:-100]]]
+    assert list(array.pieces()) == [[text.encode()]]
+    (array,) = long_arrays(decode_body(in_data(f'["{text[:-100]}"]'), 1 << 20))
+    assert list(array.pieces()) == [[[text[:-100]]]]
 
 
 def test_a_number_too_large_is_found_behind_long_ones() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from kernel import ServingError
 from kernel_http.json import large, text
 from kernel_http.json.arrays import array_of
-from kernel_http.json.errors import first_wins
+from kernel_http.json.errors import first_wins, read_again
 from kernel_http.json.large import LongArray, _without_collector, decode_large
-from kernel_http.json.text import PIECE, Text, array_at
+from kernel_http.json.text import PIECE, FlatArray, Text, array_at
 
 SIGNS = [
     "[", "]", ",", "1", "-2.5", "true", "null", "NaN", '"a,]"', '"\\""', '"[[1"', '"', "\\", " ", "\n", "{}", "é", '"é"',
@@ -33,7 +33,8 @@ def held(data: bytes, least: int = 0) -> str:
     """Compare what is made of an array in pieces of a few bytes with what it says; return what it was."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "PIECE", 7)
-        patch.setattr(text, "WINDOW", 11)
+        patch.setattr(text, "WINDOW", 13)
+        patch.setattr(large, "LONG_STRING", 14)
         return _held(data, least)
 
 
@@ -50,8 +51,11 @@ def _held(data: bytes, least: int) -> str:
         with pytest.raises(ServingError):
             list(array.pieces())
         return "broken"
-    got = [item for piece in array.pieces() for item in piece]
+    got = [item.decode() if type(item) is bytes else item for piece in array.pieces() for item in flattened(piece)]
     assert repr(got) == repr(expected)
+    if array.nested:
+        assert [item for piece in array.pieces() for item in piece] == json.loads(data[: found.end + 1])
+        return "nested"
     if not array.strings:
         assert array.count() == len(got)
     return "lists" if found.lists else "strings" if found.strings else "flat"
@@ -83,9 +87,42 @@ def test_strings(items: list[str], ascii: bool) -> None:
     assert held(json.dumps(items, ensure_ascii=ascii).encode(), 1) == "strings"
 
 
-@pytest.mark.parametrize("value", [[[1], [1, 2]], [[1, 2], [3]], [[1], 2], [1, [2]], [[], [1]], [[]], [], [[[1], [2]], [[3]]]])
-def test_lists_of_other_lengths_are_left_to_those_who_tell_where(value: Any) -> None:
-    assert held(json.dumps(value).encode()) == "left"
+@pytest.mark.parametrize("value", [[[1], [1, 2]], [[1, 2], [3]], [[1], 2], [1, [2]], [[], [1]], [[]], [[[1], [2]], [[3]]]])
+def test_lists_of_other_lengths_are_read_as_they_are(value: Any) -> None:
+    """Those who flatten them tell where they are irregular."""
+    assert held(json.dumps(value).encode()) == "nested"
+
+
+ITEMS = st.integers() | st.text('a",[]\\é\n😀', max_size=20)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(ITEMS, lambda inner: st.lists(inner, max_size=4), max_leaves=40), st.booleans())
+def test_lists_of_any_form(value: Any, ascii: bool) -> None:
+    held(json.dumps([value, [1]], ensure_ascii=ascii).encode())
+
+
+BROKEN = [b"", b"\\u", b"\\ud800", b"\\udc00", b"\\x", b"\x80", b"\xf0\x9f", b"\n"]
+
+
+@settings(deadline=None)
+@given(st.text('ab\\"é😀\n\x7f', max_size=40), st.booleans(), st.integers(0, 40), st.sampled_from(BROKEN))
+def test_long_strings_are_read_in_pieces(content: str, ascii: bool, place: int, broken: bytes) -> None:
+    """As whole ones are; broken ones are told in the same words at the same place."""
+    before, behind = (json.dumps(part, ensure_ascii=ascii)[1:-1].encode() for part in (content[:place], content[place:]))
+    data = b'["' + before + broken + behind + b'"]'
+    assume(Text(data).past_string(2) == len(data) - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "WINDOW", 13)
+        array = LongArray(Text(data), FlatArray(Text(data), 1, len(data) - 1, strings=True))
+        try:
+            (expected,) = read_again(data)
+        except ServingError as error:
+            with pytest.raises(ServingError) as told:
+                array._string(2)
+            assert told.value.message == error.message
+        else:
+            assert array._string(2) == expected.encode()
 
 
 def test_a_mistake_within_lists_is_told_at_its_place() -> None:

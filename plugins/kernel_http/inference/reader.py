@@ -153,7 +153,7 @@ class Reader:
 
     def _from_json(self, name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Any:
         count = prod(shape) if shape else 0
-        if type(data) is LongArray and not data.strings and data.count() == count:  # before there is an array
+        if type(data) is LongArray and not (data.strings or data.nested) and data.count() == count:  # before there is an array
             self._check_size(name, count * DATATYPES[datatype].itemsize)
         array = array_of(name, datatype, shape, count, data)
         if isinstance(array, list):

@@ -44,7 +44,9 @@ def array_of(name: str, datatype: str, shape: tuple[int, ...], count: int, data:
     if count == 0:  # `data` is ignored; a shape without dimensions is refused by the model's check
         return [] if datatype == "BYTES" else np.zeros(shape, DATATYPES[datatype])
     if type(data) is LongArray:
-        return _long(name, datatype, shape, count, data)
+        if not data.nested:
+            return _long(name, datatype, shape, count, data)
+        data = [item for items in data.pieces() for item in items]
     if type(data) is not list:
         raise malformed("data", NON_ARRAY, f"input '{name}'")
     items: list[Any] = []
@@ -155,7 +157,10 @@ def _integers(name: str, datatype: str, items: list[Any], kinds: set[type], firs
 
 
 def _strings(name: str, items: list[Any], first: int = 0) -> list[bytes]:
+    """Return the strings' bytes, which long ones are already (LongArray)."""
     for index, item in enumerate(items):
+        if type(item) is bytes:
+            return items
         if type(item) is not str:
             raise ServingError(
                 Code.INVALID_ARG,
@@ -170,6 +175,8 @@ def _shown(item: Any) -> str:
         return "an object" if isinstance(item, dict) else "an array"
     if isinstance(item, int) and not -(2**128) < item < 2**128:
         return f"an integer of {item.bit_length()} bits"
+    if isinstance(item, bytes):
+        item = item[:40].decode(errors="ignore")
     text = _encode(item).decode() if isinstance(item, (str, bool)) or item is None else repr(item)
     return text if len(text) <= 40 else text[:37] + "..."
 

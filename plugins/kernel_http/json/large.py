@@ -2,10 +2,10 @@
 
 One call of a decoder holds the interpreter until it returns, on whatever thread. So long arrays, which is what large requests are
 made of, are cut out before and read piece by piece when their datatype is known (`LongArray`): numbers, flat or in regular lists,
-and strings, flat ones. Of what is left, the number of values has a limit, counted before any object is made of them; so have
-strings, of which objects remain. The text itself is copied nowhere. What is left for one call has a limit, too (ONE_CALL): a
-child process that reads it would have to hand the objects over, which costs as much, and to read a string in parts means to copy
-it twice more; who sends that much in one string can send it as binary data.
+and values in lists of any form. A long string is read in parts. The number of values of which objects remain has a limit, and is
+counted before any is made. The text itself is copied nowhere. What is left for one call has a limit, too (ONE_CALL, CALL_VALUES):
+a child process that reads it would have to hand the objects over, which costs as much; who sends that much in one value can send
+it as binary data.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ LARGE = 64 * 1024
 #: The most bytes that one call of the decoder gets: it holds the interpreter for some milliseconds then, or a few more.
 ONE_CALL = 16 * 1024 * 1024
 
+#: And the most values (a list counts as CONTAINER, a string as two).
+CALL_VALUES = 256 * 1024
+
 #: The most that one gets of the slow decoder, which takes ten times as long, and knows NaN, the reference's words for what is
 #: wrong, and which of equal names was the first.
 SLOW_CALL = 4 * 1024 * 1024
@@ -43,6 +46,9 @@ CONTAINER = 4
 
 #: Stands for an array that was cut out. Nobody outside knows it, so no request can name another's.
 _MARK = secrets.token_hex(8)
+
+#: A string of more bytes in `data` is read in pieces.
+LONG_STRING = 512 * 1024
 
 _KEY = b'"data"'
 _BACKSLASH = ord("\\")
@@ -54,31 +60,59 @@ _decode = msgspec.json.Decoder().decode
 
 
 class LongArray:
-    """The values of a long array that was cut out of a text. `strings`: there are some among them; lists are looked through."""
+    """The values of a long array that was cut out of a text. `strings`: there are some among them. `nested`: they are lists, of
+    any form; regular ones of numbers are looked through.
+    """
 
-    __slots__ = ("_flat", "_text", "strings")
+    __slots__ = ("_flat", "_text", "nested", "strings")
 
     def __init__(self, text: Text, flat: FlatArray) -> None:
         self._text = text
         self._flat = flat
         self.strings = flat.strings
+        self.nested = flat.cuts is not None
 
     def count(self) -> int:
         """Return how many values there are, by the commas between them. Not for strings, which may have some."""
         return self._flat.count()
 
     def pieces(self) -> Iterator[list[Any]]:
-        """Yield the values in order, some thousands at a time. Raises ServingError where they are no JSON."""
-        for at, part in self._flat.parts():
-            _check_size(len(part), "one string of 'data'")
-            whole = b"[%b]" % part
+        """Yield the values in order, some thousands at a time; a long string, alone, as its bytes in UTF-8. Raises ServingError
+        where they are no JSON.
+        """
+        for at, stop in self._flat.parts():
+            _check_call(self._text.view[at:stop], "one value of 'data'")
+            found = self._flat.long_string(at, stop) if self.strings and stop - at > LONG_STRING else None
+            if found is None:
+                yield self._values(at, stop)
+                continue
+            behind, opens = found
+            if behind > at:
+                yield self._values(at, behind)
+            yield [self._string(opens + 1)]
+
+    def _values(self, at: int, stop: int) -> list[Any]:
+        """Return the values of a part."""
+        whole = b"[%b]" % self._flat.part(at, stop)
+        try:
+            items: list[Any] = _decode(whole)
+        except (ValueError, RecursionError) as error:
+            items = _read_again(whole, error, self._offset(at))
+        if not items:  # nothing stands between two commas
+            read_again(b"[,]", self._offset(at))
+        return items
+
+    def _string(self, at: int) -> bytes:
+        """Return the string whose content begins at `at`, in UTF-8."""
+        parts = []
+        for first, last in self._text.pieces_of_string(at):
+            broken = first == last  # within six bytes from there
+            whole = b'"%b"' % self._text.part(first, first + 6 if broken else last)
             try:
-                items = _decode(whole)
+                parts.append(_decode(whole).encode())
             except ValueError as error:
-                items = _read_again(whole, error, self._offset(at))
-            if not items:  # nothing stands between two commas
-                read_again(b"[,]", self._offset(at))
-            yield items
+                _read_again(whole, error, lambda found, first=first: first + found - 1)  # type: ignore[misc]
+        return b"".join(parts)
 
     def _offset(self, at: int) -> Callable[[int], int]:
         """Return what finds an offset in a piece, in front of which a bracket was put, in the text. `at`: where it begins."""
@@ -102,17 +136,17 @@ def decode_large(
     pairs: Callable[[list[tuple[str, Any]]], Any],
     *,
     flat: bool = False,
-    most: int = ONE_CALL,
+    bounded: bool = True,
 ) -> Any:
     """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `flat`: long arrays that are the `data` of
-    `inputs` are LongArrays, and only strings of them count. `most`: bytes of what is read in one call.
+    `inputs` are LongArrays, and only strings of them count. `bounded`: no call of the decoder may take long.
 
     `doubled`: whether a value read from that text, which has a method `count` as bytes do, may have lost members to others of
     their names; `pairs` makes its objects then. Raises ServingError(INVALID_ARG).
     """
     text = Text(data)
     arrays = list(_arrays(text)) if flat else []
-    if weight_above(text, limit, [array for array in arrays if not array.strings]):
+    if weight_above(text, limit, [array for array in arrays if not array.strings and array.cuts is None]):
         raise ServingError(
             Code.INVALID_ARG,
             f"the request's JSON has more values than the {limit} that --max-request-values allows (a list counts as "
@@ -120,8 +154,8 @@ def decode_large(
             "equal lengths",
         )
     short, moved = _shortened(text, arrays)
-    if len(short) > most:
-        _check_size(len(short), "what is neither a flat array nor numbers in lists of equal lengths")
+    if bounded:
+        _check_call(short, "what stands outside of 'data'" if flat else "all", CALL_VALUES if flat else limit)
     with _without_collector():
         try:
             value = _decode(short)
@@ -140,13 +174,18 @@ def decode_large(
     return value
 
 
-def _check_size(size: int, what: str) -> None:
+def _check_call(data: Any, what: str, values: int = CALL_VALUES) -> None:
+    """Refuse what would take one call of the decoder too long. Raises ServingError(INVALID_ARG)."""
+    size = len(data)
+    if size <= LONG_STRING // 2:
+        return
     if size > ONE_CALL:
-        raise ServingError(
-            Code.INVALID_ARG,
-            f"the request's JSON has {size} bytes in {what}, more than the {ONE_CALL} that are taken there. Please send tensors "
-            "as binary data",
-        )
+        words = f"{size} bytes in {what}, more than the {ONE_CALL} that are taken there"
+    elif weight_above(data, values):
+        words = f"more values in {what} than the {values} that are taken there (a list counts as {CONTAINER})"
+    else:
+        return
+    raise ServingError(Code.INVALID_ARG, f"the request's JSON has {words}. Please send tensors as binary data")
 
 
 def _read_again(data: Any, error: Exception, moved: Callable[[int], int] | None) -> Any:

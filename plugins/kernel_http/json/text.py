@@ -23,6 +23,13 @@ PIECE = 128 * 1024
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _PLAIN = re.compile(rb'(?:[^"\\\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 
+#: Inside of a string: whole escapes, surrogates in pairs.
+_UNITS = re.compile(
+    rb'(?:[^"\\]++|\\(?:[^u]|u(?:[0-9a-cA-CeEfF][0-9a-fA-F]{3}|[dD](?:[0-7][0-9a-fA-F]{2}|[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]'
+    rb"[0-9a-fA-F]{2}))))*+",
+    re.DOTALL,
+)
+
 #: What no list of lists has: a value in front of one that begins, or behind one that ends.
 _BEFORE_LIST = re.compile(rb"[^\[, \t\r\n][ \t\r\n]*+\[")
 _BEHIND_LIST = re.compile(rb"\][ \t\r\n]*+[^\], \t\r\n]")
@@ -30,6 +37,9 @@ _EMPTY_LIST = re.compile(rb"\[[ \t\r\n]*+\]")
 
 #: What numbers in lists are made of, and more.
 _CALM = re.compile(rb'[^"{]*+')
+
+_BLANKS = b" \t\r\n"
+_TO_COMMA = re.compile(rb'[^"\[\]{}\\,]*+,')
 
 #: How deeply lists are nested at most.
 DEPTH = 100
@@ -97,6 +107,23 @@ class Text:
             at = stop
         return end
 
+    def pieces_of_string(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield from where to where pieces of the string stand whose content begins at `at`: no character or escape is cut. Where
+        one is broken, or the string has no end, the last piece is one without anything in it.
+        """
+        view, end = self.view, len(self.view)
+        while at < end and view[at] != _QUOTE:
+            found = _UNITS.match(view, at, min(at + WINDOW, end))
+            assert found is not None
+            stop = found.end()
+            for _ in range(3):
+                if at < stop < end and view[stop] & 0xC0 == 0x80:  # in the middle of a character
+                    stop -= 1
+            yield at, stop
+            if stop == at:
+                break
+            at = stop
+
     def outside_strings(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """Yield the parts that are no strings; whether a string follows."""
         at = start
@@ -107,33 +134,58 @@ class Text:
 
 
 class FlatArray:
-    """A long array: of numbers and literals, alone or in lists of equal lengths; or of strings, too.
+    """A long array: of numbers and literals, alone or in lists of equal lengths; of strings, too; or of these in any lists.
 
     `start`, `end`: what stands between its outermost brackets. `lists`: there are lists within, which are regular. `strings`:
-    there are strings among its values, and no lists.
+    there are strings among its values, and no lists. `cuts`: where commas stand between lists that are not regular, or have
+    strings, a piece apart; None where there are no such lists.
     """
 
-    __slots__ = ("_text", "end", "lists", "start", "strings")
+    __slots__ = ("_text", "cuts", "end", "lists", "start", "strings")
 
-    def __init__(self, text: Text, start: int, end: int, *, lists: bool = False, strings: bool = False) -> None:
+    def __init__(
+        self, text: Text, start: int, end: int, *, lists: bool = False, strings: bool = False, cuts: list[int] | None = None
+    ) -> None:
         self._text = text
         self.start = start
         self.end = end
         self.lists = lists
         self.strings = strings
+        self.cuts = cuts
 
     def count(self) -> int:
         """Return how many values there are, by the commas between them; those within strings count, too."""
         return 1 + sum(window.count(b",") for _, window in self._text.windows(self.start, self.end))
 
-    def parts(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the values in order as JSON, with commas between them and no brackets, and where in the text each part begins."""
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Yield from where to where each part of the values stands in the text, in order; between them there are commas."""
         at, end = self.start, self.end
+        if self.cuts is not None:
+            for cut in self.cuts:
+                yield at, cut
+                at = cut + 1
+            yield at, end
+            return
         while at <= end:
             stop = self._cut(at)
-            part = self._text.part(at, stop)
-            yield at, part.translate(None, b"[]") if self.lists else part
+            yield at, stop
             at = stop + 1
+
+    def part(self, at: int, stop: int) -> bytes:
+        """Return a part as JSON, without brackets."""
+        part = self._text.part(at, stop)
+        return part.translate(None, b"[]") if self.lists else part
+
+    def long_string(self, at: int, stop: int) -> tuple[int, int] | None:
+        """Return, of a part that is values and a long string behind them, up to where those stand, and where this opens."""
+        text = self._text
+        opens = _PLAIN.match(text.view, at, at + PIECE).end()  # type: ignore[union-attr]  # it may be nothing
+        before = text.part(at, opens).rstrip(_BLANKS)
+        if text.view[opens] != _QUOTE or (before and before[-1] != _COMMA):
+            return None
+        if text.part(text.past_string(opens + 1), stop).strip(_BLANKS):
+            return None
+        return at + max(len(before) - 1, 0), opens
 
     def _cut(self, at: int) -> int:
         """Return where a comma stands between values, about PIECE bytes behind `at`; else the end."""
@@ -161,7 +213,7 @@ def array_at(text: Text, start: int, least: int) -> FlatArray | None:
     assert calm is not None
     if calm.end() < min(start + least, len(text)):
         return _with_strings(text, start, least) if text.view[calm.end()] == _QUOTE else None
-    return _Regular(text, start).array(least)
+    return _Regular(text, start).array(least) or _in_lists(text, start, least)
 
 
 def _with_strings(text: Text, start: int, least: int) -> FlatArray | None:
@@ -175,8 +227,42 @@ def _with_strings(text: Text, start: int, least: int) -> FlatArray | None:
             break
         if view[at] == _QUOTE:  # the end of the piece has cut a string
             at = text.past_string(at + 1)
-        elif view[at] in b"[]{}\\":
+        elif view[at] == _OPEN:
+            return _in_lists(text, start, least)
+        elif view[at] in b"]{}\\":
             return FlatArray(text, start, at, strings=True) if view[at] == _CLOSE and at - start > least else None
+    return None
+
+
+def _in_lists(text: Text, start: int, least: int) -> FlatArray | None:
+    """Return an array of values in lists of any form, without objects."""
+    at, end, view = start, len(text), text.view
+    depth, cuts, last, flat = 1, [], start, True
+    while at < end:
+        if depth == 1 and at - last >= PIECE and (comma := _TO_COMMA.match(view, at, at + PIECE)) is not None:
+            at = last = comma.end()
+            cuts.append(at - 1)
+        found = _PLAIN.match(view, at, min(at + PIECE, end))
+        assert found is not None
+        at = found.end()
+        if at == end:
+            break
+        sign = view[at]
+        if sign == _QUOTE:  # the end of the piece has cut a string
+            at = text.past_string(at + 1)
+        elif sign == _OPEN:
+            depth += 1
+            flat = False
+            at += 1
+            if depth > DEPTH:
+                break
+        elif sign == _CLOSE:
+            depth -= 1
+            if not depth:
+                return FlatArray(text, start, at, cuts=cuts) if at - start > least and not flat else None
+            at += 1
+        elif sign in b"{}\\":
+            break
     return None
 
 

@@ -244,7 +244,7 @@ Overrides = tuple[str | None, dict[str, bytes] | None]
 
 def large_overrides(body: Any, limit: int) -> Overrides:
     """As `load_overrides`, of a body that is too large for the loop. `limit`: of its values."""
-    record = decode_large(body, limit, lambda value, text: False, dict, most=len(body))  # a file of a model is one string
+    record = decode_large(body, limit, lambda value, text: False, dict, bounded=False)  # a file of a model is one string
     parameters = record.get("parameters", {}) if type(record) is dict else {}
     if type(parameters) is not dict:
         raise malformed("parameters", NON_OBJECT)
