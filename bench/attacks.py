@@ -656,7 +656,7 @@ ROWS: list[Row] = [
     Row("Content-Length of 1 TiB, unknown model", lambda target: endless_body(target, "nobody"), 0.050, MB),
     Row("64 answers of 16 MiB, not read", pipelined, 0.050, 288 * MB),
     Row("12 000 header fields, 16 connections", fields, 0.050, 16 * MB),
-    Row("names of 60 KB, 16 connections", lambda target: operations(target, "GET", "/v2/models/" + "a" * 60_000), 0.050, 16 * MB),
+    Row("names of 60 KB, 16 clients", lambda target: operations(target, "GET", "/v2/models/" + "a" * 60_000), 0.050, 160 * MB),
     Row("statistics, 16 connections", lambda target: operations(target, "GET", "/v2/models/stats"), 0.050, 16 * MB),
     Row("index, 16 connections", lambda target: operations(target, "POST", "/v2/repository/index"), 0.050, 16 * MB),
     Row("log settings, 16 connections", lambda target: operations(target, "POST", "/v2/logging", b"{}"), 0.050, 16 * MB),
