@@ -135,7 +135,7 @@ class Kernel:
         load_retries: int = 0,
         exit_on_error: bool = True,
         strict_readiness: bool = True,
-        plugins: Sequence[object] = (),
+        plugins: Sequence[object] | Plugins = (),
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         gpus: Sequence[int] | None = None,
         cache: Cache | tuple[str, Mapping[str, str]] | None = None,
@@ -166,7 +166,7 @@ class Kernel:
             max_connections_per_address=max_connections_per_address, max_inflight=max_inflight, refuse_late=refuse_late,
         )  # fmt: skip
         self.strict_outputs = strict_outputs  # for the next load: the kit for tests of models changes it from one to the other
-        self.plugins = Plugins(plugins)
+        self.plugins = plugins if isinstance(plugins, Plugins) else Plugins(plugins)
         keeper = self.plugins.cache(*cache) if isinstance(cache, tuple) else cache
         self.cache = None if keeper is None else ResponseCache(keeper)
         self.loop: asyncio.AbstractEventLoop  # this, `mailbox` and `turn` are there from `start` on

@@ -36,6 +36,7 @@ ROOMS = (
     "hookspecs plugins",
     "server watchdog local __init__",
     "testing",
+    "simulation",
     "cli __main__",
 )
 PLACE_OF = {name: place for place, names in enumerate(ROOMS) for name in names.split()}

@@ -1,0 +1,11 @@
+"""What would become of requests: the real scheduler on virtual time, with stand-ins for what models compute.
+
+The law: nothing is decided here. Models are loaded with their own configs, requests come as they are told to, executions take as
+long as they are said to, and all between is what serves, too. One seed gives one result.
+"""
+
+from kernel.simulation.arrivals import Arrivals, read_arrivals
+from kernel.simulation.cost import Cost, Costs, read_costs
+from kernel.simulation.run import ModelWork, Simulated, simulate
+
+__all__ = ["Arrivals", "Cost", "Costs", "ModelWork", "Simulated", "read_arrivals", "read_costs", "simulate"]

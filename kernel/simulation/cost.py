@@ -1,0 +1,189 @@
+"""How long executions take: seconds by rows, said on the command line, in a file, or measured by a running server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from kernel.simulation.numbers import duration, number, wrong
+
+__all__ = ["Cost", "Costs", "read_costs"]
+
+NORMAL_P99 = 2.3263478740408408  # of the standard normal distribution
+DRAWN = 4096  # at a time
+TIMEOUT = 10.0
+
+FORMS = "a sum such as 2ms+0.3ms/row, a JSON file of rows to seconds, or the URL of a server that has measured"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of an execution by its rows: `points` (rows, mean, sigma), by rows; between them and beyond as a line goes on.
+
+    `sigma`: of the logarithm, where the time of an execution is drawn from a lognormal distribution; 0.0: it is always the mean.
+    """
+
+    points: tuple[tuple[int, float, float], ...]
+
+    @classmethod
+    def line(cls, fixed: float, each: float) -> Cost:
+        """`fixed` seconds, and `each` for a row."""
+        return cls(((1, fixed + each, 0.0), (2, fixed + 2 * each, 0.0)))
+
+    def mean(self, rows: int) -> float:
+        """Return the mean of an execution of so many rows, in seconds."""
+        return max(0.0, self._along(rows, [mean for _, mean, _ in self.points]))
+
+    def sigma(self, rows: int) -> float:
+        """Return how much it scatters."""
+        known = [one[0] for one in self.points]
+        return float(np.interp(rows, known, [sigma for _, _, sigma in self.points]))
+
+    def _along(self, rows: int, values: Sequence[float]) -> float:
+        known = [one[0] for one in self.points]
+        if len(known) == 1 or known[0] <= rows <= known[-1]:
+            return float(np.interp(rows, known, values))
+        # Below the first point nothing is known: it costs as much. Beyond the last it grows as it did before it, and never falls.
+        if rows < known[0]:
+            return values[0]
+        slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
+        return values[-1] + max(0.0, slope) * (rows - known[-1])
+
+    def drawing(self, seed: Sequence[int]) -> Callable[[int], float]:
+        """Return what says how long the next execution of so many rows takes, in seconds."""
+        means: dict[int, float] = {}
+        if not any(sigma for _, _, sigma in self.points):
+
+            def always(rows: int) -> float:
+                seconds = means.get(rows)
+                if seconds is None:
+                    seconds = means[rows] = self.mean(rows)
+                return seconds
+
+            return always
+        generator = np.random.default_rng(seed)
+        normal: list[float] = []
+
+        def drawn(rows: int) -> float:
+            if not normal:
+                normal.extend(generator.standard_normal(DRAWN).tolist())
+            sigma = self.sigma(rows)
+            return self.mean(rows) * math.exp(sigma * normal.pop() - sigma * sigma / 2)
+
+        return drawn
+
+
+class Costs:
+    """What executions of each model cost. `given`: by the name of a model, "" for all others."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self._read: dict[str, Cost] = {}
+
+    def of(self, model: str) -> Cost:
+        """Return what executions of a model cost. Raises ServingError where nothing says it."""
+        cost = self._read.get(model)
+        if cost is None:
+            text = self._given.get(model, self._given.get(""))
+            if text is None:
+                raise wrong(f"nothing says what an execution of model '{model}' costs: --cost {model}=…; wanted is {FORMS}")
+            cost = self._read[model] = read_cost(text, model)
+        return cost
+
+
+def read_costs(texts: Sequence[str]) -> Costs:
+    """Read what `--cost` says, any number of times: `SPEC`, or `MODEL=SPEC`. Raises ServingError."""
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, spec = text.partition("=")
+        if not equals or "/" in name or ":" in name:
+            name, spec = "", text
+        if name in given:
+            raise wrong("--cost is given twice for " + (f"model '{name}'" if name else "all models"))
+        if not spec:
+            raise wrong(f"--cost '{text}' says no cost; wanted is {FORMS}")
+        given[name] = spec
+    if not given:
+        raise wrong(f"nothing says what executions cost: --cost; wanted is {FORMS}")
+    return Costs(given)
+
+
+def read_cost(text: str, model: str) -> Cost:
+    """Read one cost. `model`: whose it is, for a server that is asked. Raises ServingError."""
+    if "://" in text:
+        return _measured(text, model)
+    if Path(text).is_file():
+        return _of_file(Path(text))
+    if text.endswith(".json"):
+        raise wrong(f"--cost '{text}': there is no such file")
+    fixed = each = 0.0
+    for term in text.split("+"):
+        value, slash, unit = term.partition("/")
+        if slash and unit.strip() != "row":
+            raise wrong(f"--cost '{text}': '{term}' is of no known form; wanted is {FORMS}")
+        seconds = duration(value, f"a term of --cost '{text}'")
+        if slash:
+            each += seconds
+        else:
+            fixed += seconds
+    return Cost.line(fixed, each)
+
+
+def _of_file(path: Path) -> Cost:
+    """Read `{"1": 0.002, "8": {"mean": 0.004, "p99": 0.007}}`: rows -> seconds."""
+    try:
+        told = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise wrong(f"--cost {path} can't be read as JSON: {error}") from None
+    if not isinstance(told, dict) or not told:
+        raise wrong(f'--cost {path}: wanted is an object of rows to seconds, such as {{"1": 0.002, "8": 0.004}}')
+    return Cost(tuple(sorted(_point(path, rows, value) for rows, value in told.items())))
+
+
+def _point(path: Path, rows: str, value: object) -> tuple[int, float, float]:
+    if not (rows.isascii() and rows.isdigit() and int(rows)):
+        raise wrong(f"--cost {path}: '{rows}' is no number of rows, wanted is an integer of at least 1")
+    if not isinstance(value, dict):
+        return int(rows), number(str(value), f"--cost {path}: of {rows} rows the time"), 0.0
+    if value.keys() != {"mean", "p99"}:
+        raise wrong(f"--cost {path}: of {rows} rows there are {sorted(value)}, wanted are mean and p99, or a number")
+    mean, p99 = (number(str(value[name]), f"--cost {path}: of {rows} rows {name}") for name in ("mean", "p99"))
+    ratio = p99 / mean if mean else math.inf
+    if not 1 <= ratio < math.exp(NORMAL_P99**2 / 2):
+        raise wrong(f"--cost {path}: of {rows} rows p99 is {ratio:.2f} times the mean, wanted is 1 to 14 times")
+    return int(rows), mean, NORMAL_P99 - math.sqrt(NORMAL_P99**2 - 2 * math.log(ratio))
+
+
+def _measured(url: str, model: str) -> Cost:
+    """Ask a running server what executions of the model have cost it: the means of its statistics, by rows."""
+    place = urlsplit(url)
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise wrong(f"--cost '{url}' is no address, wanted is one such as http://localhost:8000")
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    try:
+        connection = kind(place.hostname, place.port or (443 if place.scheme == "https" else 8000), timeout=TIMEOUT)
+        connection.request("GET", f"{place.path.rstrip('/')}/v2/models/{quote(model, safe='')}/stats")
+        response = connection.getresponse()
+        told = json.loads(response.read())
+        if response.status != 200:
+            raise wrong(f"--cost {url} has no statistics of model '{model}': {response.status} {told.get('error', '')}")
+        sums: dict[int, list[float]] = {}
+        for version in told["model_stats"]:
+            for batch in version["batch_stats"]:
+                times = [batch[name] for name in ("compute_input", "compute_infer", "compute_output")]
+                entry = sums.setdefault(int(batch["batch_size"]), [0.0, 0.0])
+                entry[0] += times[1]["count"]
+                entry[1] += sum(one["ns"] for one in times) / 1e9
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException) as error:
+        raise wrong(f"--cost {url} can't be asked for statistics: {type(error).__name__}: {error}") from None
+    points = tuple((rows, seconds / count, 0.0) for rows, (count, seconds) in sorted(sums.items()) if count)
+    if not points:
+        raise wrong(f"--cost {url} has executed nothing of model '{model}' yet; send it requests first")
+    return Cost(points)
