@@ -49,7 +49,7 @@ EPILOG = """\
 examples:
   kernel infer repository/ add_sub --input A=[1,2,3] --input B=[10,20,30]
   kernel infer repository/ text_upper --input TEXT='["one","two"]' --format table
-  kernel infer repository/ pipeline_sync --input IMAGE=@digit.npy --batch --output LABEL
+  kernel infer repository/ pipeline_sync --input IMAGE=@digit.npy --batch --output LABEL --explain
 
 A response is printed as one line of JSON, in the form of the KServe protocol; a decoupled model may
 give several. What models print goes to the standard error.
@@ -72,6 +72,7 @@ def infer(arguments: Sequence[str]) -> int:
     parser.add_argument("--id", default="", help="id of the request")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this time")
     parser.add_switch("--batch", False, "put a batch dimension of 1 in front of every input")
+    parser.add_switch("--explain", False, "say on the standard error why it took as long as it did")
     parser.add_argument("--format", choices=("json", "table"), default="json", help="how to print (default: json)")
     parser.add_argument(
         "--load-model", action="append", default=[], metavar="NAME", help="load only MODEL and these (default: all models)"
@@ -140,9 +141,19 @@ async def _infer(options: argparse.Namespace, answers: TextIO) -> None:
             id=options.id,
             timeout=options.timeout,
         )
-        async for response in responses:
-            as_text = _table if options.format == "table" else _as_line
-            print(as_text(response), file=answers, flush=True)
+        try:
+            async for response in responses:
+                as_text = _table if options.format == "table" else _as_line
+                print(as_text(response), file=answers, flush=True)
+        finally:
+            if options.explain:
+                _explain(kernel, options)
+
+
+def _explain(kernel: Kernel, options: argparse.Namespace) -> None:
+    """Print why the request took as long as it did; nothing where it was refused before any scheduler had it."""
+    for told in [one for one in kernel.explain(options.id) if one.model == options.model][:1]:
+        print("\n".join(told.lines()), file=sys.stderr, flush=True)
 
 
 def _model(kernel: Kernel, name: str, version: str, mistaken: Callable[[], str]) -> Model:

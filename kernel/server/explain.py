@@ -68,7 +68,7 @@ def explain(
     """As Kernel.explain. `models`: that have, or may still get, requests. `clock`: now, and what makes it time of the epoch."""
     explainer = Explainer(history, [model.scheduler for model in models], *clock)
     if not isinstance(asked, str):
-        return [explainer.answered(asked)]
+        return [explainer.of_request(asked)]
     if slowest:
         return explainer.slowest(slowest)
     return explainer.failed(failed) if failed else explainer.of_id(asked)
@@ -100,6 +100,15 @@ class Explainer:
         found += [(record[ENQUEUED], partial(self._record, model, record)) for model, record in asked or kept]
         return [explain() for _, explain in sorted(found, key=lambda each: -each[0])[:MOST_OF_ID]]
 
+    def of_request(self, request: InferenceRequest) -> Explanation:
+        """Return that of a request that has no answer yet, or whose answer is just being given out."""
+        if request.state is not RELEASED:
+            scheduler = request.model.scheduler
+            for place, one in enumerate(_alive(scheduler)):
+                if one is request:
+                    return self._alive(scheduler, request, place)
+        return self.answered(request)
+
     def slowest(self, count: int) -> list[Explanation]:
         return [self._record(kept.model, kept.record) for kept in self._history.slowest(count, self._now)]
 
@@ -109,8 +118,7 @@ class Explainer:
 
     def _waiting(self, id: str) -> Iterable[tuple[Scheduler, int, InferenceRequest]]:
         for scheduler in self._schedulers:
-            alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
-            for place, request in enumerate(alive):
+            for place, request in enumerate(_alive(scheduler)):
                 if request.id == id:
                     yield scheduler, place, request
 
@@ -216,6 +224,11 @@ class Explainer:
         return Explanation(
             scheduler.name, scheduler.version, request.id, arrived, state, age, intervals, instance, size, words, calls=calls
         )
+
+
+def _alive(scheduler: Scheduler) -> Collection[InferenceRequest]:
+    """Return the requests of a model version that have no answer, each once; those that wait come first, in their order."""
+    return dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
 
 
 def _children(batch: Batch | None) -> list[InferenceRequest]:

@@ -570,7 +570,7 @@ class Kernel:
         return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock())
 
     def explain(self, asked: str | InferenceRequest = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
-        """Return why requests took so long: of that id, one being answered, so many of the `slowest`, or that `failed` last."""
+        """Return why requests took so long: of that id, this one, so many of the `slowest`, or that `failed` last."""
         clock = self.clock(), self.epoch_offset
         return explain(self.supervision.history, self._registry.catalog.alive(), clock, asked, slowest, failed)
 

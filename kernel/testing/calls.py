@@ -127,7 +127,7 @@ class Request:
             await asyncio.wait_for(self._news.wait(), limit)
         except TimeoutError:
             text = f"no final answer within {limit:g} s\n{self._kit.explain()}".rstrip()
-            self._kit.hung = True
+            self._kit.hung, self._kit.told = True, self._kit.reasons()
             self.give_up()
             raise Unanswered(text) from None
 

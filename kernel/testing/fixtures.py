@@ -51,6 +51,7 @@ def _closing(kit: Kit, function: Any) -> Any:
         try:
             await function(*args, **named)
         except BaseException:
+            kit.told = kit.told or kit.reasons()
             await kit.aclose(quiet=True)
             raise
         await kit.aclose()
@@ -74,8 +75,11 @@ class _Hooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Remember which tests have failed: what is left of their models is no news."""
+        """Remember which tests have failed, as what is left of their models is no news; say why requests took so long."""
         report = yield
         if report.failed:
             item.stash[_FAILED] = True
+            kit = item.stash.get(_KIT, None)
+            if kit is not None and (told := kit.told or ([] if kit.closed else kit.reasons())):
+                report.sections.append(("requests, and why they took so long", "\n".join(told)))
         return report

@@ -172,7 +172,7 @@ class Kit(Session):
                 error.add_note("  found when the test had ended")
             elif self.for_async_test and not task.done():
                 error.add_note(f"  the test waits at {place_of(frames_of_task(task), self.roots[-1:])}")
-            self.hung = True
+            self.hung, self.told = True, self.told or self.reasons()
             raise error.with_traceback(None) from None
         finally:
             if not task.done():  # something else has stopped the loop
@@ -183,6 +183,11 @@ class Kit(Session):
         loop.default_exception_handler(context)
         error = context.get("exception")
         self._problems.append(f"{context['message']}: {error!r}" if error is not None else context["message"])
+
+    @property
+    def closed(self) -> bool:
+        """Whether the models are unloaded, or about to be."""
+        return self._closed
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -246,6 +251,9 @@ class Kit(Session):
         try:
             if not hopeless:
                 await ending.drain(kernel, self.explain)
+        except Unanswered:
+            self.told = self.reasons()
+            raise
         finally:
             for request in holders.unanswered(kernel):
                 kernel.cancel(request)

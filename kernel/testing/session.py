@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel.errors import ServingError
+from kernel.errors import ServingError, clipped
 from kernel.instances import CallbackInstance, LoopInstance, TaskInstance, ThreadInstance, ThreadTaskInstance
 from kernel.repository import FileRepository
 from kernel.server import Kernel
@@ -25,17 +25,24 @@ from kernel.testing.threads import Threads
 __all__ = ["Session"]
 
 _OURS = (CallbackInstance, LoopInstance, TaskInstance, ThreadInstance, ThreadTaskInstance)
+#: How many requests of each kind are explained where a test has failed, in how many lines, and how long one may become.
+REASONS = 3
+LINES = 8
+LONGEST = 400
+
+_LINES = re.compile(r"\s*\n\s*").sub
 _UNKNOWN = re.compile(r"Request for unknown model: '([^']+)'")
 
 
 class Session:
-    """`hung`: a test has been told that something hangs."""
+    """`hung`: a test has been told that something hangs. `told`: why requests took as long as they did, once that was asked."""
 
     def __init__(self, virtual_time: bool, strict_outputs: bool, limit: float, plugins: Sequence[object]) -> None:
         self.virtual_time = virtual_time
         self.strict_outputs = strict_outputs
         self.limit = limit
         self.hung = False
+        self.told: list[str] = []
         self._plugins = plugins
         self._fakes: dict[str, Fake] = {}
         self._new_fakes: list[Fake] = []
@@ -176,6 +183,19 @@ class Session:
                 if not isinstance(instance, _OURS) and any(batch.blocked_on is None for batch in instance.running):
                     return Elsewhere.WORK
         return self._threads.look(executing, holders.awaits_sender(kernel))
+
+    def reasons(self) -> list[str]:
+        """Return why requests took as long as they did: a few of those that failed, that have no answer, and the slowest."""
+        if self._kernel is None:
+            return []
+        kernel, lines = self._kernel, []
+        going = [one for request in holders.unanswered(kernel)[:REASONS] for one in kernel.explain(request)]
+        failed, slowest = kernel.explain(failed=REASONS), kernel.explain(slowest=REASONS)
+        for title, told in (("failed", failed), ("without an answer", going), ("slowest", slowest)):
+            below = [f"  {clipped(_LINES(' ', line), LONGEST)}" for one in told for line in one.lines()]
+            more = [f"  … and {len(below) - LINES} calls and steps more"] if len(below) > LINES else []
+            lines += [f"{title}:", *below[:LINES], *more] if below else []
+        return lines
 
     # -- what is wrong -------------------------------------------------------------------------------------------------
 

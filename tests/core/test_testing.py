@@ -197,6 +197,54 @@ def test_beside_other_async_plugins(plugin: str, tests: pytest.Pytester) -> None
     outcome(tests, code, "-p", module, passed=3)
 
 
+def test_a_test_that_fails_says_why_requests_took_so_long(tests: pytest.Pytester) -> None:
+    write(tests.path, "never", NEVER)
+    write(tests.path, "echo", ECHO)
+    write(tests.path, "wrong", "class TritonPythonModel:\n    def execute(self, requests):\n        1 / 0\n")
+    code = """
+        import pytest
+        from kernel import ServingError
+
+        def test_plain(load_model):
+            model = load_model("echo")
+            for k in range(5):
+                model.infer(X=[1], id=f"r{k}")
+            with pytest.raises(ServingError):
+                load_model("wrong").infer(X=[1], id="w")
+            load_model("never").submit(X=[1], id="never")
+            model.infer(X=[1])
+            assert not "plain"
+
+        async def test_async(load_model):
+            model = await load_model("echo")
+            await model.infer(X=[1], id="a")
+            assert not "async"
+
+        def test_hangs(load_model):
+            load_model("never").infer(X=[1], id="h")
+
+        def test_left(load_model):
+            load_model("never").submit(X=[1], id="left")
+
+        def test_nothing_is_sent(load_model):
+            load_model("echo")
+            assert False
+
+        def test_well(load_model):
+            load_model("echo").infer(X=[1], id="well")
+    """
+    result = outcome(tests, code, failed=4, errors=1, passed=2)
+    parts = "\n".join(result.outlines).partition("short test summary info")[0].split("requests, and why they took so long")
+    assert len(parts) == 5, "a section of each test that has failed and sent something"
+    errors, plain, itself, hangs = parts[1:]
+    assert plain.index("failed:\n  request 'w' of") < plain.index("without an answer:\n  request 'never' of")
+    assert "INTERNAL: " in plain and plain.count("of model 'echo' version 1, ") == 3
+    assert "slowest:\n  request 'a' of model 'echo' version 1, " in itself and "failed:" not in itself
+    assert "without an answer:\n  request 'h' of model 'never' version 1, " in hangs and "Request cancelled" not in hangs
+    assert "without an answer:\n  request 'left' of" in errors
+    assert "request 'well'" not in "".join(parts)
+
+
 def test_errors_help(tests: pytest.Pytester) -> None:
     code = """
         import numpy as np

@@ -270,7 +270,9 @@ def test_models_shows_mistakes(tmp_path: Path) -> None:
 
 
 def test_infer_json(tmp_path: Path) -> None:
-    result = run("infer", REPOSITORY, "add_sub", "--input", "A=[1,2.5]", "--input", "B=[10,20]", "--id", "r1", cwd=tmp_path)
+    arguments = ["--input", "A=[1,2.5]", "--input", "B=[10,20]", "--id", "r1", "--explain"]
+    result = run("infer", REPOSITORY, "add_sub", *arguments, cwd=tmp_path)
+    assert result.stderr.startswith("request 'r1' of model 'add_sub' version 1, ") and "executed " in result.stderr
     assert result.returncode == 0
     assert json.loads(result.stdout) == {
         "id": "r1",
@@ -281,7 +283,8 @@ def test_infer_json(tmp_path: Path) -> None:
             {"name": "DIFFERENCE", "datatype": "FP32", "shape": [2], "data": [-9.0, -17.5]},
         ],
     }
-    assert result.stderr == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert run("infer", REPOSITORY, "add_sub", *arguments[:-1], cwd=tmp_path).stderr == ""
 
 
 def test_infer_files_and_table(tmp_path: Path) -> None:
