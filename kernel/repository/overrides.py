@@ -46,6 +46,7 @@ class OverrideFolder:
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         check_model_name(name)
         targets = {_inside(given): data for given, data in files.items()}
+        self.count = len(targets)
         self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._lock = -1
         self.path = self._root / "model" / name

@@ -63,6 +63,10 @@ class FetchedFiles(Protocol):
     def folder(self) -> ModelFolder:
         """The folder. Files of versions are stand-ins without content until `bring`."""
 
+    @property
+    def count(self) -> int:
+        """How many there are: with them grows how long `remove` takes, some 10 µs for each."""
+
     def bring(self, versions: Collection[int]) -> None:
         """Have the files of these versions there, and of no others. May block. Raises ServingError."""
 

@@ -138,6 +138,7 @@ class FetchedModel:
     def __init__(self, repository: StoredRepository, listed: ModelFolder, objects: Mapping[str, Object]) -> None:
         self._repository = repository
         self._files = {path: objects[f"{listed.name}/{path}"] for path in listed.stamps or ()}
+        self.count = len(self._files)
         self._versions = {str(version) for version in listed.versions}
         self._whose = f"model '{listed.name}' of '{repository.given}'"
         self._root = repository.cache.new_folder()
