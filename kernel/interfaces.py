@@ -16,7 +16,7 @@ from kernel.errors import ServingError
 from kernel.rules import CacheUsage, StoredResponse
 
 if TYPE_CHECKING:
-    from kernel.config import ModelConfig, TensorSpec
+    from kernel.config import ConfigError, ModelConfig, TensorSpec
     from kernel.requests import Batch, InferenceRequest, InferenceResponse
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Cache",
     "Door",
     "Executor",
+    "Finding",
     "Frontend",
     "Gate",
     "Host",
@@ -182,6 +183,28 @@ class PlacementChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What `kernel doctor` tells of a model: one thing that a file shows.
+
+    `severity`: "refused" (it can't be served), "differs" (from what Triton makes of it) or "costs" (time, that it need not).
+    `rule`: a short name for what was looked for. `place`: `file:line:column`, as far as it is known. `what` and `remedy`: a
+    sentence each.
+    """
+
+    severity: str
+    rule: str
+    place: str
+    what: str
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, severity: str, rule: str, mistake: ConfigError, remedy: str = "") -> Finding:
+        """Return one that is placed as a mistake in a config is: `Finding.of("costs", "rule", config.error("…", at=…))`."""
+        place = ":".join(str(one) for one in (mistake.path, mistake.line, mistake.column) if one is not None)
+        return cls(severity, rule, place, mistake.words or mistake.detail, remedy)
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceContext:
     """What a backend is told when it makes the executor of one model instance."""
 
@@ -279,7 +302,9 @@ class Backend(Protocol):
     Two methods more are for `kernel check` alone, take what `validate` takes and run no model code either. `look` returns, as
     ConfigErrors with their places, what can be seen that a load would fail of; None where it can't look at the model's code.
     `may_complete` returns whether `complete_config` may change this config, so that nobody can tell the model's inputs and
-    outputs before it is loaded.
+    outputs before it is loaded. For `kernel doctor`, `advise(config, model_folder, versions, choice)` returns a Finding for each
+    thing that the files show to cost time or to differ from Triton (`choice`: what `choose_placement` has said, or None); and
+    an attribute `heeds` names those fields, such as "optimization.graph", that other backends read without effect.
     """
 
     name: str  # as in a config's `backend`

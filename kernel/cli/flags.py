@@ -29,6 +29,8 @@ __all__ = [
     "add_storage_flags",
     "add_strict_flag",
     "auto_complete",
+    "is_missing",
+    "is_without_effect",
     "log_options",
     "repositories",
     "storage_options",
@@ -397,6 +399,16 @@ def resource(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def is_missing(action: argparse.Action) -> bool:
+    """Whether it is a flag of tritonserver's whose feature is missing."""
+    return isinstance(action, _Refuse)
+
+
+def is_without_effect(action: argparse.Action) -> bool:
+    """Whether it is a flag of tritonserver's that has nothing to act on: one that nobody has, or that a front end only takes."""
+    return isinstance(action, _Ignore) or (action.help or "").startswith("accepted and ignored")
 
 
 def add_other_flags(parser: Parser) -> None:

@@ -92,6 +92,10 @@ class Parser(argparse.ArgumentParser):
     def knows(self, flag: str) -> bool:
         return flag in self._option_string_actions
 
+    def action(self, flag: str) -> argparse.Action | None:
+        """Return what stands for a flag, None where there is none of that name."""
+        return self._option_string_actions.get(flag)
+
     def _near(self, argument: str) -> str:
         if not argument.startswith("-"):
             return ""

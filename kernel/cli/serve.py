@@ -49,7 +49,7 @@ from kernel.rules import Budget
 from kernel.server import Kernel, join, steered
 from kernel.watchdog import Watchdog
 
-__all__ = ["serve"]
+__all__ = ["check_options", "serve", "serve_parser"]
 
 log = logging.getLogger("kernel.serve")
 
@@ -136,17 +136,17 @@ Exit status: 0 after a clean stop, 1 after anything else.
 """
 
 
-def serve(arguments: Sequence[str]) -> int:
-    """Run `kernel serve`; return the exit status."""
-    try:
-        plugins = Plugins()
-    except ServingError as error:
-        return _not_created(error)
-    parser = Parser("kernel serve", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG, mistake_status=1)
+def serve_parser(plugins: Plugins, kind: type[Parser] = Parser) -> Parser:
+    """Return what reads a command line of `kernel serve`, with the flags of these plugins."""
+    parser = kind("kernel serve", "[FLAG ...] REPO [REPO ...]", DESCRIPTION, epilog=EPILOG, mistake_status=1)
     add_serve_flags(parser)
     plugins.add_options(parser)
     add_other_flags(parser)
-    options = parser.read(arguments)
+    return parser
+
+
+def check_options(parser: Parser, options: argparse.Namespace) -> list[str]:
+    """Return the repositories of a command line whose flags go together; one of other flags is the parser's error."""
     paths = repositories(parser, options)
     if options.load_model and options.model_control_mode not in ("explicit", "on-demand"):
         parser.error("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
@@ -158,6 +158,18 @@ def serve(arguments: Sequence[str]) -> int:
     if options.watch and (far := [path for path in paths if is_location(path)]):
         parser.error(f"--watch is for development, with folders: {far[0]} can't be watched; --model-control-mode=poll follows it")
     check_group(parser, options)
+    return paths
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run `kernel serve`; return the exit status."""
+    try:
+        plugins = Plugins()
+    except ServingError as error:
+        return _not_created(error)
+    parser = serve_parser(plugins)
+    options = parser.read(arguments)
+    paths = check_options(parser, options)
     if options.replica is not None and options.replica.index == SPARE:
         end_with_parent()
         options.replica = take_place(options.replica)

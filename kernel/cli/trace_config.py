@@ -15,7 +15,7 @@ from typing import Any
 from kernel.cli.parser import Parser
 from kernel.observability import LEVELS, OFF, OPENTELEMETRY, RANGES, TRITON, TraceOptions
 
-__all__ = ["add_trace_flags", "trace_options"]
+__all__ = ["OLD", "add_trace_flags", "trace_options"]
 
 #: Setting in `--trace-config` -> the option's name, the smallest and the largest number.
 NUMBERS = {

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernel import Code, InstanceContext, Kernel, ModelConfig, ServingError
+from kernel import Code, Finding, InstanceContext, Kernel, ModelConfig, PlacementChoice, ServingError
+from kernel_onnx.advice import advice
 from kernel_onnx.agreement import check_agreement
 from kernel_onnx.autocomplete import completed, is_complete
 from kernel_onnx.backend_settings import read_backend_settings
@@ -30,6 +31,8 @@ class OnnxBackend:
 
     name = "onnxruntime"
     creates_on_loop = False
+    #: What of a config it reads that other backends read without effect.
+    heeds = ("optimization.graph", "optimization.execution_accelerators", "model_operations")
 
     def __init__(self, kernel: Kernel) -> None:
         self._settings = read_backend_settings(kernel.backend_settings(self.name))
@@ -51,6 +54,12 @@ class OnnxBackend:
             words = f"model '{config.name}' can't be decoupled"
             raise config.error(words, "an ONNX model gives one answer for each request", at=at)
         installed(config.name)
+
+    def advise(
+        self, config: ModelConfig, model_folder: Path, versions: Sequence[int], choice: PlacementChoice | None
+    ) -> list[Finding]:
+        """Return what of a config costs time, by the number of threads that it comes to."""
+        return list(advice(config, read_settings(config, self._settings.threads)))
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
         """Return whether the model file would be asked."""

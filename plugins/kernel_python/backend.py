@@ -18,6 +18,7 @@ from typing import Any
 from kernel import (
     Code,
     ConfigError,
+    Finding,
     Host,
     InstanceContext,
     Kernel,
@@ -29,6 +30,7 @@ from kernel import (
 )
 from kernel_python.calling import EXECUTION, Instance, Modules, closed
 from kernel_python.executor import AsyncExecutor, ModelExecutor, SyncExecutor
+from kernel_python.loading.advice import advice
 from kernel_python.loading.completion import completed
 from kernel_python.loading.foresight import may_wait
 from kernel_python.loading.kept import Kept
@@ -111,6 +113,15 @@ class PythonBackend:
         # A mistake in a module that versions share is told once.
         unique = {error.message: error for errors in found for error in errors}
         return list(unique.values())
+
+    def advise(
+        self, config: ModelConfig, model_folder: Path, versions: Sequence[int], choice: PlacementChoice | None
+    ) -> list[Finding]:
+        """Return what in the code of the latest version costs time or is not as at Triton, without running it."""
+        if choice is None or not versions:
+            return []
+        folder = model_folder / str(max(versions))
+        return list(advice(config, _model_file(config, folder), folder, model_folder, choice))
 
     def may_complete(self, config: ModelConfig, model_folder: Path, versions: Sequence[int]) -> bool:
         """Return whether the model has an `auto_complete_config`, which may change a config that is complete, too."""

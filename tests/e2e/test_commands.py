@@ -25,7 +25,7 @@ def said(result: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_version_and_help() -> None:
     assert run("--version").stdout == f"kernel {__version__}\n"
-    for arguments in (["--help"], ["serve", "--help"], ["check", "-h"], ["models", "-h"], ["infer", "-h"]):
+    for arguments in (["--help"], ["serve", "--help"], ["check", "-h"], ["doctor", "-h"], ["models", "-h"], ["infer", "-h"]):
         result = run(*arguments)
         assert result.returncode == 0
         assert result.stdout.startswith(f"usage: kernel {arguments[0] if len(arguments) > 1 else 'COMMAND'}")
@@ -34,7 +34,7 @@ def test_version_and_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "a command is wanted: serve, check, models, infer"),
+        ([], "a command is wanted: serve, check, doctor, models, infer"),
         (["chekc"], "unknown command 'chekc'; did you mean 'check'?"),
         (["--model-repository=/models"], "is it `kernel serve --model-repository=/models …`?"),
     ],
