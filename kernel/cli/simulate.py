@@ -17,7 +17,7 @@ from kernel.cli.parser import Parser, positive
 from kernel.cli.table import columns
 from kernel.errors import ServingError
 from kernel.observability import LogOptions, set_up_log
-from kernel.simulation import Simulated, read_arrivals, read_costs
+from kernel.simulation import Simulated, duration, read_arrivals, read_costs
 from kernel.simulation import simulate as run
 
 __all__ = ["simulate"]
@@ -67,6 +67,9 @@ def simulate(arguments: Sequence[str]) -> int:
     parser.add_argument("--cost", action="append", required=True, metavar="COST", help="how long executions take, see above")
     parser.add_argument("--rows", type=positive, default=1, metavar="N", help="of each request, where no file says (default: 1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is by chance (default: 0)")
+    parser.add_argument(
+        "--overhead", default="0s", metavar="TIME", help="that the server's loop takes for a request, such as 50us (default: 0s)"
+    )
     parser.add_argument("--gpus", type=positive, metavar="N", help="simulate a machine with N GPUs (default: as this one)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures as SVG")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -107,6 +110,7 @@ def _run(options: argparse.Namespace) -> Simulated:
         version=options.version,
         rows=options.rows,
         seed=options.seed,
+        effort=duration(options.overhead, "--overhead"),
         auto_complete=auto_complete(options),
         config_name=options.model_config_name,
         **({"gpus": range(options.gpus)} if options.gpus else {}),

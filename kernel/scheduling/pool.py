@@ -76,8 +76,8 @@ class Pool:
         if single is not None:
             return single if len(single.running) < single.limit else None
         best = None
-        for instance in self.instances:
-            if instance.outstanding < instance.limit and (best is None or instance.outstanding < best.outstanding):
+        for instance in self.instances:  # not by `outstanding`: this is asked twice for each request
+            if len(instance.running) < instance.limit and (best is None or len(instance.running) < len(best.running)):
                 best = instance
         return best
 

@@ -6,6 +6,7 @@ long as they are said to, and all between is what serves, too. One seed gives on
 
 from kernel.simulation.arrivals import Arrivals, read_arrivals
 from kernel.simulation.cost import Cost, Costs, read_costs
+from kernel.simulation.numbers import duration
 from kernel.simulation.run import ModelWork, Simulated, simulate
 
-__all__ = ["Arrivals", "Cost", "Costs", "ModelWork", "Simulated", "read_arrivals", "read_costs", "simulate"]
+__all__ = ["Arrivals", "Cost", "Costs", "ModelWork", "Simulated", "duration", "read_arrivals", "read_costs", "simulate"]

@@ -1,7 +1,7 @@
 """The loop that a simulation runs on: virtual time, on which requests come by themselves, and little that costs time of its own.
 
 What the kernel asks of a loop is what asyncio's gives, in asyncio's order; a moment that is over before the next thing happens is
-passed at once. Code that holds the loop moves the time on by itself (`hold`): what should have come meanwhile comes late.
+passed at once. Code that holds the loop moves the time on by itself (`now`): what should have come meanwhile comes late.
 """
 
 from __future__ import annotations
@@ -19,35 +19,31 @@ from kernel.testing import Deadlock, VirtualLoop
 __all__ = ["SimulationLoop"]
 
 
-class _Call:
-    """What is to be called; as much of an asyncio.Handle as is used."""
+class _Call(list[Any]):
+    """What is to be called: [callback or None, arguments, context or None, when]; as much of an asyncio.Handle as is used.
 
-    __slots__ = ("args", "callback", "context", "time")
+    A list, as to make one takes no Python code.
+    """
 
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None, time: float) -> None:
-        self.callback: Callable[..., object] | None = callback
-        self.args = args
-        self.context = context
-        self.time = time
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback = None
-        self.args = ()
+        self[0], self[1] = None, ()
 
     def cancelled(self) -> bool:
-        return self.callback is None
+        return self[0] is None
 
     def when(self) -> float:
-        return self.time
+        return float(self[3])
 
     def run(self) -> None:
-        callback = self.callback
+        callback, args, context, _ = self
         if callback is None:
             return
-        if self.context is None:
-            callback(*self.args)
+        if context is None:
+            callback(*args)
         else:
-            self.context.run(callback, *self.args)
+            context.run(callback, *args)
 
 
 class SimulationLoop(VirtualLoop):
@@ -60,24 +56,24 @@ class SimulationLoop(VirtualLoop):
         self._moments: Sequence[float] = ()  # when requests come
         self._come = 0  # how many have
         self._next = math.inf
+        self._effort = 0.0
         self._arrive: Callable[[int], object] = lambda index: None
         super().__init__()
 
-    def come(self, moments: Sequence[float], arrive: Callable[[int], object]) -> None:
-        """Call `arrive(index)` at each of these moments, which do not decrease; index: which of them it is, from 0 on."""
-        self._moments, self._come, self._arrive = moments, 0, arrive
-        self._next = moments[0] if moments else math.inf
+    def come(self, moments: Sequence[float], arrive: Callable[[int], object], effort: float = 0.0) -> None:
+        """Call `arrive(index)` at each of these moments, which do not decrease; index: which of them it is, from 0 on.
 
-    def hold(self, seconds: float) -> None:
-        """Let so much time go by in which the loop does nothing else."""
-        self.now += seconds
+        `effort`: seconds that the loop is busy with each.
+        """
+        self._moments, self._come, self._arrive, self._effort = moments, 0, arrive, effort
+        self._next = moments[0] if moments else math.inf
 
     # -- as asyncio calls it -------------------------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        call = _Call(callback, args, context, 0.0)
+        call = _Call((callback, args, context, 0.0))
         self._soon.append(call)
         return call
 
@@ -95,7 +91,7 @@ class SimulationLoop(VirtualLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        call = _Call(callback, args, context, when)
+        call = _Call((callback, args, context, when))
         heapq.heappush(self._later, (when, self._number(), call))
         return call
 
@@ -103,31 +99,43 @@ class SimulationLoop(VirtualLoop):
         """Live until somebody stops the loop: asyncio calls this for each turn, and has no other place where turns are made."""
         soon, later, pop = self._soon, self._later, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
-            if self._next <= self.now or not soon:
+            if not soon:
                 due = later[0][0] if later else math.inf
-                if due <= self._next:
-                    if due > self.now:
-                        if due == math.inf:
-                            raise Deadlock("deadlock: nothing is ready, no timer is due and no request is to come")
-                        self.now = due
-                    while later and later[0][0] <= self.now:
-                        soon.append(pop(later)[2])
-                else:
-                    self._receive(due)
+                if (moment := min(due, self._next)) > self.now:
+                    if moment == math.inf:
+                        raise Deadlock("deadlock: nothing is ready, no timer is due and no request is to come")
+                    self.now = moment
+            # What is there now is all that this turn sees, in asyncio's order.
+            turn = self.now
+            late: list[_Call] = []
+            while later and later[0][0] <= turn:
+                late.append(pop(later)[2])
             for _ in range(len(soon)):
-                soon.popleft().run()
+                callback, args, context, _ = soon.popleft()
+                if context is None and callback is not None:
+                    callback(*args)
+                elif callback is not None:
+                    context.run(callback, *args)
+            if self._next <= turn:
+                self._receive(turn, not late)
+            for call in late:
+                call.run()
 
-    def _receive(self, until: float) -> None:
-        """Have requests come for as long as nothing else happens: before `until`, or before what is to be called soon."""
-        soon, later, arrive, moments = self._soon, self._later, self._arrive, self._moments
+    def _receive(self, turn: float, more: bool) -> None:
+        """Have the requests come that are there. `more`: and those behind them, for as long as nothing else happens."""
+        soon, later, arrive, moments, effort = self._soon, self._later, self._arrive, self._moments, self._effort
         index, last, following = self._come, len(moments), self._next
         try:
-            while following < until:
-                if following > self.now:
-                    if soon or (later and later[0][0] <= following):
+            while True:
+                if following > turn:
+                    if not more or soon or following == math.inf or (later and later[0][0] <= following):
                         return
-                    self.now = following
+                    if following > self.now:
+                        self.now = following
+                    turn = self.now
                 arrive(index)
+                if effort:
+                    self.now += effort
                 index += 1
                 following = moments[index] if index < last else math.inf
         finally:

@@ -72,21 +72,23 @@ class Simulated:
 
 def simulate(
     repository: str, model: str, arrivals: Arrivals, costs: Costs, *, version: str = "", rows: int = 1, seed: int = 0,
-    **options: Any,
+    effort: float = 0.0, **options: Any,
 ) -> Simulated:  # fmt: skip
     """Have requests come to a model of a repository, on virtual time. Raises ServingError.
 
-    `model`: "" where there is only one; `rows`: of each request, where the arrivals do not say; `options`: of class Kernel.
+    `model`: "" where there is only one; `rows`: of each request, where the arrivals do not say; `effort`: seconds
+    that the server's loop is busy with each; `options`: of class Kernel.
     """
     loop = SimulationLoop()
     stand_ins = StandIns(costs, loop, seed)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, rows, options))
+        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, rows, effort, options))
 
 
 async def _simulate(
-    repository: str, name: str, arrivals: Arrivals, stand_ins: StandIns, version: str, rows: int, options: dict[str, Any]
-) -> Simulated:
+    repository: str, name: str, arrivals: Arrivals, stand_ins: StandIns, version: str, rows: int, effort: float,
+    options: dict[str, Any],
+) -> Simulated:  # fmt: skip
     given = {"control_mode": "explicit", "load_models": [name or "*"], "exit_on_error": False, **options}
     async with Kernel(repository, plugins=stand_ins, **given) as kernel:
         model = _model(kernel, name, version)
@@ -96,9 +98,7 @@ async def _simulate(
             found.scheduler.statistics.keep = None
         stand_ins.nested = model.config.is_ensemble
         tally = _Tally(stand_ins.loop, model, arrivals, rows)
-        began = time.perf_counter()
-        await tally.all_answered()
-        took = time.perf_counter() - began
+        took = await tally.all_answered(effort)
         return tally.simulated(stand_ins.worked, took)
 
 
@@ -152,13 +152,17 @@ class _Tally:
         self.refused[words] += 1
         self.last = self.loop.now
 
-    async def all_answered(self) -> None:
-        """Have the requests come, and wait for their answers. Raises ServingError for such as never have one."""
+    async def all_answered(self, effort: float) -> float:
+        """Have the requests come, and wait for their answers; return how many real seconds that took.
+
+        Raises ServingError for such as never have one.
+        """
         loop = self.loop
-        loop.come(self.moments.tolist(), self._arrival())
+        loop.come(self.moments.tolist(), self._arrival(), effort)
         gc.collect()
         gc.freeze()
         gc.disable()
+        began = time.perf_counter()
         try:
             await asyncio.sleep(self.moments[-1] - self.began)
             left, since = 0, loop.now
@@ -168,6 +172,7 @@ class _Tally:
                 elif loop.now - since > PATIENCE:
                     raise wrong(f"{missing} requests had no answer {PATIENCE:.0f} s after all others")
                 await asyncio.sleep(max(LOOKED, 0.1 * (loop.now - since)))
+            return time.perf_counter() - began
         finally:
             gc.enable()
             gc.unfreeze()

@@ -314,3 +314,15 @@ def test_an_asynchronous_model_has_many_executions_at_a_time(tmp_path: Path) -> 
     (tmp_path / "r" / "m" / "1" / "model.py").write_text(code)
     result = run(repository, [0, 0.001, 0.002], file=tmp_path / "a")
     assert tuple(result.latencies) == near(0.005, 0.005, 0.005)
+
+
+def test_a_loop_that_is_busy_with_each_request_has_a_burst_come_one_after_another(tmp_path: Path) -> None:
+    repository = write(tmp_path / "r", "m", "max_batch_size: 4 dynamic_batching { }")
+    burst = [0, 0, 0, 0, 0.0001, 0.0001]
+    assert run(repository, burst, "5ms", file=tmp_path / "a").works[0].batches == {2: 1, 4: 1}
+    # The first four are there in one turn of the loop, and what comes while it is busy with them is there in the next one.
+    busy = run(repository, burst, "5ms", file=tmp_path / "b", effort=0.001)
+    assert busy.works[0].batches == {2: 1, 4: 1}
+    assert tuple(busy.latencies) == near(0.009, 0.009, 0.009, 0.009, 0.0139, 0.0139)
+    late = run(repository, [0, 0.0001, 0.0002, 0.0003], "5ms", file=tmp_path / "c", effort=0.0015)
+    assert late.works[0].batches == {1: 1, 3: 1}
