@@ -353,6 +353,8 @@ class Away(Release):
         """A response has come."""
         if final:
             if self._let_go(request):
+                if response is not None and response.error is not None:
+                    request.error = response.error
                 self.release(request, response)
         elif request.state is not RELEASED and response is not None:
             request.respond(self.sign(request, response), False)

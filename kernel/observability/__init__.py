@@ -10,7 +10,16 @@ from kernel.observability.custom_metrics import (
     MetricKind,
     SeriesSnapshot,
 )
-from kernel.observability.explanation import Explanation, Interval, PastExecution, Ran, duration, explained, wait
+from kernel.observability.explanation import (
+    Explanation,
+    Interval,
+    PastExecution,
+    Ran,
+    Traits,
+    duration,
+    explained,
+    wait,
+)
 from kernel.observability.history import CALLER, ENQUEUED, ID, FailedRequest, History, ModelHistory, Surroundings
 from kernel.observability.logs import LogOptions, ProcessLog, set_up_log
 from kernel.observability.request_log import RequestTracing
@@ -66,6 +75,7 @@ __all__ = [
     "TraceSettings",
     "TraceSink",
     "Tracer",
+    "Traits",
     "duration",
     "explained",
     "set_up_log",

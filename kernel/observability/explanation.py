@@ -11,11 +11,15 @@ from typing import Any
 
 from kernel.rules import Left
 
-__all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Waited", "duration", "explained", "wait"]
+__all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait"]
 
 #: Of a request's time, a interval is told that took so much of it, or so many seconds.
 LEAST_SHARE = 0.01
 LEAST_SECONDS = 0.0005
+
+#: What was noted as it was, told later.
+PAST = ((" is in the backlog: all slots are taken", " was in the backlog: all slots were taken"),
+        (" that is executing", " that was executing"), (" executions hold", " executions held"))  # fmt: skip
 
 #: Where less than this is not accounted for it is no interval of its own; seconds.
 HAND_OVER = 0.00005
@@ -88,6 +92,24 @@ class PastExecution:
 
 
 @dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a model before anything is executed, as far as it says why its requests take long.
+
+    `is_ensemble`: its times between start and end are sums. `in_order`: answers go out in the order of the requests. `decoupled`:
+    a sender answers. `in_sequences`: who may execute, sequences say, which hold their requests for `delay` seconds at most.
+    """
+
+    is_ensemble: bool = False
+    in_order: bool = False
+    decoupled: bool = False
+    in_sequences: bool = False
+    delay: float = 0.0
+
+
+NO_TRAITS = Traits()
+
+
+@dataclass(frozen=True, slots=True)
 class Waited:
     """What one wait was for. `busy`: seconds in which no instance was free; `rest`: the others. `executions`, for so many
     `requests`, were under way in it.
@@ -117,13 +139,12 @@ def wait(enqueued: float, until: float, ran: Iterable[Ran], slots: int) -> Waite
 
 def explained(
     enqueued: float, answered: float, execution: PastExecution | None, waited: Waited, instances: int, *,
-    cached: bool = False, pending: str = "", in_order: bool = False,
+    cached: bool = False, pending: str = "", traits: Traits = NO_TRAITS,
 ) -> tuple[tuple[Interval, ...], str]:  # fmt: skip
     """Return the intervals of a request, and one sentence of them.
 
     `execution`: None for one that has not begun. `waited`: until that began, or until now, for one of so many `instances`.
-    `cached`: the response cache had the answer. `pending`: what it waits for now, where it has no answer. `in_order`: answers go
-    out in the order of the requests.
+    `cached`: the response cache had the answer. `pending`: what it waits for now, where it has no answer. `traits`: of its model.
     """
     if cached:
         seconds = answered - enqueued
@@ -132,31 +153,47 @@ def explained(
     total = answered - enqueued
     intervals: list[Interval] = []
     why = execution.why if execution is not None else None
+    waited = _of_sequence(waited, why, traits)
     least = max(min(LEAST_SECONDS, total * 0.1), total * LEAST_SHARE, HAND_OVER)
     if waited.busy >= least:
         intervals.append(Interval("queue", 0.0, waited.busy, f"queued {duration(waited.busy)}: {_busy(waited, instances)}"))
     if waited.rest >= least:
-        intervals.append(_rest(waited, why, pending))
+        intervals.append(_rest(waited, why, pending, traits))
     if execution is None or not execution.started:
         return tuple(intervals), _sentence([interval.words for interval in intervals]) or (f"waits {pending}" if pending else "")
     left = _left(execution, why)
     end = execution.ended or answered
     took = end - execution.started
     verb = "executed" if execution.ended else "executing for"
-    words = f"{left}{verb} {duration(took)}{'; ' + pending if pending and not execution.ended else ''}"
+    words = f"{left}{verb} {duration(took)}"
+    if pending:
+        words += f"; {pending}"
     intervals.append(Interval("execute", execution.started - enqueued, took, words))
-    if execution.ended and answered - execution.ended >= least:
+    if execution.ended and answered - execution.ended >= least and not pending:
         late = answered - execution.ended
-        told = f"{duration(late)} passed until its answer went out"
-        if in_order:
-            told = f"its answer waited {duration(late)} for those of requests before it (preserve_ordering)"
-        intervals.append(Interval("answer", execution.ended - enqueued, late, told))
+        intervals.append(Interval("answer", execution.ended - enqueued, late, _late(duration(late), traits)))
     sentence = _sentence([interval.words for interval in intervals])
     return tuple(intervals), f"began at once; {sentence}" if intervals[0].kind == "execute" else sentence
 
 
+def _of_sequence(waited: Waited, why: Any, traits: Traits) -> Waited:
+    """What its sequence waits for a request waits for, whatever the instances do meanwhile."""
+    if traits.in_sequences and isinstance(why, str) and why:
+        return Waited(0.0, waited.busy + waited.rest, 0, 0)
+    return waited
+
+
+def _late(late: str, traits: Traits) -> str:
+    """Return what is said of the time between an execution and the answer."""
+    if traits.decoupled:
+        return f"its sender took {late} more until the final response"
+    if traits.in_order:
+        return f"its answer waited {late} for those of requests before it (preserve_ordering)"
+    return f"{late} passed until its answer went out"
+
+
 def _busy(waited: Waited, instances: int) -> str:
-    who = "the only instance" if instances == 1 else f"all {instances} instances"
+    who = {1: "the only instance", 2: "both instances"}.get(instances, f"all {instances} instances")
     executions, requests = waited.executions, waited.requests
     if executions == 1:
         return f"{who} ran a batch of {requests}" if requests > 1 else f"{who} ran another request"
@@ -165,17 +202,19 @@ def _busy(waited: Waited, instances: int) -> str:
     return f"{who} ran {executions} other requests"
 
 
-def _rest(waited: Waited, why: Any, pending: str) -> Interval:
+def _rest(waited: Waited, why: Any, pending: str, traits: Traits) -> Interval:
     """Return what is said of the time in which an instance was free, and it still waited."""
     at, seconds = waited.busy, duration(waited.rest)
     if isinstance(why, str) and why:
+        for now, then in PAST:
+            why = why.replace(now, then)
         words = f"waited {seconds} {why}" if why.startswith("for ") else f"waited {seconds}, as {why}"
         return Interval("wait", at, waited.rest, words)
-    if isinstance(why, Left) and why is not Left.FREE:
+    if (isinstance(why, Left) and why is not Left.FREE) or (traits.delay and not pending):
         return Interval("delay", at, waited.rest, f"held {seconds} for the delay")
     if pending:
         return Interval("wait", at, waited.rest, f"has waited {seconds} {pending}")
-    return Interval("wait", at, waited.rest, f"waited {seconds} to be handed to an instance that was free")
+    return Interval("wait", at, waited.rest, f"waited {seconds} to be handed to an instance")
 
 
 def _left(execution: PastExecution, why: Any) -> str:

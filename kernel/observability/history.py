@@ -18,7 +18,9 @@ from typing import Final
 
 from kernel.errors import ServingError, clipped
 from kernel.interfaces import Record
-from kernel.observability.explanation import Ran, Waited, wait
+from kernel.observability.explanation import NO_TRAITS, Ran, Traits, Waited, wait
+from kernel.observability.statistics import record_of
+from kernel.requests import Batch, InferenceRequest, InferenceResponse
 
 __all__ = ["CALLER", "ENQUEUED", "ID", "FailedRequest", "History", "Kept", "ModelHistory", "Surroundings"]
 
@@ -32,6 +34,9 @@ KEPT_SECONDS = 3600.0
 
 #: Of how many requests that were never accepted: whoever sends too many must not push out what has failed.
 REFUSALS = 1000
+
+#: Of how many executions it is kept when they were that have failed, or that nobody waited for any more.
+OTHERS = 1024
 
 #: How many characters are kept of why a request failed.
 LONGEST_WORDS = 500
@@ -123,6 +128,7 @@ class History:
         self._prune_at = math.inf  # when the oldest of them is too old
         self._failures: deque[tuple[ModelHistory, FailedRequest]] = deque(maxlen=FAILURES)
         self._refusals: deque[tuple[ModelHistory, FailedRequest]] = deque(maxlen=REFUSALS)
+        self._others: deque[tuple[ModelHistory, Ran]] = deque(maxlen=OTHERS)
         self._number = count().__next__
 
     # -- in ------------------------------------------------------------------------------------------------------------
@@ -173,9 +179,15 @@ class History:
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
         failures = self._refusals if failure.refused else self._failures
         failures.append((model, failure))
+        if failure.started and failure.ended:
+            self.ran(model, Ran(failure.instance, failure.started, failure.ended, 1))
         since = failure.answered - KEPT_SECONDS
         while failures and failures[0][1].answered < since:
             failures.popleft()
+
+    def ran(self, model: ModelHistory, execution: Ran) -> None:
+        """An execution of a model is over of which no record comes, or not soon."""
+        self._others.append((model, execution))
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -192,6 +204,8 @@ class History:
         """Return the slowest requests of the last hour that succeeded, the slowest first."""
         since = now - KEPT_SECONDS
         kept = [one for _, _, one in self._slowest if one.record[ANSWERED] >= since]
+        there = {(one.record[INSTANCE], one.record[ENQUEUED]) for one in kept}
+        kept = [one for one in kept if one.record[CALLER] not in there]  # calls and steps are told under who has made them
         return sorted(kept, key=lambda one: -one.seconds)[:count]
 
     def failures(self, now: float) -> list[tuple[ModelHistory, FailedRequest]]:
@@ -216,15 +230,26 @@ class History:
                         meanwhile.append(one)
                     elif one[STARTED] == started and one[INSTANCE] == instance and one[ENDED] == ended and one is not record:
                         company.append(one[ENQUEUED])
-        waited = wait(enqueued, started, executions_of(meanwhile), model.capacity()[1])
+        ran = self._with_others(executions_of(meanwhile), model, enqueued, started)
+        waited = wait(enqueued, started, ran, model.capacity()[1])
         return Surroundings(waited, tuple(company))
 
     def meanwhile(self, model: ModelHistory, since: float, until: float) -> list[Ran]:
         """Return what a model has executed in a time, as far as that has ended."""
         ours = (one for one in self._deliveries if one.model is model and one.began < until and one.over > since)
-        return executions_of(
+        found = executions_of(
             record for one in ours for record in one.records if record[STARTED] < until and record[ENDED] > since
         )
+        return self._with_others(found, model, since, until)
+
+    def _with_others(self, ran: list[Ran], model: ModelHistory, since: float, until: float) -> list[Ran]:
+        """Return executions with those that have brought no record, each once."""
+        known = {(one.instance, one.started) for one in ran}
+        for whose, one in self._others:
+            if whose is model and one.started < until and one.ended > since and (one.instance, one.started) not in known:
+                known.add((one.instance, one.started))
+                ran.append(one)
+        return ran
 
     def calls(self, instance: str, arrivals: Collection[float]) -> list[tuple[ModelHistory, Record]]:
         """Return the calls that an execution has made, as far as they are kept, the first one first.
@@ -243,22 +268,36 @@ class History:
 class ModelHistory:
     """Where the records of one version of a model are kept.
 
-    `capacity`: how many instances it has, and how many executions at a time they may have in all. `is_ensemble`: its times
-    between start and end are sums. `in_order`: answers go out in the order of the requests.
+    `capacity`: how many instances it has, and how many executions at a time they may have in all.
     """
 
-    __slots__ = ("capacity", "history", "in_order", "is_ensemble", "model", "version")
+    __slots__ = ("capacity", "history", "model", "traits", "version")
 
-    def __init__(self, history: History, model: str, version: int, *, is_ensemble: bool, in_order: bool) -> None:
+    def __init__(self, history: History, model: str, version: int, traits: Traits = NO_TRAITS) -> None:
         self.history = history
         self.model = model
         self.version = version
-        self.is_ensemble = is_ensemble
-        self.in_order = in_order
+        self.traits = traits
         self.capacity: Callable[[], tuple[int, int]] = lambda: (1, 1)
 
     def take(self, records: list[Record]) -> None:
         self.history.take(self, records)
+
+    def answered(self, request: InferenceRequest, response: InferenceResponse | None, now: float) -> None:
+        """A request is about to have its final answer that was counted, if it was, when its execution ended."""
+        batch = request.batch
+        if batch is None or not batch.started:
+            return
+        error = response.error if response is not None else None
+        if error is None:
+            self.take([record_of(request, batch, now)])
+        elif request.counted:
+            self.failed(request.id, error, request.enqueued, now, (batch.instance.name, batch.started, batch.ended))
+
+    def ran(self, batch: Batch) -> None:
+        """An execution is over of which no record comes, or not soon."""
+        if batch.started and batch.ended:
+            self.history.ran(self, Ran(batch.instance.name, batch.started, batch.ended, len(batch.requests)))
 
     def failed(
         self, id: str, error: ServingError, enqueued: float, now: float,

@@ -25,7 +25,7 @@ _recorded = attrgetter("enqueued", "id", "parent")
 RESPONSE_KINDS = ("success", "fail", "empty_response", "cancel")
 RESPONSE_TIMES = ("compute_infer", "compute_output", *RESPONSE_KINDS)
 
-__all__ = ["Duration", "ModelStatistics", "StatisticsCounter"]
+__all__ = ["Duration", "ModelStatistics", "StatisticsCounter", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,7 @@ class StatisticsCounter:
         self.compute_output += batch.ended - output_started
         if not self.observers and self.keep is None:
             return
-        why, parent = batch.why, request.parent
-        if type(why) is dict:
-            why = why.get(request) or None
-        self._note((
-            rows, enqueued, started, input_ended, output_started, batch.ended, answered or now, request.id, batch.instance.name,
-            why, None if parent is None else _caller(parent),
-        ))  # fmt: skip
+        self._note(record_of(request, batch, answered or now))
 
     def hit(self, request: InferenceRequest, started: float, now: float) -> None:
         """Count one request that the response cache has answered `now`; the look-up began at `started`."""
@@ -336,6 +330,17 @@ class StatisticsCounter:
             },
             failures={reason.value: count for reason, count in self.failures.items()},
         )
+
+
+def record_of(request: InferenceRequest, batch: Batch, answered: float) -> Record:
+    """Return the record of a request that `batch` has executed, or still executes. `answered`: when it had its answer."""
+    why, parent = batch.why, request.parent
+    if type(why) is dict:
+        why = why.get(request) or None
+    return (
+        request.batch_size, request.enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended or answered,
+        answered, request.id, batch.instance.name, why, None if parent is None else _caller(parent),
+    )  # fmt: skip
 
 
 def _caller(parent: Batch | None) -> tuple[str, float] | None:

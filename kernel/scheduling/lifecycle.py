@@ -58,6 +58,8 @@ class Lifecycle(Release):
         self._clock = clock
         self._queue = queue
         self._is_ensemble = config.is_ensemble
+        if config.decoupled:
+            self.release = self._release_decoupled  # type: ignore[method-assign]
         self._answer: Callable[[InferenceRequest, InferenceResponse], None] = self.release
         if batching is not None and batching.preserve_ordering and not config.decoupled:
             self.ordering = Ordering(self.release)
@@ -120,6 +122,8 @@ class Lifecycle(Release):
     def _sort_out(self, batch: Batch, result: Any) -> None:
         """Do with the result of an execution whatever it may be: let the stages see it, count, answer."""
         requests = batch.requests
+        if self.history is not None and (self.decoupled or batch in self._touched) and not self._is_ensemble:
+            self.history.ran(batch)
         self._touched.discard(batch)
         for stage in self.on_result:
             result = stage(batch, result)
@@ -166,6 +170,12 @@ class Lifecycle(Release):
         for request in batch.requests:
             if request.state is not RELEASED:
                 self._answer(request, InferenceResponse([], error=error))
+
+    def _release_decoupled(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
+        """As `release`. A decoupled request is counted when its execution ends; how long it took is known only now."""
+        if self.history is not None and request.state is not RELEASED:
+            self.history.answered(request, response, self._clock())
+        super().release(request, response)
 
     def _as_error(self, problem: object, batch: Batch) -> ServingError:
         if isinstance(problem, ServingError):

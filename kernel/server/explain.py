@@ -19,9 +19,11 @@ from kernel.observability import (
     Explanation,
     FailedRequest,
     History,
+    Interval,
     ModelHistory,
     PastExecution,
     Ran,
+    Traits,
     duration,
     explained,
     wait,
@@ -44,8 +46,12 @@ RELEASED = RequestState.RELEASED
 def keep_records(history: History, model: Model) -> None:
     """Have what becomes of a model's requests kept. The history outlives the model, which it must not hold."""
     scheduler, config = model.scheduler, model.config
-    in_order = scheduler.life.ordering is not None
-    kept = ModelHistory(history, model.name, model.version, is_ensemble=config.is_ensemble, in_order=in_order)
+    life, batching = scheduler.life, config.sequence_batching
+    traits = Traits(
+        is_ensemble=config.is_ensemble, in_order=life.ordering is not None, decoupled=config.decoupled,
+        in_sequences=batching is not None, delay=0.0 if batching is None else batching.max_queue_delay_us / 1e6,
+    )  # fmt: skip
+    kept = ModelHistory(history, model.name, model.version, traits)
     there = weakref.ref(scheduler)
 
     def capacity() -> tuple[int, int]:
@@ -53,8 +59,9 @@ def keep_records(history: History, model: Model) -> None:
         return len(instances) or 1, sum(instance.capacity for instance in instances) or 1
 
     kept.capacity = capacity
-    scheduler.life.history = kept
-    scheduler.statistics.keep = kept.take
+    life.history = kept
+    if not config.decoupled:  # whose requests are counted before they have their answers
+        scheduler.statistics.keep = kept.take
 
 
 def explain(
@@ -90,7 +97,8 @@ class Explainer:
     def of_id(self, id: str) -> list[Explanation]:
         """Return those of that id, the newest first, ten at most."""
         found: list[tuple[float, Callable[[], Explanation]]] = []
-        for scheduler, place, request in self._waiting(id):
+        waiting = list(self._waiting(id))
+        for scheduler, place, request in [one for one in waiting if one[2].parent is None] or waiting:
             found.append((request.enqueued, partial(self._alive, scheduler, request, place)))
         for model, failure in self._history.failures(self._now):
             if failure.id == id:
@@ -102,7 +110,7 @@ class Explainer:
 
     def of_request(self, request: InferenceRequest) -> Explanation:
         """Return that of a request that has no answer yet, or whose answer is just being given out."""
-        if request.state is not RELEASED:
+        if request.state is not RELEASED and isinstance(request.model.scheduler, Scheduler):
             scheduler = request.model.scheduler
             for place, one in enumerate(_alive(scheduler)):
                 if one is request:
@@ -110,7 +118,8 @@ class Explainer:
         return self.answered(request)
 
     def slowest(self, count: int) -> list[Explanation]:
-        return [self._record(kept.model, kept.record) for kept in self._history.slowest(count, self._now)]
+        chosen = self._history.slowest(count, self._now)
+        return [self._record(kept.model, kept.record) for kept in chosen]
 
     def failed(self, count: int) -> list[Explanation]:
         last = heapq.nlargest(count, self._history.failures(self._now), key=lambda each: each[1].answered)
@@ -127,11 +136,11 @@ class Explainer:
     def _record(self, model: ModelHistory, record: Record, depth: int = 0) -> Explanation:
         rows, enqueued, started, _, _, ended, answered, id, instance, reason, _ = record
         around = self._history.context(model, record)
-        end = answered if model.is_ensemble else ended
+        end = answered if model.traits.is_ensemble else ended
         execution = PastExecution(instance, started, end, reason, len(around.company))
         instances, _ = model.capacity()
         intervals, words = explained(
-            enqueued, answered, execution, around.waited, instances, cached=not rows, in_order=model.in_order
+            enqueued, answered, execution, around.waited, instances, cached=not rows, traits=model.traits
         )
         arrivals = {enqueued, *around.company}
         made = self._history.calls(instance, arrivals) if depth < DEEPEST and rows else []
@@ -141,12 +150,14 @@ class Explainer:
         arrived = enqueued + self._offset
         return Explanation(
             model.model, model.version, id, arrived, "ANSWERED", seconds, intervals, instance, batch,
-            words + _of_calls(calls), calls=calls
+            words + _of_calls(calls, model.traits), calls=calls
         )
 
     def answered(self, request: InferenceRequest) -> Explanation:
         """Return the explanation of a request whose answer is just being given out."""
         scheduler, batch, now = request.model.scheduler, request.batch, self._now
+        if not isinstance(scheduler, Scheduler):
+            return self._handed_over(request)
         model = scheduler.life.history
         assert model is not None
         enqueued, error = request.enqueued, request.error
@@ -154,25 +165,37 @@ class Explainer:
         if batch is not None and batch.started:
             reason = batch.why.get(request) if type(batch.why) is dict else batch.why
             company = len(batch.requests)
-            end = now if model.is_ensemble or not batch.ended else batch.ended
+            end = now if model.traits.is_ensemble or not batch.ended else batch.ended
             execution = PastExecution(batch.instance.name, batch.started, end, reason, company - 1)
         until = execution.started if execution is not None else now
         instances, slots = model.capacity()
         waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
         cached = execution is None and error is None
-        intervals, words = explained(enqueued, now, execution, waited, instances, cached=cached, in_order=model.in_order)
+        intervals, words = explained(enqueued, now, execution, waited, instances, cached=cached, traits=model.traits)
         calls: tuple[Explanation, ...] = ()
         if execution is not None and batch is not None and batch.children is not None:
             arrivals = {one.enqueued for one in batch.requests}
             made = self._history.calls(execution.instance, arrivals)
             calls = tuple(self._record(*call, depth=1) for call in made)
-            words += _of_calls(calls)
+            words += _of_calls(calls, model.traits)
         told = "" if error is None else f"{error.code.name}: {error.message}"
         if told:
             words = f"{words}; " * bool(words) + f"failed after {duration(now - enqueued)}: {told}"
         return Explanation(
             scheduler.name, scheduler.version, request.id, enqueued + self._offset, "FAILED" if told else "ANSWERED",
             now - enqueued, intervals, execution.instance if execution is not None else "", company, words, told, calls,
+        )  # fmt: skip
+
+    def _handed_over(self, request: InferenceRequest) -> Explanation:
+        """Return that of a request that another replica has executed, which keeps the record of it."""
+        seconds, error = self._now - request.enqueued, request.error
+        told = "" if error is None else f"{error.code.name}: {error.message}"
+        words = f"handed over to another replica, which took {duration(seconds)}"
+        intervals = (Interval("wait", 0.0, seconds, words),)
+        words += f"; failed: {told}" if told else ""
+        return Explanation(
+            request.model.name, request.model.version, request.id, request.enqueued + self._offset,
+            "FAILED" if told else "ANSWERED", seconds, intervals, "", 0, words, told,
         )  # fmt: skip
 
     def _failure(self, model: ModelHistory, failure: FailedRequest) -> Explanation:
@@ -187,7 +210,7 @@ class Explainer:
         until = failure.started or answered
         instances, slots = model.capacity()
         waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
-        intervals, words = explained(enqueued, answered, execution, waited, instances)
+        intervals, words = explained(enqueued, answered, execution, waited, instances, traits=model.traits)
         words = f"{words}; failed after " if intervals else "failed after "
         words += f"{duration(seconds)}: {error}"
         return Explanation(
@@ -201,7 +224,8 @@ class Explainer:
         execution = None
         if batch is not None and batch.started:
             reason = batch.why.get(request) if type(batch.why) is dict else batch.why
-            execution = PastExecution(batch.instance.name, batch.started, 0.0, reason, len(batch.requests) - 1)
+            ended = 0.0 if model.traits.is_ensemble else batch.ended
+            execution = PastExecution(batch.instance.name, batch.started, ended, reason, len(batch.requests) - 1)
         until = execution.started if execution is not None else now
         done = self._history.meanwhile(model, request.enqueued, until)
         going = [
@@ -211,13 +235,14 @@ class Explainer:
             if other.started and other is not batch
         ]
         pending = why(request, scheduler, place, now)
-        if pending.startswith("it is executed"):
-            pending = ""
+        if execution is not None and batch is not None:
+            pending = _executing(pending, batch, now)
         instances, slots = model.capacity()
         waited = wait(request.enqueued, until, [*done, *going], slots)
-        intervals, words = explained(request.enqueued, now, execution, waited, instances, pending=pending)
+        intervals, words = explained(request.enqueued, now, execution, waited, instances, pending=pending, traits=model.traits)
         state = "EXECUTING" if execution is not None else "PENDING"
         calls = tuple(self._alive(child.model.scheduler, child, 0) for child in _children(batch))
+        words += _of_calls(calls, model.traits, going=True)
         size = len(batch.requests) if batch is not None else 0
         arrived = request.enqueued + self._offset
         age, instance = now - request.enqueued, batch.instance.name if batch is not None else ""
@@ -231,16 +256,31 @@ def _alive(scheduler: Scheduler) -> Collection[InferenceRequest]:
     return dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
 
 
+def _executing(pending: str, batch: Batch, now: float) -> str:
+    """Return what is still to be said of a request that is executed, beside how long it is, and what it has called."""
+    if pending.startswith(("it is executed", "its execution waits for", "its execution, for")):
+        return ""
+    if pending.startswith("its execution ended"):
+        return f"its sender has still to answer, {duration(now - batch.ended)} later"
+    return pending
+
+
 def _children(batch: Batch | None) -> list[InferenceRequest]:
     alive = (child for child in (batch.children or () if batch is not None else ()) if child.state is not RELEASED)
     return sorted(alive, key=lambda child: child.enqueued)
 
 
-def _of_calls(calls: Sequence[Explanation]) -> str:
-    """Return how much of an execution went to what it called."""
+def _of_calls(calls: Sequence[Explanation], traits: Traits, *, going: bool = False) -> str:
+    """Return how much of an execution went to what it called. `going`: these have no answers yet."""
     if not calls:
         return ""
-    names = sorted({f"'{call.model}'" for call in calls})
-    named = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    times = f"{len(calls)} calls" if len(calls) > 1 else "a call"
-    return f", with {times} of {named} that took {duration(sum(call.seconds for call in calls))}"
+    names = list(dict.fromkeys(f"'{call.model}'" for call in calls))
+    last = f"{len(names) - 2} more" if len(names) > 3 else names[-1]
+    named = ", ".join(names[: min(len(names) - 1, 2)]) + f" and {last}" if len(names) > 1 else last
+    what = "step" if traits.is_ensemble else "call"
+    times = f"{len(calls)} {what}s" if len(calls) > 1 else f"a {what}"
+    took, until = 0.0, 0.0
+    for begun, ended in sorted((call.arrived, call.arrived + call.seconds) for call in calls):  # some at the same time
+        took, until = took + max(0.0, ended - max(begun, until)), max(until, ended)
+    verb = ("has" if len(calls) == 1 else "have") + " taken" if going else "took"
+    return f", with {times} of {named} that {verb} {duration(took)}{' so far' if going else ''}"

@@ -11,7 +11,8 @@ import pytest
 from live import ENSEMBLE
 from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, write_repository
 
-from kernel import Batch, Code, InferenceRequest, Kernel, Result, ServingError
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Result, ServingError
+from kernel.models.handover_stage import Away
 from kernel.observability import history
 from kernel.observability.statistics import FOLD
 
@@ -42,7 +43,7 @@ def sends(*moments: tuple[float, str, str], then: float = 100.0, **more: Any) ->
         for moment, id, model in moments:
             await asyncio.sleep(moment - at)
             at = moment
-            client.send(model, id, **more)
+            client.send(model, id, **{**more, "value": [[1.0, 2.0]]} if id.isupper() else more)
         await asyncio.sleep(then)
 
     return story
@@ -52,6 +53,10 @@ ROW = [[1.0]]
 DELAYED = BATCHING + "dynamic_batching { max_queue_delay_microseconds: 5000 }\n"
 PREFERRING = BATCHING + "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 50000 }\n"
 EAGER = BATCHING + "dynamic_batching { }\n"
+TWO = BASE.replace("count: 1", "count: 2")
+RAGGED = PREFERRING.replace("[4]", "[8]")
+OLDEST = BATCHING + "sequence_batching { oldest { max_candidate_sequences: 4 max_queue_delay_microseconds: 10000 } }\n"
+DECOUPLED = BASE + "model_transaction_policy { decoupled: true }\n"
 THREE = BASE.replace("count: 1", "count: 3")
 LIMITED = BASE.replace("count: 1", 'count: 1 rate_limiter { resources { name: "R" count: 1 } }')
 SEQUENCES = BASE + "sequence_batching { max_sequence_idle_microseconds: 5000000 }\n"
@@ -117,6 +122,20 @@ HISTORIES: dict[str, tuple[str, float, str, str, list[str]]] = {
     "resources": (
         LIMITED, 0.02, "a0 b1", "b", ["queued 19 ms: the only instance ran another request; executed 20 ms"],
     ),
+    "two instances": (
+        TWO, 0.02, "a0 b1 c2", "c", ["queued 18 ms: both instances ran 2 other requests; executed 20 ms"],
+    ),
+    "another shape behind it": (
+        RAGGED, 0.02, "a0 b2 C4", "a",
+        ["held 4 ms for the delay; left with 1 other as the next request does not go into the same batch; executed 20 ms"],
+    ),
+    "a sequence that is held": (
+        OLDEST, 0.02, "a0", "a", ["held 10 ms for the delay; executed 20 ms"],
+    ),
+    "a queue that lets nobody wait for long": (
+        EAGER.replace("{ }", "{ default_queue_policy { default_timeout_microseconds: 5000 } }"), 0.02, "a0 b1", "b",
+        ["queued 5 ms: the only instance ran another request; failed after 5 ms: UNAVAILABLE: Request timeout expired"],
+    ),
     "a sequence by itself": (SEQUENCES, 0.02, "a0", "a", ["began at once; executed 20 ms"]),
 }  # fmt: skip
 
@@ -124,7 +143,7 @@ HISTORIES: dict[str, tuple[str, float, str, str, list[str]]] = {
 @pytest.mark.parametrize("name", HISTORIES)
 def test_history(tmp_path: Path, name: str) -> None:
     config, seconds, arrivals, ids, words = HISTORIES[name]
-    moments = [(int(one[1:]) / 1000, one[0], "m") for one in arrivals.split()]
+    moments = [(int(one[1:]) / 1000, one[0], "m") for one in arrivals.split()]  # capitals: of another shape
     value = ROW if "max_batch_size" in config else [1.0]
     more = {"correlation_id": 1, "flags": 3} if "sequence_batching" in config else {}
     assert told(tmp_path, {"m": config}, {"m": sleeping(seconds)}, sends(*moments, value=value, **more), ids) == words
@@ -155,9 +174,8 @@ def test_sequences(tmp_path: Path) -> None:
 
     assert told(tmp_path, {"m": SEQUENCES}, {"m": sleeping(0.02)}, story, "a1 a2 b1 a3") == [
         "began at once; executed 20 ms",
-        "queued 20 ms: the only instance ran another request; executed 20 ms",
-        "queued 59 ms: the only instance ran 3 other requests; waited 61 ms, as sequence 8 is in the backlog: all slots are "
-        "taken; executed 20 ms",
+        "waited 20 ms for the requests before it in sequence 7; executed 20 ms",
+        "waited 120 ms, as sequence 8 was in the backlog: all slots were taken; executed 20 ms",
         "began at once; executed 20 ms",
     ]
 
@@ -168,7 +186,7 @@ def test_resources_of_the_rate_limiter(tmp_path: Path) -> None:
     words = told(tmp_path, models, {"m": sleeping(0.02), "n": sleeping(0.03)}, story, "a b", rate_limit="execution_count")
     assert words == [
         "began at once; executed 20 ms",
-        "waited 15 ms for resources of the rate limiter, which other executions hold; executed 30 ms",
+        "waited 15 ms for resources of the rate limiter, which other executions held; executed 30 ms",
     ]
 
 
@@ -242,8 +260,8 @@ def test_calls_are_told_under_who_has_made_them(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             (going,) = kernel.explain("a")
             assert going.lines() == [
-                "request 'a' of model 'outer' version 1, 10 ms: began at once; executing for 10 ms; its execution, for 0.010 s, "
-                "has called model 'inner'",
+                "request 'a' of model 'outer' version 1, 10 ms: began at once; executing for 10 ms, with a call of 'inner' that "
+                "has taken 10 ms so far",
                 "  a request of model 'inner' version 1, 10 ms: began at once; executing for 10 ms",
             ]
             await asyncio.sleep(1)
@@ -274,7 +292,7 @@ def test_steps_of_an_ensemble(tmp_path: Path) -> None:
     run(main())
     assert words == [
         [
-            "request 'a' of model 'outer' version 1, 20 ms: began at once; executed 20 ms, with a call of 'inner' that took "
+            "request 'a' of model 'outer' version 1, 20 ms: began at once; executed 20 ms, with a step of 'inner' that took "
             "20 ms",
             "  request 'a' of model 'inner' version 1, 20 ms: began at once; executed 20 ms",
         ]
@@ -318,3 +336,151 @@ def test_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert [one.id for one in kernel.explain(slowest=10)] == ["z", "y", "x"]
 
     run(main())
+
+
+def test_executions_of_which_no_answer_came_are_told_as_well(tmp_path: Path) -> None:
+    """An instance is busy, whatever becomes of what it executes."""
+
+    async def by_name(batch: Batch) -> Result:
+        await asyncio.sleep(0.05)
+        if batch.requests[0].id == "fails":
+            raise ServingError(Code.INVALID_ARG, "no such row")
+        return echo(batch)
+
+    async def story(kernel: Kernel, client: Client) -> None:
+        for first in ("fails", "gone"):
+            request = client.send("m", first)
+            await asyncio.sleep(0.01)
+            client.send("m", f"behind {first}")
+            await asyncio.sleep(0.01)
+            if first == "gone":
+                kernel.cancel(request)
+            await asyncio.sleep(10)
+        words = [one.words for id in ("behind fails", "behind gone") for one in kernel.explain(id)]
+        assert words == ["queued 40 ms: the only instance ran another request; executed 50 ms"] * 2
+        assert [one.words for one in kernel.explain("gone")] == [
+            "began at once; executing for 20 ms; failed after 20 ms: CANCELLED: [request id: gone] Request cancelled"
+        ]
+
+    told(tmp_path, {"m": BASE}, {"m": by_name}, story, "")
+
+
+def test_decoupled_models(tmp_path: Path) -> None:
+    """Their requests are counted when execute returns, and told of when the last response has come."""
+
+    async def story(kernel: Kernel, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+
+        def later(batch: Batch) -> None:
+            for request in batch.requests:
+                if request.id == "never":
+                    continue
+                answer = InferenceResponse.failure(Code.INTERNAL, "no paper") if request.id == "wrong" else InferenceResponse([])
+                send = request.model.scheduler.send
+                loop.call_later(0.2, send, request, answer, True)
+
+        answer.append(later)
+        for id in ("a", "wrong", "never"):
+            client.send("m", id)
+            await asyncio.sleep(0.05)
+        assert [one.words for one in kernel.explain("a")] == [
+            "began at once; executed 0 µs; its sender has still to answer, 150 ms later"
+        ]
+        await asyncio.sleep(1)
+        assert [one.words for id in ("a", "wrong") for one in kernel.explain(id)] == [
+            "began at once; executed 0 µs; its sender took 200 ms more until the final response",
+            "began at once; executed 0 µs; its sender took 200 ms more until the final response; failed after 200 ms: INTERNAL: "
+            "no paper",
+        ]
+        assert [one.id for one in kernel.explain(slowest=10)] == ["a"]
+        assert [one.state for one in kernel.explain("never")] == ["EXECUTING"]
+
+    answer: list[Callable[[Batch], None]] = []
+    told(tmp_path, {"m": DECOUPLED}, {"m": lambda batch: answer[0](batch)}, story, "")
+
+
+def test_calls_at_the_same_time_are_not_added_up(tmp_path: Path) -> None:
+    async def calls(batch: Batch) -> Result:
+        done = asyncio.Event()
+        left = ["x", "y", "y"]
+        for name in left[:]:
+            request = InferenceRequest(
+                name, dict(batch.requests[0].inputs), lambda *_: left.pop() and not left and done.set(), parent=batch
+            )
+            running[0].submit(request)
+            await asyncio.sleep(0.001)
+        await done.wait()
+        return echo(batch)
+
+    async def story(kernel: Kernel, client: Client) -> None:
+        running.append(kernel)
+        client.send("outer", "a")
+        await asyncio.sleep(0.01)
+        assert [one.words for one in kernel.explain("a")] == [
+            "began at once; executing for 10 ms, with 3 calls of 'x' and 'y' that have taken 10 ms so far"
+        ]
+        await asyncio.sleep(1)
+        assert [one.words for one in kernel.explain("a")] == [
+            "began at once; executed 41 ms, with 3 calls of 'x' and 'y' that took 41 ms"
+        ]
+
+    running: list[Kernel] = []
+    told(tmp_path, {"outer": BASE, "x": BASE, "y": BASE}, {"outer": calls, "x": sleeping(0.02), "y": sleeping(0.02)}, story, "")
+
+
+def test_steps_are_told_under_their_ensemble_alone(tmp_path: Path) -> None:
+    async def story(kernel: Kernel, client: Client) -> None:
+        client.send("outer", "a")
+        await asyncio.sleep(0.01)
+        (going,) = kernel.explain("a")
+        assert going.words == "began at once; executing for 10 ms, with a step of 'inner' that has taken 10 ms so far"
+        assert kernel.explain(going_request := client.send("inner", "b")) == kernel.explain("b")
+        assert going_request.id == "b"
+        await asyncio.sleep(1)
+        assert [(one.id, one.model) for one in kernel.explain(slowest=10)] == [("b", "inner"), ("a", "outer")]
+        assert [one.model for one in kernel.explain("a")] == ["outer"]
+
+    told(tmp_path, {"inner": BASE, "outer": ENSEMBLE % "inner"}, {"inner": sleeping(0.02)}, story, "")
+
+
+def test_a_request_that_another_replica_has_executed(tmp_path: Path) -> None:
+    """Its record is there; here is known how long that took."""
+
+    async def story(kernel: Kernel, client: Client) -> None:
+        away = Away(kernel.model("m"), kernel.model("m").scheduler, lambda request: None, kernel.clock)
+        words: list[str] = []
+
+        def respond(response: InferenceResponse | None, final: bool) -> None:
+            words.extend(one.words for one in kernel.explain(request))
+
+        request = InferenceRequest("m", {}, respond, id="a")
+
+        class Peer:
+            def hand(self, *_: Any) -> int:
+                return 1
+
+            def cancel(self, number: int) -> None: ...
+
+        for error in (None, ServingError(Code.INTERNAL, "no row")):
+            request = InferenceRequest("m", {}, respond, id="a")
+            away.send(Peer(), request, 0.01, kernel.clock())
+            await asyncio.sleep(0.02)
+            away.answered(request, InferenceResponse([], error=error), True)
+        assert words == [
+            "handed over to another replica, which took 20 ms",
+            "handed over to another replica, which took 20 ms; failed: INTERNAL: no row",
+        ]
+
+    told(tmp_path, {"m": BASE}, {"m": echo}, story, "")
+
+
+def test_warmups_are_not_told(tmp_path: Path) -> None:
+    warmup = 'model_warmup { name: "w" count: 3 inputs { key: "X" value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }\n'
+
+    async def story(kernel: Kernel, client: Client) -> None:
+        assert kernel.explain(slowest=10) == [] and kernel.explain("") == []
+        client.send("m", "a")
+        await asyncio.sleep(1)
+        assert [one.words for one in kernel.explain(slowest=10)] == ["began at once; executed 20 ms"]
+
+    told(tmp_path, {"m": BASE + warmup}, {"m": sleeping(0.02)}, story, "")
