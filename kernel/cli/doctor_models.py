@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ INSTEAD = {
     "tensorflow": f"convert it to ONNX with tf2onnx, or {IN_PYTHON}",
     "openvino": "serve its ONNX file with cpu_execution_accelerator \"openvino\" (docs/onnx.md)",
 }
+
+#: What Triton tells a backend by, besides what `kernel.config` knows.
+FILES = {"model.savedmodel": "tensorflow", "model.graphdef": "tensorflow", "model.dali": "dali"}
 
 #: Fields that are read and change nothing, but with a backend that heeds them -> what they are for at Triton, what to do.
 WITHOUT_EFFECT = {
@@ -95,16 +99,31 @@ def _at(source: ConfigSource, severity: str, rule: str, at: FieldPath, what: str
 
 
 def _refusal(error: ServingError, found: Found, source: ConfigSource | None) -> Finding:
+    where = str(found.here.path)
     if not isinstance(error, ConfigError):
-        return Finding(REFUSED, "check", str(found.here.path), error.message)
+        return Finding(REFUSED, "check", where, error.message.removeprefix(f"{where}: "))
     remedy = error.detail if error.words else ""
-    if error.field == "backend" and found.config is None and "unable to find backend library" in error.words:
-        name = error.words.partition("'")[2].partition("'")[0]
-        remedy = f"{INSTEAD.get(name, f'if a library for Python does the same, {IN_PYTHON}')}, {ON_TRITON}"
-        if error.line is None and source is not None:  # the platform says it, in the older way
-            error = source.error(error.words, error.detail, ("platform",))
-        return Finding.of(REFUSED, "backend", error, remedy)
+    if error.field == "backend" and found.config is None:
+        name, file = _unserved(error, found.here.path)
+        if name:
+            if error.line is None and source is not None:  # the platform says it, in the older way
+                error = source.error(error.words, error.detail, ("platform",))
+            remedy = f"{INSTEAD.get(name, f'if a library for Python does the same, {IN_PYTHON}')}, {ON_TRITON}"
+            placed = Finding.of(REFUSED, "backend", error, remedy)
+            return replace(placed, place=str(file)) if file is not None else placed
+    if error.words.startswith("ModuleNotFoundError"):
+        remedy = f"install it, or give the model an environment that has it by EXECUTION_ENV_PATH ({remedy})"
     return Finding.of(REFUSED, "check", error, remedy)
+
+
+def _unserved(error: ConfigError, folder: Path) -> tuple[str, Path | None]:
+    """Return the backend that isn't here, "" where that is not what is wrong; and the file that it is told by, if one tells."""
+    if "unable to find backend library" in error.words:
+        return error.words.partition("'")[2].partition("'")[0], None
+    for name, backend in FILES.items():
+        for file in sorted(folder.glob(f"[0-9]*/{name}")):
+            return backend, file
+    return "", None
 
 
 # -- differs ---------------------------------------------------------------------------------------------------------------

@@ -131,8 +131,10 @@ def test_backends_that_are_not_here(tmp_path: Path, capsys: pytest.CaptureFixtur
     model(tmp_path, "plan", '\nplatform: "tensorrt_plan"', None)
     native = model(tmp_path, "native", '\nbackend: "mine"', None)
     (native / "1" / "libtriton_mine.so").touch()
+    (tmp_path / "saved" / "1" / "model.savedmodel").mkdir(parents=True)
     status, document = told(capsys, tmp_path)
     assert status == 1
+    assert rules(document, "saved") == [("refused", "backend", "model.savedmodel")]
     assert rules(document, "plan") == [("refused", "backend", "config.pbtxt:2")]
     assert "onnx" in document["models"]["plan"]["findings"][0]["remedy"].lower()
     library = ("differs", "native-backend", "libtriton_mine.so")
@@ -144,6 +146,14 @@ def test_every_mistake_of_a_check_is_refused(tmp_path: Path, capsys: pytest.Capt
     status, document = told(capsys, tmp_path)
     assert status == 1
     assert rules(document, "wrong") == [("refused", "check", "config.pbtxt:2"), ("refused", "check", "config.pbtxt:3")]
+
+
+def test_a_module_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model(tmp_path, "lacks", 'backend: "python"', f"import not_installed_anywhere\n{PLAIN}")
+    status, document = told(capsys, tmp_path)
+    assert status == 1
+    assert rules(document, "lacks")[0] == ("refused", "check", "model.py:1")
+    assert document["models"]["lacks"]["findings"][0]["remedy"].startswith("install it, or give the model an environment")
 
 
 def test_fields_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +242,9 @@ def test_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = 'backend: "python"\ninstance_group [ { kind: KIND_CPU count: 2 } ]'
     model(tmp_path, "many", config, code)
     model(tmp_path, "told", config, code.replace("return", "torch.set_num_threads(1)\n        return"))
+    model(tmp_path, "unsafe", 'backend: "python"', f"import pickle\n{PLAIN}")
     document = told(capsys, tmp_path)[1]
+    assert "shared-modules" not in document["models"]["unsafe"]["findings"][0]["remedy"]
     hop = ("costs", "process", "model.py:2")
     assert rules(document, "many") == [hop, ("costs", "oversubscribed", "config.pbtxt:2")]
     assert rules(document, "told") == [hop]

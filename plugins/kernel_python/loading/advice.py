@@ -85,7 +85,9 @@ def _hop(choice: PlacementChoice, file: Path, version_folder: Path, model_folder
     where = f"{known[0]}:{place[2]}" if place and known else str(file)
     words = f"runs in a process of its own, as at Triton, and each execution costs the way there and back: {choice.reason}"
     module = re.match(r"imports (\w+)", choice.reason)
-    if module:
+    if ", which " in choice.reason:  # why it is known not to be safe
+        remedy = "do without that, or leave it so"
+    elif module:
         remedy = f"where {module[1]} is safe to share: --backend-config=python,shared-modules={module[1]} (docs/placement.md)"
     else:
         remedy = "where it gets along with other models: parameter placement thread (docs/placement.md)"
