@@ -76,8 +76,8 @@ def simulate(
 ) -> Simulated:  # fmt: skip
     """Have requests come to a model of a repository, on virtual time. Raises ServingError.
 
-    `model`: "" where there is only one; `rows`: of each request, where the arrivals do not say; `effort`: seconds
-    that the server's loop is busy with each; `options`: of class Kernel.
+    `model`: "" where there is only one besides the steps of an ensemble; `rows`: of each request, where the arrivals do not say;
+    `effort`: seconds that the server's loop is busy with each; `options`: of class Kernel.
     """
     loop = SimulationLoop()
     stand_ins = StandIns(costs, loop, seed)
@@ -110,13 +110,13 @@ def _model(kernel: Kernel, name: str, version: str) -> Model:
     names = sorted({one.name for one in models})
     failed = [f"{line.name}: {line.reason.strip()}" for line in kernel.index() if line.reason and line.state != "READY"]
     if not name:
-        ensembles = [one.name for one in models if one.config.is_ensemble]
-        if len(names) != 1 and len(set(ensembles)) != 1:
+        steps = {step.model_name for one in models for step in one.config.ensemble or ()}
+        if len(tops := [one for one in names if one not in steps]) != 1:
             words = f"the repository has the models {', '.join(names)}; say which one the requests are for" if names else (
                 "the repository has no model that can be served"
             )
             raise wrong("; ".join([words, *failed]))
-        name = names[0] if len(names) == 1 else ensembles[0]
+        name = tops[0]
     try:
         model = kernel.model(name, version)
     except ServingError as error:
@@ -204,6 +204,7 @@ class _Tally:
         works = tuple(
             ModelWork(name, work.instances, dict(sorted(work.batches.items())), work.seconds / max(seconds * work.capacity, 1e-9))
             for name, work in sorted(worked.items())
+            if work.batches or name == self.model.name
         )
         model, came = self.model, self.moments[well]
         refused = dict(self.refused.most_common())

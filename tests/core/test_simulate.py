@@ -98,6 +98,12 @@ def test_an_ensemble_is_a_real_one_of_stand_ins(tmp_path: Path) -> None:
     result = simulate(repository, "", read_arrivals(str(tmp_path / "a")), read_costs(["second=3ms", "5ms"]))
     assert (result.model, tuple(result.latencies)) == ("both", near(0.008, 0.012))
     assert [(work.model, work.batches) for work in result.works] == [("first", {1: 2}), ("second", {1: 2})]
+    # Another model beside them: it has to be said which one is meant, and what was not asked is not told of.
+    write(tmp_path / "r", "other")
+    with pytest.raises(ServingError, match="has the models both, first, other, second; say which one"):
+        simulate(repository, "", read_arrivals(str(tmp_path / "a")), read_costs(["5ms"]))
+    works = simulate(repository, "both", read_arrivals(str(tmp_path / "a")), read_costs(["5ms"])).works
+    assert [work.model for work in works] == ["first", "second"]
 
 
 def test_one_seed_gives_one_result_and_another_one_another(tmp_path: Path) -> None:
