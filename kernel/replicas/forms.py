@@ -130,6 +130,18 @@ def _builtin(value: Any) -> Any:
 write = msgspec.msgpack.Encoder(enc_hook=_builtin).encode
 read = msgspec.msgpack.Decoder(Form).decode
 
+#: What values of parameters are as wires have them.
+_PLAIN = (str, int, float, bool)
+_read_parameters = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def _readable(parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return parameters of a response as the other end can read them. Raises TypeError and the like where it can't."""
+    for key, value in (parameters or {}).items():
+        if type(key) is not str or type(value) not in _PLAIN:
+            return _read_parameters(write(parameters))
+    return parameters
+
 
 def _written(tensors: Iterable[Tensor]) -> tuple[list[TensorHead], list[bytes | memoryview]]:
     """Return the heads of tensors, and what the body consists of."""
@@ -141,6 +153,8 @@ def _written(tensors: Iterable[Tensor]) -> tuple[list[TensorHead], list[bytes | 
         if tensor.datatype == "BYTES":
             data = pack_bytes(array)
         elif array.nbytes:
+            if array.dtype != (dtype := DATATYPES[tensor.datatype]):  # a mistake of the model's, but one that has a value
+                array = array.astype(dtype)
             data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
         else:
             data = b""
@@ -199,15 +213,18 @@ def answer_of(
     times: Times | None,
     load: tuple[float, int, float, float],
 ) -> tuple[bytes, list[bytes | memoryview]]:
-    """Return head and body of the message that answers a request. `load`: `spent` and what follows it in Answered."""
+    """Return head and body of the message that answers a request. `load`: `spent` and what follows it in Answered. Raises
+    TypeError and the like for what can't be written, which no error is.
+    """
     error = None if response is None else response.error
     if response is None:
         return write(Answered(number, final, None, None, "", "", "", False, times, *load)), []
     if error is not None:
-        why = error.code.name, error.message, error.reason.name, isinstance(error, Overloaded)
+        message = error.message.encode("utf-8", "backslashreplace").decode()  # a file's name may have halves of surrogates
+        why = error.code.name, message, error.reason.name, isinstance(error, Overloaded)
         return write(Answered(number, final, [], None, *why, times, *load)), []
     heads, body = _written(response.outputs)
-    return write(Answered(number, final, heads, response.parameters, "", "", "", False, times, *load)), body
+    return write(Answered(number, final, heads, _readable(response.parameters), "", "", "", False, times, *load)), body
 
 
 def response_of(answer: Answered, body: memoryview) -> InferenceResponse | None:

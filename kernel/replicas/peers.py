@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-from kernel.errors import ServingError
+from kernel.errors import Code, ServingError, clipped
 from kernel.forking import guard
 from kernel.models import Away, HandoverStage, Model
 from kernel.replicas.forms import (
@@ -307,7 +307,10 @@ class _Other:
             return
         away, request, began = given
         self._reported(Reported(answer.seen, answer.shared, {away.key: answer.wait}), now)
-        response = response_of(answer, body)
+        try:
+            response = response_of(answer, body)
+        except Exception as error:  # such as an array of another datatype than its tensor's
+            response = _unfit(request, error)
         if answer.final:
             del self.given[answer.number]
             self._peers.hop_time.measured(now - began - answer.spent, now)
@@ -371,7 +374,10 @@ class _Other:
             ended = batch.ended or now
             times = batch.started, batch.input_ended or batch.started, batch.output_started or ended, ended
         load = (now - reply.came, self.seen, self._peers.shared(), reply.stage.wait)
-        head, body = answer_of(reply.number, response, final, times, load)
+        try:
+            head, body = answer_of(reply.number, response, final, times, load)
+        except Exception as error:  # such as a parameter that is no text in UTF-8: who waits has an answer all the same
+            head, body = answer_of(reply.number, _unfit(reply.request, error), final, times, load)
         self._told, self._told_at = load[2] + load[3], now
         self.link.send(head, body)
 
@@ -444,6 +450,13 @@ class _Other:
         for request in list(self.taken.values()):
             self._kernel.cancel(request)
         self.taken.clear()
+
+
+def _unfit(request: InferenceRequest, error: Exception) -> InferenceResponse:
+    """Return what stands for a response that can't be handed back."""
+    words = clipped(f"{type(error).__name__}: {error}")
+    log.error("%sthe response of model '%s' can't be handed back: %s", request.log_id, request.model_name, words)
+    return InferenceResponse.failure(Code.INTERNAL, f"the response can't be handed back to the replica that was asked: {words}")
 
 
 class _Traced:

@@ -644,6 +644,57 @@ def test_errors_of_the_other_are_told_as_they_are(tmp_path: Path) -> None:
     run(scenario())
 
 
+#: What a model may answer that can't be written, or not be read: what it is -> response.
+UNFIT: dict[str, Callable[[], InferenceResponse]] = {
+    "a number": lambda: InferenceResponse([], None, {"a": 2**64}),
+    "no text": lambda: InferenceResponse([], None, {"a": "\udcff"}),
+    "a key": lambda: InferenceResponse([], None, {1: 2}),  # type: ignore[dict-item]
+    "no array of it": lambda: InferenceResponse([Tensor("Y", "FP32", np.array(["x"], np.object_))]),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_response_that_cannot_be_handed_back_is_an_error(tmp_path: Path, what: str) -> None:
+    """It costs nobody else anything: the other replica is asked again."""
+
+    async def odd(batch: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return [UNFIT[what]()]
+
+    async def scenario() -> None:
+        async with Two(tmp_path, {"m": BASE}, ({"m": sleeping(0.1)}, {"m": odd})) as group:
+            client = await warm(group, 0.15)
+            for again in ("", "again"):
+                client.send("m", f"here{again}")
+                client.send("m", f"there{again}")
+                await asyncio.sleep(1.0)
+                words = client.outcome(f"there{again}")[1]
+                assert words.startswith("the response can't be handed back to the replica that was asked: "), words
+            assert group.executed()[1] == ["there", "thereagain"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("dtype", [">f4", np.int64, np.bool_])
+def test_values_arrive_though_their_array_is_of_another_type(dtype: Any) -> None:
+    """The model is warned of; alone, a replica passes on the values, too."""
+    response = InferenceResponse([Tensor("Y", "FP32", np.array([1, 0], dtype))])
+    head, body = answer_of(1, response, True, None, (0.0, 0, 0.0, 0.0))
+    answer = read(head)
+    assert isinstance(answer, Answered)
+    back = response_of(answer, memoryview(b"".join(body)))
+    assert back is not None and back["Y"].dtype == np.float32 and back["Y"].tolist() == [1.0, 0.0]
+
+
+def test_the_text_of_an_error_may_be_anything() -> None:
+    words = "no file '\udcff'"
+    head, body = answer_of(1, InferenceResponse([], ServingError(Code.INTERNAL, words)), True, None, (0.0, 0, 0.0, 0.0))
+    answer = read(head)
+    assert isinstance(answer, Answered)
+    back = response_of(answer, memoryview(b"".join(body)))
+    assert back is not None and back.error is not None and back.error.message == "no file '\\udcff'"
+
+
 def test_a_stop_waits_for_what_others_have(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two(tmp_path, sleeping(1.0)) as group:
