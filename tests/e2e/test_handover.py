@@ -147,11 +147,11 @@ def test_http(tmp_path: Path) -> None:
 
 
 def test_grpc(tmp_path: Path) -> None:
-    """A client that knows both addresses, grpcio's, goes from one to the other; it retries nothing that was begun."""
+    """A client that knows both addresses, grpcio's, goes from one to the other; it retries only what no server has begun."""
     with two(tmp_path) as (old, new):
 
         def client() -> Generator[None, None, None]:
-            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+            options = [("grpc.use_local_subchannel_pool", 1)]
             with grpc.insecure_channel(f"ipv4:{grpc_url(old)},{grpc_url(new)}", options) as channel:
                 infer = channel.unary_unary(INFER)
                 while True:
