@@ -324,7 +324,7 @@ class Away(Release):
         self._here = here
         self._scheduler = scheduler
         self._sent: dict[InferenceRequest, tuple[Taker, int]] = {}
-        self._timer = Timer(model.kernel.loop, clock, self._ring)
+        self._timer = Timer(model.kernel.loop, clock, self._cancel_late)
         self._drain = Drain(model.kernel.loop, lambda: not self._sent)
         self._order = count(1).__next__
 
@@ -408,8 +408,8 @@ class Away(Release):
             self._drain.look()
         return True
 
-    def _ring(self) -> None:
-        """The timer has gone off."""
+    def _cancel_late(self) -> None:
+        """Give those their final answers whose deadlines have passed."""
         now = self.clock()
         while (request := self.deadlines.due(now)) is not None:
             words = (

@@ -5,7 +5,7 @@ The law: only what was recorded is told. A time that nothing accounts for is nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from kernel.rules import Left
 
 __all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait"]
 
-#: Of a request's time, a interval is told that took so much of it, or so many seconds.
+#: An interval is told that took so much of a request's time, or so many seconds.
 LEAST_SHARE = 0.01
 LEAST_SECONDS = 0.0005
 
@@ -160,7 +160,7 @@ def explained(
     if waited.rest >= least:
         intervals.append(_rest(waited, why, pending, traits))
     if execution is None or not execution.started:
-        return tuple(intervals), _sentence([interval.words for interval in intervals]) or (f"waits {pending}" if pending else "")
+        return tuple(intervals), _sentence(intervals) or (f"waits {pending}" if pending else "")
     left = _left(execution, why)
     end = execution.ended or answered
     took = end - execution.started
@@ -172,7 +172,7 @@ def explained(
     if execution.ended and answered - execution.ended >= least and not pending:
         late = answered - execution.ended
         intervals.append(Interval("answer", execution.ended - enqueued, late, _late(duration(late), traits)))
-    sentence = _sentence([interval.words for interval in intervals])
+    sentence = _sentence(intervals)
     return tuple(intervals), f"began at once; {sentence}" if intervals[0].kind == "execute" else sentence
 
 
@@ -225,8 +225,8 @@ def _left(execution: PastExecution, why: Any) -> str:
     return f"left {company} as {why.value}; "
 
 
-def _sentence(words: Sequence[str]) -> str:
-    return "; ".join(words)
+def _sentence(intervals: Iterable[Interval]) -> str:
+    return "; ".join([interval.words for interval in intervals])
 
 
 def duration(seconds: float) -> str:

@@ -389,13 +389,13 @@ class _Other:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """LoadTold what there is to do, where that is worth it."""
+        """Report what there is to do, where that is worth it."""
         load = self._peers.shared() + sum(self._peers.waits().values())
         if worth_telling(self._told, load, now - self._told_at):
             self.tell(now)
 
     def tell(self, now: float) -> None:
-        """LoadTold what there is to do."""
+        """Report what there is to do."""
         waits = self._peers.waits()
         shared = self._peers.shared()
         self._told, self._told_at = shared + sum(waits.values()), now

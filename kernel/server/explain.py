@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from kernel.interfaces import Record
 from kernel.models import Model
@@ -30,7 +31,7 @@ from kernel.observability import (
 )
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
-from kernel.server.inflight import why
+from kernel.server.inflight import CALLED, ENDED, EXECUTED, HELD_UP, unanswered, why
 
 __all__ = ["explain", "keep_records"]
 
@@ -97,9 +98,9 @@ class Explainer:
     def of_id(self, id: str) -> list[Explanation]:
         """Return those of that id, the newest first, ten at most."""
         found: list[tuple[float, Callable[[], Explanation]]] = []
-        waiting = list(self._waiting(id))
-        for scheduler, place, request in [one for one in waiting if one[2].parent is None] or waiting:
-            found.append((request.enqueued, partial(self._alive, scheduler, request, place)))
+        waiting = list(self._unanswered(id))
+        for scheduler, position, request in [one for one in waiting if one[2].parent is None] or waiting:
+            found.append((request.enqueued, partial(self._waits, scheduler, request, position)))
         for model, failure in self._history.failures(self._now):
             if failure.id == id:
                 found.append((failure.enqueued, partial(self._failure, model, failure)))
@@ -112,10 +113,10 @@ class Explainer:
         """Return that of a request that has no answer yet, or whose answer is just being given out."""
         if request.state is not RELEASED and isinstance(request.model.scheduler, Scheduler):
             scheduler = request.model.scheduler
-            for place, one in enumerate(_alive(scheduler)):
+            for position, one in enumerate(unanswered(scheduler)):
                 if one is request:
-                    return self._alive(scheduler, request, place)
-        return self.answered(request)
+                    return self._waits(scheduler, request, position)
+        return self._answered(request)
 
     def slowest(self, count: int) -> list[Explanation]:
         chosen = self._history.slowest(count, self._now)
@@ -125,11 +126,11 @@ class Explainer:
         last = heapq.nlargest(count, self._history.failures(self._now), key=lambda each: each[1].answered)
         return [self._failure(*each) for each in last]
 
-    def _waiting(self, id: str) -> Iterable[tuple[Scheduler, int, InferenceRequest]]:
+    def _unanswered(self, id: str) -> Iterator[tuple[Scheduler, int, InferenceRequest]]:
         for scheduler in self._schedulers:
-            for place, request in enumerate(_alive(scheduler)):
+            for position, request in enumerate(unanswered(scheduler)):
                 if request.id == id:
-                    yield scheduler, place, request
+                    yield scheduler, position, request
 
     # -- why -----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Explainer:
             words + _of_calls(calls, model.traits), calls=calls
         )
 
-    def answered(self, request: InferenceRequest) -> Explanation:
+    def _answered(self, request: InferenceRequest) -> Explanation:
         """Return the explanation of a request whose answer is just being given out."""
         scheduler, batch, now = request.model.scheduler, request.batch, self._now
         if not isinstance(scheduler, Scheduler):
@@ -161,29 +162,20 @@ class Explainer:
         model = scheduler.life.history
         assert model is not None
         enqueued, error = request.enqueued, request.error
-        execution, company = None, 0
-        if batch is not None and batch.started:
-            reason = batch.why.get(request) if type(batch.why) is dict else batch.why
-            company = len(batch.requests)
-            end = now if model.traits.is_ensemble or not batch.ended else batch.ended
-            execution = PastExecution(batch.instance.name, batch.started, end, reason, company - 1)
-        until = execution.started if execution is not None else now
-        instances, slots = model.capacity()
-        waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
-        cached = execution is None and error is None
-        intervals, words = explained(enqueued, now, execution, waited, instances, cached=cached, traits=model.traits)
+        execution = _execution_of(request, now if batch is None or model.traits.is_ensemble or not batch.ended else batch.ended)
+        intervals, words = self._explained(model, enqueued, now, execution, cached=execution is None and error is None)
         calls: tuple[Explanation, ...] = ()
         if execution is not None and batch is not None and batch.children is not None:
-            arrivals = {one.enqueued for one in batch.requests}
-            made = self._history.calls(execution.instance, arrivals)
+            made = self._history.calls(execution.instance, {one.enqueued for one in batch.requests})
             calls = tuple(self._record(*call, depth=1) for call in made)
             words += _of_calls(calls, model.traits)
         told = "" if error is None else f"{error.code.name}: {error.message}"
         if told:
             words = f"{words}; " * bool(words) + f"failed after {duration(now - enqueued)}: {told}"
+        instance, size = (execution.instance, 1 + execution.others) if execution is not None else ("", 0)
         return Explanation(
             scheduler.name, scheduler.version, request.id, enqueued + self._offset, "FAILED" if told else "ANSWERED",
-            now - enqueued, intervals, execution.instance if execution is not None else "", company, words, told, calls,
+            now - enqueued, intervals, instance, size, words, told, calls,
         )  # fmt: skip
 
     def _handed_over(self, request: InferenceRequest) -> Explanation:
@@ -200,67 +192,69 @@ class Explainer:
 
     def _failure(self, model: ModelHistory, failure: FailedRequest) -> Explanation:
         enqueued, answered = failure.enqueued, failure.answered
-        seconds = answered - enqueued if enqueued else 0.0
         error = f"{failure.code}: {failure.words}"
         arrived = (enqueued or answered) + self._offset
         if failure.refused:
             words = f"refused as it came: {error}"
             return Explanation(model.model, model.version, failure.id, arrived, "FAILED", 0.0, (), "", 0, words, error)
         execution = PastExecution(failure.instance, failure.started, failure.ended) if failure.started else None
-        until = failure.started or answered
-        instances, slots = model.capacity()
-        waited = wait(enqueued, until, self._history.meanwhile(model, enqueued, until), slots)
-        intervals, words = explained(enqueued, answered, execution, waited, instances, traits=model.traits)
-        words = f"{words}; failed after " if intervals else "failed after "
-        words += f"{duration(seconds)}: {error}"
+        intervals, words = self._explained(model, enqueued, answered, execution)
+        seconds = answered - enqueued if enqueued else 0.0
+        words = f"{words}; " * bool(intervals) + f"failed after {duration(seconds)}: {error}"
         return Explanation(
             model.model, model.version, failure.id, arrived, "FAILED", seconds, intervals, failure.instance, 0, words, error
         )
 
-    def _alive(self, scheduler: Scheduler, request: InferenceRequest, place: int) -> Explanation:
+    def _waits(self, scheduler: Scheduler, request: InferenceRequest, position: int) -> Explanation:
+        """Return the explanation of a request without an answer. `position`: as `why` has it."""
         batch, now = request.batch, self._now
         model = scheduler.life.history
         assert model is not None
-        execution = None
-        if batch is not None and batch.started:
-            reason = batch.why.get(request) if type(batch.why) is dict else batch.why
-            ended = 0.0 if model.traits.is_ensemble else batch.ended
-            execution = PastExecution(batch.instance.name, batch.started, ended, reason, len(batch.requests) - 1)
-        until = execution.started if execution is not None else now
-        done = self._history.meanwhile(model, request.enqueued, until)
+        execution = _execution_of(request, 0.0 if batch is None or model.traits.is_ensemble else batch.ended)
         going = [
             Ran(other.instance.name, other.started, now, len(other.requests))
             for instance in scheduler.instances
             for other in instance.running
             if other.started and other is not batch
         ]
-        pending = why(request, scheduler, place, now)
+        pending = why(request, scheduler, position, now)
         if execution is not None and batch is not None:
             pending = _executing(pending, batch, now)
-        instances, slots = model.capacity()
-        waited = wait(request.enqueued, until, [*done, *going], slots)
-        intervals, words = explained(request.enqueued, now, execution, waited, instances, pending=pending, traits=model.traits)
+        intervals, words = self._explained(model, request.enqueued, now, execution, going, pending=pending)
         state = "EXECUTING" if execution is not None else "PENDING"
-        calls = tuple(self._alive(child.model.scheduler, child, 0) for child in _children(batch))
+        calls = tuple(self._waits(child.model.scheduler, child, 0) for child in _children(batch))
         words += _of_calls(calls, model.traits, going=True)
-        size = len(batch.requests) if batch is not None else 0
-        arrived = request.enqueued + self._offset
-        age, instance = now - request.enqueued, batch.instance.name if batch is not None else ""
+        instance, size = (batch.instance.name, len(batch.requests)) if batch is not None else ("", 0)
+        arrived, age = request.enqueued + self._offset, now - request.enqueued
         return Explanation(
             scheduler.name, scheduler.version, request.id, arrived, state, age, intervals, instance, size, words, calls=calls
         )
 
+    def _explained(
+        self, model: ModelHistory, enqueued: float, answered: float, execution: PastExecution | None,
+        going: Iterable[Ran] = (), **how: Any,
+    ) -> tuple[tuple[Interval, ...], str]:  # fmt: skip
+        """As `explained`, by what the model has executed meanwhile. `going`: executions that have not ended."""
+        until = answered if execution is None else execution.started
+        instances, slots = model.capacity()
+        waited = wait(enqueued, until, [*self._history.meanwhile(model, enqueued, until), *going], slots)
+        return explained(enqueued, answered, execution, waited, instances, traits=model.traits, **how)
 
-def _alive(scheduler: Scheduler) -> Collection[InferenceRequest]:
-    """Return the requests of a model version that have no answer, each once; those that wait come first, in their order."""
-    return dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
+
+def _execution_of(request: InferenceRequest, ended: float) -> PastExecution | None:
+    """Return the execution of a request, None where it has not begun. `ended`: 0.0 for not yet."""
+    batch = request.batch
+    if batch is None or not batch.started:
+        return None
+    reason = batch.why.get(request) if type(batch.why) is dict else batch.why
+    return PastExecution(batch.instance.name, batch.started, ended, reason, len(batch.requests) - 1)
 
 
 def _executing(pending: str, batch: Batch, now: float) -> str:
     """Return what is still to be said of a request that is executed, beside how long it is, and what it has called."""
-    if pending.startswith(("it is executed", "its execution waits for", "its execution, for")):
+    if pending.startswith((EXECUTED, HELD_UP, CALLED)):
         return ""
-    if pending.startswith("its execution ended"):
+    if pending.startswith(ENDED):
         return f"its sender has still to answer, {duration(now - batch.ended)} later"
     return pending
 

@@ -6,16 +6,23 @@ nothing: all of it is read off what the schedulers hold anyway, at the moment of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
 
-__all__ = ["InflightRequest", "inflight", "why"]
+__all__ = ["CALLED", "ENDED", "EXECUTED", "HELD_UP", "InflightRequest", "inflight", "unanswered", "why"]
 
 PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
+
+#: What `why` begins with of a request that is executed: and nothing besides; whose execution waits for a call, or has calls under
+#: way; whose execution has ended, and whose sender has still to answer.
+EXECUTED = "it is executed"
+HELD_UP = "its execution waits for"
+CALLED = "its execution, for"
+ENDED = "its execution ended"
 
 #: What continuations call the one that they stand in front of.
 _INNER = ("inner", "_respond", "_collect")
@@ -48,9 +55,13 @@ def inflight(schedulers: Iterable[Scheduler], now: float) -> list[InflightReques
     """Return the requests of so many model versions, the oldest first."""
     records = []
     for scheduler in schedulers:
-        alive = dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
-        records += [_record(request, scheduler, position, now) for position, request in enumerate(alive)]
+        records += [_record(request, scheduler, position, now) for position, request in enumerate(unanswered(scheduler))]
     return sorted(records, key=lambda record: -record.age)
+
+
+def unanswered(scheduler: Scheduler) -> Collection[InferenceRequest]:
+    """Return the requests of a model version that have no answer, each once; those that wait come first, in their order."""
+    return dict.fromkeys(request for request in scheduler.alive() if request.state is not RELEASED)
 
 
 def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> InflightRequest:
@@ -105,18 +116,18 @@ def _why_executing(request: InferenceRequest, batch: Batch, scheduler: Scheduler
         return f"handed to its instance, behind {_count(len(batch.instance.running) - 1, 'other execution')}"
     blocked = batch.blocked_on
     if blocked is not None and blocked.state is not RELEASED:
-        return f"its execution waits for {_named(blocked)}"
+        return f"{HELD_UP} {_named(blocked)}"
     since = f"{now - batch.started:.3f} s"
     children = sorted(_named(child) for child in batch.children or () if child.state is not RELEASED)
     if children:
         more = f" and {len(children) - 1} more" if len(children) > 1 else ""
-        return f"its execution, for {since}, has called {children[0]}{more}"
+        return f"{CALLED} {since}, has called {children[0]}{more}"
     ordering = scheduler.life.ordering
     if ordering is not None and ordering.holds(request):
         return "its answer is there, and waits for those of requests before it (preserve_ordering)"
     if batch.ended:
-        return f"its execution ended {now - batch.ended:.3f} s ago; a sender has still to answer it"
-    return f"it is executed, for {since}"
+        return f"{ENDED} {now - batch.ended:.3f} s ago; a sender has still to answer it"
+    return f"{EXECUTED}, for {since}"
 
 
 def _named(request: InferenceRequest) -> str:

@@ -296,16 +296,16 @@ _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "com
 
 
 def _both(one: ModelStatistics, other: ModelStatistics) -> ModelStatistics:
-    durations: dict[str, Any] = {name: _longer(getattr(one, name), getattr(other, name)) for name in _DURATIONS}
+    durations: dict[str, Any] = {name: _added(getattr(one, name), getattr(other, name)) for name in _DURATIONS}
     batches = dict(one.batch_stats)
     for size, times in other.batch_stats.items():
-        first, second, third = (_longer(*pair) for pair in zip(batches.get(size, (Duration(),) * 3), times))
+        first, second, third = (_added(*pair) for pair in zip(batches.get(size, (Duration(),) * 3), times))
         batches[size] = (first, second, third)
     responses = {key: dict(times) for key, times in one.response_stats.items()}
     for key, kinds in other.response_stats.items():
         own = responses.setdefault(key, {})
         for kind, time in kinds.items():
-            own[kind] = _longer(own.get(kind, Duration()), time)
+            own[kind] = _added(own.get(kind, Duration()), time)
     failures = dict(one.failures)
     for reason, count in other.failures.items():
         failures[reason] = failures.get(reason, 0) + count
@@ -319,11 +319,11 @@ def _both(one: ModelStatistics, other: ModelStatistics) -> ModelStatistics:
         batch_stats=batches,
         response_stats=responses,
         failures=failures,
-        hop=_longer(*hops) if len(hops) == 2 else hops[0] if hops else None,
+        hop=_added(*hops) if len(hops) == 2 else hops[0] if hops else None,
     )
 
 
-def _longer(one: Duration, other: Duration) -> Duration:
+def _added(one: Duration, other: Duration) -> Duration:
     return Duration(one.count + other.count, one.ns + other.ns)
 
 
