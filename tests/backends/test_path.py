@@ -80,3 +80,14 @@ def test_shares_are_told_of_the_figures_as_they_are(page: str, route: str, colum
     found = re.search(r"([0-9]+)\s+instructions, `bench/path.py`|`bench/path.py`, ([0-9]+) of them", text)
     assert found is not None
     assert int(found[1] or found[2]) == KNOWN["3.11"][route][column]
+
+
+@pytest.mark.parametrize("wire", ["HTTP", "gRPC"])
+def test_the_page_on_scale_has_the_figures_as_they_are(wire: str) -> None:
+    text = (BENCH.parent / "docs/scale.md").read_text()
+    pattern = r"\| (\d+) instructions of ([\d ]+);" if wire == "HTTP" else r"gRPC (\d+) of ([\d ]+),"
+    found = re.search(pattern, text)
+    assert found is not None
+    row = KNOWN["3.11"][f"{wire}, loop, repeated"]
+    whole = sum(row[key] for key in ("frontend", "core", "python"))
+    assert (int(found[1]), int(found[2].replace(" ", ""))) == (row["core"], whole)

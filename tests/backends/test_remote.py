@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from certificates import Certificates, make_certificates
+from live import ENSEMBLE
 from virtual import TestBackend, answer
 
 from kernel import Batch, Code, InferenceResponse, Kernel, ServingError, Tensor
@@ -50,14 +51,6 @@ CONFIG = """
 backend: "test"
 input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
-"""
-ENSEMBLE = """
-platform: "ensemble"
-input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
-ensemble_scheduling { step [
-  { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
-] }
 """
 X = {"X": np.arange(3, dtype=np.float32)}
 
@@ -94,7 +87,7 @@ def pair(tmp_path: Path, behaviour: Any, test: Test, far_config: str = CONFIG) -
             await front.start()
             address = front.address.removeprefix("grpc://")
             write(tmp_path / "near", "m", remote(address))
-            write(tmp_path / "near", "e", ENSEMBLE)
+            write(tmp_path / "near", "e", ENSEMBLE % "m")
             async with Kernel(tmp_path / "near") as near:
                 await test(near, address)
             await front.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import Answering, model, write
+from live import ENSEMBLE, Answering, model, write
 from virtual import BASE, Client, run, sleeping
 
 from kernel import ConfigErrors, InstanceContext, Kernel, ServerScale, ServingError
@@ -269,14 +269,6 @@ def test_sequences_stay_where_they_are_until_they_end(tmp_path: Path) -> None:
 
 # -- what a config can't say ---------------------------------------------------------------------------------------------------
 
-ENSEMBLE = """
-platform: "ensemble"
-input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
-ensemble_scheduling { step [
-  { model_name: "a" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } }
-] }
-"""
 RAY = 'parameters { key: "placement" value { string_value: "ray" } }\n'
 CANT = "the number of instances of model 'm' can't follow its load — "
 
@@ -288,7 +280,7 @@ CANT = "the number of instances of model 'm' can't follow its load — "
         (BASE, {"max": 1025}, "parameter 'autoscale_max' of model 'm' is '1025' — wanted an integer from 1 to 1024"),
         (BASE, {"target": 0}, "'autoscale_target' of model 'm' is '0' — wanted a number of requests in flight for each"),
         (BASE, {"queue_age": "nan"}, "'autoscale_queue_age' of model 'm' is 'nan' — wanted a number of seconds, above 0"),
-        (ENSEMBLE, {}, CANT + "an ensemble has no instances of its own: give the parameter to its models"),
+        (ENSEMBLE % "a", {}, CANT + "an ensemble has no instances of its own: give the parameter to its models"),
         (BASE + RAY, {}, CANT + "its instances are another server's; wanted 'autoscale_target' and 'autoscale_cooldown' alone"),
         (BASE + "instance_group [ { kind: KIND_CPU } ]", {}, CANT + "it has 2 instance groups"),
         (BASE.replace("count: 1", "passive: true"), {}, CANT + "its instances are passive: they take no requests"),
