@@ -143,7 +143,7 @@ def _judged(parser: Parser, group: list[str], settings: Settings) -> Flag:
     if action is None:
         return Flag(text, REFUSED, "`kernel serve` has no such flag", "leave it out")
     if is_without_effect(action):
-        return Flag(text, NO_EFFECT, "taken with a warning: there is nothing here that it could act on", "leave it out")
+        return Flag(text, NO_EFFECT, "taken, but there is nothing here that it could act on", "leave it out")
     if action.dest in _REPOSITORY:
         return Flag(text, SAME, "the repository that you have named stands for it below")
     if "$" not in text:

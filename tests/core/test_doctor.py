@@ -257,7 +257,7 @@ def test_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor([str(tmp_path), "--from", "tritonserver --http-thread-count=3"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "flags:",
-        "  no effect  --http-thread-count=3  taken with a warning: there is nothing here that it could act on -> leave it out",
+        "  no effect  --http-thread-count=3  taken, but there is nothing here that it could act on -> leave it out",
         "use this line:",
         f"  kernel serve {tmp_path}",
         "model 'alone':",
