@@ -59,7 +59,8 @@ async def _supervise(arguments: Sequence[str], options: argparse.Namespace, proc
     loop.add_signal_handler(signal.SIGUSR2, supervisor.reload)
     if options.log_file:
         loop.add_signal_handler(signal.SIGHUP, reopen)
-    log.info("%d replicas are started, the first before the others", least)
+    how = f"{least} replicas are started, the first before the others" if least > 1 else "1 replica is started"
+    log.info("%s%s", how, f"; there are up to {most}, as the load says" if least < most else "")
     supervisor.served.add_done_callback(lambda _: notify("READY=1", f"STATUS={least} replicas serve"))
     supervisor.begin()
     return await supervisor.done

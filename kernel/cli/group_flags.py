@@ -9,7 +9,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel.cli.parser import Parser, positive, seconds
+from kernel.cli.parser import Parser, seconds
 from kernel.replicas import Role
 
 __all__ = ["add_group_flags", "check_group", "usable_cores"]
@@ -61,8 +61,12 @@ class Replicas(int):
 def replicas(text: str) -> Replicas:
     """Read a value of --replicas."""
     least, dots, most = text.partition("..")
-    first = _number(least)
-    second = _number(most) if dots else first
+    try:
+        first = _number(least)
+        second = _number(most) if dots else first
+    except ValueError:
+        words = "wanted is a number greater than 0, 'auto', or the least and the most of them, such as 1..8"
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — {words}") from None
     if second < first:
         words = f"'{text}' has more replicas at least than at most"
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — {words}")
@@ -70,9 +74,12 @@ def replicas(text: str) -> Replicas:
 
 
 def _number(text: str) -> int:
+    """Raises ValueError where it is none."""
     if text.lower() == "auto":
         return usable_cores()
-    count = positive(text)
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError
+    count = int(text)
     if count > MOST:
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — there may be {MOST} replicas at most")
     return count

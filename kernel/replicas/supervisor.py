@@ -382,12 +382,18 @@ class Supervisor:
                 log.error("%s has ended before it served: %s", replica, cause(status))
             self._not_started(replica.index)
         else:
-            served = 0.0 if replica.opened_at is None else max(self._loop.time() - replica.opened_at, 1e-9)
-            delay = self._backoffs[replica.index].delay(served)
-            when = f"in {delay:.1f} s" if delay else "now"
-            how = f"before it served: {cause(status)}" if not served else f"{cause(status)}; what it had in flight is lost"
+            self._begin_anew(replica, status)
+
+    def _begin_anew(self, replica: Replica, status: int) -> None:
+        served = 0.0 if replica.opened_at is None else max(self._loop.time() - replica.opened_at, 1e-9)
+        delay = self._backoffs[replica.index].delay(served)
+        when = f"in {delay:.1f} s" if delay else "now"
+        how = f"before it served: {cause(status)}" if not served else f"{cause(status)}; what it had in flight is lost"
+        if served and status == 0:  # somebody else has sent it SIGTERM
+            log.warning("%s was stopped by somebody else, and has finished what it had; it begins anew %s", replica, when)
+        else:
             log.error("%s has ended: %s, and it begins anew %s", replica, how, when)
-            self._restarts[replica.index] = self._loop.call_later(delay, self._launch, replica.index)
+        self._restarts[replica.index] = self._loop.call_later(delay, self._launch, replica.index)
 
     def _not_started(self, index: int) -> None:
         """A replica couldn't be had: at the start that ends all, later it is tried again."""
@@ -412,7 +418,7 @@ class Supervisor:
         """Replace all for who asks for it, whose turn is the last: it has to tell its client."""
         why = self._not_now()
         if not why and (self._reloading or self._coming is not None or origin.state is not State.OPEN):
-            why = f"they are being replaced at the moment, and {len(self._reloading)} of them come after the one that is loading"
+            why = f"they are being replaced at the moment, and {len(self._reloading)} more come after the one that is loading"
         if why:
             origin.send(Replaced(number, self.count, "UNAVAILABLE", f"replicas are not replaced: {why}"))
             return

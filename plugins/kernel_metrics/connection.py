@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
-from kernel import Access, Connections, Kernel, ServingError, idle_seconds
+from kernel import Access, Code, Connections, Kernel, ServingError, idle_seconds
 from kernel_metrics.text import CONTENT_TYPE
 
 __all__ = ["Connection", "Server"]
@@ -177,7 +177,8 @@ class Connection(asyncio.Protocol):
             try:
                 body = await self._page(request) if _PAGE.fullmatch(request.path) else b""
             except ServingError as error:
-                status, body = "503 Service Unavailable", f"{error.message}\n".encode()
+                status = "404 Not Found" if error.code is Code.NOT_FOUND else "503 Service Unavailable"
+                body = f"{error.message}\n".encode()
             headers = f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
         else:
             body = b"" if request.method == b"HEAD" else _NOT_ALLOWED

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
+from kernel import Code, ServingError, clipped
 from kernel_metrics.observing import quantiles_of
 from kernel_metrics.text import COUNTS, number
 
@@ -39,7 +40,7 @@ class GroupPage:
     async def make(self, query: str) -> bytes:
         """Return the page of all; with `replica=all` in the query each one's series, with `replica=1` those of one.
 
-        Raises ServingError where one does not answer.
+        Raises ServingError where one does not answer, and where there is none of that number.
         """
         pages = dict(map(_read, [await self._told(b""), *await self._group.ask(_TOPIC, b"")]))
         wanted = parse_qs(query, keep_blank_values=True).get("replica")
@@ -47,6 +48,10 @@ class GroupPage:
             own = pages.pop(self._group.replica)
             return (await asyncio.to_thread(merged, [own, *pages.values()])).encode()
         shown = {k: page for k, page in sorted(pages.items()) if {"", "all", str(k)} & set(wanted)}
+        if not shown:  # an empty page would pass for one of a server without models
+            numbers = ", ".join(map(str, sorted(pages)))
+            words = f"there is no replica '{clipped(wanted[-1], 40)}', only {numbers}, and 'all' for the series of each"
+            raise ServingError(Code.NOT_FOUND, words)
         return (await asyncio.to_thread(labelled_by_replica, shown)).encode()
 
     async def _told(self, data: bytes) -> bytes:

@@ -311,7 +311,7 @@ class _Greeting:
 
     def __init__(self, greeted: asyncio.Future[None], link: Link) -> None:
         self._greeted = greeted
-        self._why = "it wants TLS, grpcs://"
+        self._why = "it wants TLS (grpcs://), or is a port of HTTP, where that of gRPC is wanted"
         if link.address.secure:
             known = link.identity is not None
             self._why = "it does not take our certificate" if known else "it wants a certificate of ours, cert_file"

@@ -227,7 +227,7 @@ SECURE = {
     "wrong name": ("grpcs://127.0.0.1:{}", {"ca_file": "ca.pem", "tls_server_name": "other"}, "is not valid for 'other'"),
     "a stranger": ("grpcs://localhost:{}", {"ca_file": "stranger.pem"}, "certificate is not trusted: unable to get local"),
     "the system's": ("grpcs://localhost:{}", {}, "certificate is not trusted: unable to get local"),
-    "plain text to it": ("grpc://localhost:{}", {}, "has said anything: perhaps it wants TLS, grpcs://)"),
+    "plain text to it": ("grpc://localhost:{}", {}, "perhaps it wants TLS (grpcs://), or is a port of HTTP"),
     "no file": ("grpcs://localhost:{}", {"ca_file": "none.pem"}, "use the ca_file 'none.pem' of model 'm' — No such file"),
     "no PEM": ("grpcs://localhost:{}", {"ca_file": "config.pbtxt"}, "cadata does not contain a certificate"),
     "outside": ("grpcs://localhost:{}", {"ca_file": "../ca.pem"}, "it must lie within the model's folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -265,6 +266,20 @@ def test_who_dies_is_begun_anew_and_opens_by_itself() -> None:
         assert [process.records for process in world.processes] == [[Open()]] * 4
 
     run(main())
+
+
+def test_who_was_stopped_by_somebody_else_has_lost_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world = World(2)
+        world.serve()
+        await asyncio.sleep(10)
+        world.started.clear()
+        world.processes[1].end(0)
+        await world.started.wait()
+
+    run(main())
+    (told,) = [record for record in caplog.records if "begins anew" in record.getMessage()]
+    assert told.levelname == "WARNING" and "was stopped by somebody else, and has finished what it had" in told.getMessage()
 
 
 def test_each_gets_a_channel_to_each_other_once() -> None:
@@ -635,7 +650,7 @@ def test_who_asks_for_a_reload_is_told_why_not() -> None:
         first, second, third = world.processes
         third.tell(Replace(1))
         second.tell(Replace(2))
-        words = "they are being replaced at the moment, and 2 of them come after the one that is loading"
+        words = "they are being replaced at the moment, and 2 more come after the one that is loading"
         assert second.records[-1] == Replaced(2, 3, "UNAVAILABLE", f"replicas are not replaced: {words}")
         come_up(world.processes[3])
         first.end(0)
@@ -1173,8 +1188,8 @@ def test_a_number_that_follows_the_load() -> None:
     assert replicas("1..auto") == replicas("auto") == replicas("auto..auto").least
     with pytest.raises(argparse.ArgumentTypeError, match=r"'4\.\.2' has more replicas at least than at most"):
         replicas("4..2")
-    for text in ("0..2", "1..", "..", "1..x"):
-        with pytest.raises(argparse.ArgumentTypeError, match="is no integer greater than 0"):
+    for text in ("0..2", "1..", "..", "1..x", "0", "1-3", "all"):
+        with pytest.raises(argparse.ArgumentTypeError, match=re.escape(f"Got {text} — wanted is a number greater than 0")):
             replicas(text)
 
 

@@ -178,7 +178,10 @@ def test_the_query_says_which_page_it_is() -> None:
         for query in ("replica=all", "replica"):
             assert (await page.make(query)).decode() == labelled_by_replica({0: FIRST, 1: SECOND})
         assert (await page.make("x=1&replica=0")).decode() == labelled_by_replica({0: FIRST})
-        assert await page.make("replica=7") == b""
+        for query in ("replica=7", "replica=x"):
+            with pytest.raises(ServingError, match=r"there is no replica '[7x]', only 0, 1, and 'all'") as caught:
+                await page.make(query)
+            assert caught.value.code is Code.NOT_FOUND
         group.error = ServingError(Code.UNAVAILABLE, "replica 0 has ended")
         with pytest.raises(ServingError, match="replica 0 has ended"):
             await page.make("")
