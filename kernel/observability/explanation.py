@@ -46,6 +46,9 @@ class Interval:
     seconds: float
     words: str
 
+    def __post_init__(self) -> None:
+        _make_writable(self, "words")
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -70,6 +73,9 @@ class Explanation:
     words: str
     error: str = ""
     calls: tuple[Explanation, ...] = ()
+
+    def __post_init__(self) -> None:
+        _make_writable(self, "id", "words", "error")
 
     def lines(self, depth: int = 0) -> list[str]:
         """Return it as text, calls indented under what has made them."""
@@ -236,3 +242,11 @@ def duration(seconds: float) -> str:
     if seconds >= 0.0009995:
         return f"{seconds * 1e3:.3g} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def _make_writable(told: Any, *names: str) -> None:
+    """Have texts that came from models, such as names of files, be ones that can be sent: without halves of surrogates."""
+    for name in names:
+        text = getattr(told, name)
+        if not text.isascii():
+            object.__setattr__(told, name, text.encode("utf-8", "backslashreplace").decode())

@@ -82,6 +82,21 @@ def test_an_answer_that_says_why(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_explanation_that_fails_costs_no_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE})
+        backend = TestBackend({"m": sleeping(0.02)})
+        async with Kernel(tmp_path, control_mode="explicit", load_models=["*"], plugins=[backend]) as kernel:
+            infer, _ = inference_methods(kernel)
+            kernel.explain = lambda asked: 1 // 0  # type: ignore[assignment]
+            call: Any = asking()
+            infer.handler(call, data_of(request("m", ("X", "FP32", [1]), raw=[floats(5)], id="a")))
+            await asyncio.sleep(1)
+            assert dict(call.response.parameters) == {}
+
+    run(main())
+
+
 def test_only_who_asks_is_told() -> None:
     infer = inference_methods(SimpleNamespace(gate=None))[0]  # type: ignore[arg-type]
     meanings = Meanings({infer.path.encode(): infer})

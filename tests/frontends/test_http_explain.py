@@ -65,6 +65,21 @@ def test_beside_compression_and_errors(client: Client) -> None:
     assert response.status == 500 and response.headers["Server-Timing"].startswith("total;")
 
 
+def test_an_explanation_that_fails_costs_no_answer(client: Client) -> None:
+    client.kernel.explain = lambda asked: 1 // 0  # type: ignore[attr-defined]
+    response = client.ask(infer("add_sub", ADDED, "x-explain: 1"))
+    assert response.status == 200 and "Server-Timing" not in response.headers and "parameters" not in response.json
+
+
+def test_texts_that_are_no_utf_8_are_told_all_the_same(client: Client) -> None:
+    half = Interval("wait", 0.0, 1.0, "for '\udcff'")
+    odd = replace(TOLD, id="\udcff", intervals=(half,), words="no file '\udcff', é", error="no file '\udcff'")
+    client.kernel.explain = lambda *asked, **more: [odd]  # type: ignore[attr-defined]
+    (told,) = client.ask(request("GET", "/v2/kernel/explain/failed")).json["requests"]
+    assert told["id"] == "\\udcff" and told["words"] == "no file '\\udcff', é" and told["error"] == "no file '\\udcff'"
+    assert told["intervals"][0]["words"] == "for '\\udcff'"
+
+
 def test_what_a_header_can_carry() -> None:
     strange = Interval("wait", 0.0, 1.0, 'as "x" said \\ \n\r that ' + "long " * 100)
     told = server_timing(replace(TOLD, intervals=(strange,) * 50)).decode()
@@ -81,7 +96,10 @@ def test_requests_that_are_over(client: Client) -> None:
     assert ids("slowest") == (200, ["slowest 10"]) and ids("slowest/3") == (200, ["slowest 3"])
     assert ids("failed") == (200, ["failed 10"]) and ids("failed/100") == (200, ["failed 100"])
     response = client.ask(request("GET", "/v2/kernel/explain/failed/101"))
-    assert (response.status, response.error) == (400, "101 requests are asked for, of which 100 at most are explained")
+    assert (response.status, response.error) == (400, "101 requests are asked for, wanted are 1 to 100")
+    for kind in ("slowest", "failed"):  # which is no question for those without an id
+        response = client.ask(request("GET", f"/v2/kernel/explain/{kind}/00"))
+        assert (response.status, response.error) == (400, "0 requests are asked for, wanted are 1 to 100")
     (told,) = client.ask(request("GET", "/v2/kernel/explain/id/q")).json["requests"]
     assert told["lines"] == [
         "request 'q' of model 'multi' version 1, 41.2 ms: queued 41 ms; executed 250 µs",

@@ -6,6 +6,7 @@ for nothing pays nothing.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kernel_grpc.rpc.calls import Call
 
 __all__ = ["have_told", "told"]
+
+log = logging.getLogger(__name__)
 
 TIMING = b"server-timing"
 WORDS = b"x-explain"
@@ -61,15 +64,21 @@ class Explained:
         if final and request is not None:
             self.request = None  # breaks the cycle request -> respond -> request
             if response is not None and request.model is not None:
-                (explanation,) = self.kernel.explain(request)
-                if response.error is None:
-                    response.parameters = {**(response.parameters or {}), "explain": "\n".join(explanation.lines())}
-                call = self.call
-                if not call.is_stream:
-                    asked = call.meaning.asked
-                    assert asked is not None
-                    call.meaning = call.meaning.with_telling(partial(told, request.model, asked.report, explanation))
+                try:
+                    self._explain(request, response)
+                except Exception:  # who asks for both has the answer, at least
+                    log.exception("%sthe request can't be explained", request.log_id)
         self.answer(response, final)
+
+    def _explain(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        (explanation,) = self.kernel.explain(request)
+        if response.error is None:
+            response.parameters = {**(response.parameters or {}), "explain": "\n".join(explanation.lines())}
+        call = self.call
+        if not call.is_stream:
+            asked = call.meaning.asked
+            assert asked is not None
+            call.meaning = call.meaning.with_telling(partial(told, request.model, asked.report, explanation))
 
 
 def told(model: Model, report: str, explanation: Explanation | None, room: int) -> bytes:

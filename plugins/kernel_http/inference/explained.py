@@ -6,6 +6,7 @@ other request pays anything for that.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kernel import InferenceRequest, InferenceResponse, server_timing
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kernel_http.inference.reader import Reader
 
 __all__ = ["ExplainedExchange"]
+
+log = logging.getLogger(__name__)
 
 
 class ExplainedExchange(WorkedExchange):
@@ -34,10 +37,13 @@ class ExplainedExchange(WorkedExchange):
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
         request = self.request
         if final and isinstance(request, InferenceRequest) and response is not None and request.model is not None:
-            (explanation,) = self.kernel.explain(request)
-            self.timing = server_timing(explanation)
-            if response.error is None:
-                response.parameters = {**(response.parameters or {}), "explain": "\n".join(explanation.lines())}
+            try:
+                (explanation,) = self.kernel.explain(request)
+                self.timing = server_timing(explanation)
+                if response.error is None:
+                    response.parameters = {**(response.parameters or {}), "explain": "\n".join(explanation.lines())}
+            except Exception:  # who asks for both has the answer, at least
+                log.exception("%sthe request can't be explained", request.log_id)
         super().respond(response, final)
 
     def answer(self, payload: replies.Payload) -> None:

@@ -117,9 +117,9 @@ class Admin:
         if kind == "id":
             found: list[Explanation] = self.kernel.explain(unquote(value))
         else:
-            count = int(value or TOLD)
-            if count > MOST_TOLD:
-                words = f"{count} requests are asked for, of which {MOST_TOLD} at most are explained"
+            count = int(value) if value else TOLD
+            if not 0 < count <= MOST_TOLD:
+                words = f"{count} requests are asked for, wanted are 1 to {MOST_TOLD}"
                 raise ServingError(Code.INVALID_ARG, words)
             found = self.kernel.explain(slowest=count) if kind == "slowest" else self.kernel.explain(failed=count)
         return replies.json_reply({"requests": [{**asdict(one), "lines": one.lines()} for one in found]})
