@@ -18,7 +18,7 @@ __all__ = ["main"]
 COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "new")
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
-GROUP = "kernel.commands"
+COMMAND_GROUP = "kernel.commands"
 
 #: What a wrong command line ends with, as argparse has it. `kernel serve` alone ends with 1, as the reference does.
 MISTAKEN = 2
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-V", "--version"):
         print(f"kernel {__version__}")
         return 0
-    given = {} if command in COMMANDS else {one.name: one for one in importlib.metadata.entry_points(group=GROUP)}
+    given = {} if command in COMMANDS else {one.name: one for one in importlib.metadata.entry_points(group=COMMAND_GROUP)}
     if command not in COMMANDS and command not in given:
         print(HELP.splitlines()[0], file=sys.stderr)
         print(f"Error: {_mistake(command, (*COMMANDS, *given))}", file=sys.stderr)

@@ -179,19 +179,19 @@ class Loader:
         name: str,
         config: str | None,
         folder: ModelFolder,
-        place: Path,
+        lies_at: Path,
         fingerprint: Fingerprint,
         files: FetchedFiles | None,
     ) -> LoadPlan:
         """Read and check the config and select the versions, whose files are here then. Raises LoadFailed, NotRead, FilesChanged.
 
-        `place`: where the model lies, whose files are in `folder`.
+        `lies_at`: where the model lies, whose files are in `folder`.
         """
 
         def rename(message: Message) -> None:
             """Call the model, and what an ensemble consists of, by names that are unique."""
             message.name = name
-            namespace = self.repositories.namespace_of(place)
+            namespace = self.repositories.namespace_of(lies_at)
             for step in message.ensemble_scheduling.step:
                 step.model_namespace = namespace
                 step.model_name = self.repositories.step(step.model_name, namespace)
@@ -226,7 +226,7 @@ class Loader:
                 raise
             except ServingError as error:
                 raise NotRead(name, error) from error
-        return LoadPlan(folder, read, versions, fingerprint, place, files, warnings)
+        return LoadPlan(folder, read, versions, fingerprint, lies_at, files, warnings)
 
     # -- make ----------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ SPARE = -1
 
 
 @dataclass(slots=True)
-class _Taker:
+class _Callbacks:
     """What the supervisor wants to be told of a replica."""
 
     on_message: Callable[[Message], None]
@@ -46,13 +46,13 @@ class _Taker:
 
 @dataclass(slots=True, eq=False)
 class _Spare:
-    """A process that was started as a spare. `taker`: whose it is, once it has a place."""
+    """A process that was started as a spare. `callbacks`: of the replica that it has become, None before."""
 
     began: float
     process: Process = field(init=False)
     pulse: Pulse = field(default_factory=Pulse)
     waits: bool = False  # it has said so
-    taker: _Taker | None = None
+    callbacks: _Callbacks | None = None
 
 
 class Spares:
@@ -80,7 +80,7 @@ class Spares:
         if spare is None:
             return self._start(index, speaks, on_message, on_deaf, on_exit)
         self._spare = None
-        spare.taker = _Taker(on_message, on_deaf, on_exit)
+        spare.callbacks = _Callbacks(on_message, on_deaf, on_exit)
         spare.process.send(Become(index))
         return spare.process
 
@@ -124,20 +124,20 @@ class Spares:
 
     def _told(self, spare: _Spare, record: Message) -> None:
         spare.pulse.heard()
-        if spare.taker is not None:
-            spare.taker.on_message(record)
+        if spare.callbacks is not None:
+            spare.callbacks.on_message(record)
         elif isinstance(record, Waiting):
             spare.waits = True
             seconds = self._loop.time() - spare.began
             log.info("a spare (process %d) waits for a replica's place, %.1f s after its start", spare.process.pid, seconds)
 
     def _deaf(self, spare: _Spare) -> None:
-        if spare.taker is not None:
-            spare.taker.on_deaf()
+        if spare.callbacks is not None:
+            spare.callbacks.on_deaf()
 
     def _ended(self, spare: _Spare, modules: Sequence[str], status: int) -> None:
-        if spare.taker is not None:
-            spare.taker.on_exit(status)
+        if spare.callbacks is not None:
+            spare.callbacks.on_exit(status)
         elif spare is self._spare:
             self._spare = None
             log.warning("the spare (process %d) has ended: %s; another one comes", spare.process.pid, cause(status))

@@ -32,9 +32,9 @@ DEEPEST = 32
 
 
 def models_of(
-    place: Path, files: Mapping[str, tuple[int, int]], fetch: Callable[[ModelFolder], FetchedFiles]
+    root: Path, files: Mapping[str, tuple[int, int]], fetch: Callable[[ModelFolder], FetchedFiles]
 ) -> dict[str, ModelFolder]:
-    """Return the models by name of a repository at `place` that has these files.
+    """Return the models by name of a repository at `root` that has these files.
 
     `files`: path within the repository, with "/" between its parts -> (a number that stands for the content, size in bytes); an
     empty one may stand for a folder. `fetch`: gets the files of a model that this returns.
@@ -44,7 +44,7 @@ def models_of(
         name, inside, rest = path.partition("/")
         if inside and not is_hidden(name):
             by_model.setdefault(name, {})[rest] = stamp
-    folders = {name: _model(place / name, name, stamps, fetch) for name, stamps in sorted(by_model.items())}
+    folders = {name: _model(root / name, name, stamps, fetch) for name, stamps in sorted(by_model.items())}
     return {name: one for name, one in folders.items() if "config.pbtxt" in by_model[name] or not is_stray(name, one.versions)}
 
 

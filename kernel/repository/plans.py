@@ -56,7 +56,7 @@ class Origin:
 class LoadPlan:
     """What a load is going to do, as read from the files.
 
-    `place`: where the model lies, be it a folder of this machine or not. `files`: those that are there for who is made of
+    `lies_at`: where the model lies, be it a folder of this machine or not. `files`: those that are there for who is made of
     them alone: they came with the request, or were fetched.
     """
 
@@ -64,7 +64,7 @@ class LoadPlan:
     config: ModelConfig
     versions: tuple[int, ...]
     fingerprint: Fingerprint
-    place: Path
+    lies_at: Path
     files: FetchedFiles | None
     warnings: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class LoadPlan:
             message.ClearField("instance_group")
         message.ClearField("version_policy")
         return Origin(
-            self.place,
+            self.lies_at,
             self.fingerprint.versions[number],
             self.fingerprint.other,
             message.SerializeToString(deterministic=True),
@@ -109,10 +109,10 @@ class _FilesWrong(ServingError):
     problem: str
     why: str
 
-    def relocate(self, fetched: Path, place: Path) -> None:
-        """Tell of the place that the files were fetched from, and not of the folder that they were fetched to."""
+    def relocate(self, fetched: Path, lies_at: Path) -> None:
+        """Tell of where the model lies, and not of the folder that its files were fetched to."""
         for name in ("message", "problem", "why"):
-            setattr(self, name, getattr(self, name).replace(str(fetched), shown(place)))
+            setattr(self, name, getattr(self, name).replace(str(fetched), shown(lies_at)))
 
 
 class LoadFailed(_FilesWrong):

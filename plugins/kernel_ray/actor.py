@@ -44,7 +44,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 STOP_SECONDS = 10.0
 
 
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """What an actor is to serve. `config`: JSON. `folder`: where the model's files lie for who orders it; `files`: what they are;

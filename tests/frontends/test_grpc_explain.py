@@ -16,7 +16,7 @@ from virtual import BASE, TestBackend, run, sleeping, write_repository
 from kernel import Code, Explanation, Interval, Kernel, ServingError
 from kernel_grpc.http2 import literal
 from kernel_grpc.http2.blocks import Blocks
-from kernel_grpc.inference.telling import told
+from kernel_grpc.inference.trailing import told
 from kernel_grpc.rpc.meanings import Asked, Kind, Meaning, Meanings
 from kernel_grpc.rpc.status import MAX_MESSAGE
 from kernel_grpc.services.methods import inference_methods
@@ -35,7 +35,7 @@ def asking(report: str = "", *, stream: bool = False) -> FakeCall:
 
 def trailers(call: Any, room: int = MAX_MESSAGE) -> dict[str, str]:
     """Return what is told in the trailers of a call that is over."""
-    block = call.meaning.telling(room)
+    block = call.meaning.trailing(room)
     head = Blocks().decode(REQUEST + block)
     return {name.decode(): value.decode() for name, value in head.fields if not name.startswith(b":")}
 
@@ -72,7 +72,7 @@ def test_an_answer_that_says_why(tmp_path: Path) -> None:
             run_jobs(service.kernel)
             await asyncio.sleep(1)
             (data,) = call.take()
-            assert WORDS.encode() in data and call.meaning.telling is None
+            assert WORDS.encode() in data and call.meaning.trailing is None
             call = asking()
             infer.handler(call, data_of(request("wrong", ("X", "FP32", [1]), raw=[floats(5)], id="b")))
             await asyncio.sleep(1)

@@ -32,7 +32,7 @@ from kernel_grpc.inference.outputs import failed, finished_response, is_large, n
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
-from kernel_grpc.inference.telling import have_told
+from kernel_grpc.inference.trailing import have_told
 from kernel_grpc.inference.turns import Turns
 from kernel_grpc.inference.wire import ID, Buffer, split
 from kernel_grpc.rpc.limits import Limits

@@ -19,7 +19,7 @@ from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
-from kernel_grpc.inference.telling import have_told
+from kernel_grpc.inference.trailing import have_told
 from kernel_grpc.inference.wire import leading
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
 from kernel_grpc.rpc.unary import parsed

@@ -56,7 +56,7 @@ class Call(Stream):
 
     A method reads `metadata`, `forwarded` (metadata that become request parameters) and `deadline`, sets `request` (it is then
     cancelled when nobody waits for the answer any more) or `on_cancel`, and calls `reply`, or `send`, `finish` and `fail`.
-    Where `meaning.asked` says so it has `meaning` say what the trailers tell of the call (`with_telling`).
+    Where `meaning.asked` says so it has `meaning` say what the trailers tell of the call (`with_trailing`).
     `writable` is false while the client does not take what it is sent; `on_writable` is called when that may have changed.
     """
 
@@ -338,8 +338,8 @@ class Call(Stream):
         if text:
             text = status.shortened(text, self.connection.control.header_list_limit)
         block = status.trailers(code, text) if self.begun else status.trailers_only(code, text)
-        if self.meaning.telling is not None:
-            block += self.meaning.telling(status.room(self.connection.control.header_list_limit) - len(block))
+        if self.meaning.trailing is not None:
+            block += self.meaning.trailing(status.room(self.connection.control.header_list_limit) - len(block))
         self.end(block)
 
     def fail(self, error: ServingError) -> None:

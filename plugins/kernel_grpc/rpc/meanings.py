@@ -83,14 +83,14 @@ class Kind:
 class Meaning:
     """What one list of fields means: its kind, and what is the call's own.
 
-    `timeout`: in seconds. `telling`: returns what the trailers tell of the call, in so many bytes at most, where it is asked for
+    `timeout`: in seconds. `trailing`: returns what the trailers tell of the call, in so many bytes at most, where it is asked for
     and known. `trail`: which models of other servers wait for the call, "" for none. `ordinary`: a unary call without a
     deadline that is not refused. `constant`: all of its answer but the message is the same for all calls. Most methods read no
     metadata, which may be new for each call: they are not taken out of the fields before somebody asks.
     """
 
     __slots__ = ("_fields", "_forwarded", "_forwarding", "_metadata", "asked", "coding", "compression", "constant", "door",
-                 "method", "ordinary", "refusal", "telling", "timeout", "trail")  # fmt: skip
+                 "method", "ordinary", "refusal", "timeout", "trail", "trailing")  # fmt: skip
     door: Door  # a gate's; where there is no gate nobody sets it
 
     def __init__(
@@ -101,7 +101,7 @@ class Meaning:
         self.compression = kind.compression
         self.refusal = kind.refusal
         self.asked = kind.asked
-        self.telling: Callable[[int], bytes] | None = None
+        self.trailing: Callable[[int], bytes] | None = None
         self.constant = kind.compression is None and not kind.asked
         self.timeout = timeout
         self.trail = ""
@@ -111,10 +111,10 @@ class Meaning:
         self._metadata: Metadata | None = None
         self._forwarded: tuple[tuple[str, str], ...] | None = () if forwarding is None else None
 
-    def with_telling(self, telling: Callable[[int], bytes]) -> Meaning:
+    def with_trailing(self, trailing: Callable[[int], bytes]) -> Meaning:
         """Return the same for one call, whose trailers tell something of it: its load, and why it took as long as it did."""
         meaning = copy.copy(self)
-        meaning.telling = telling
+        meaning.trailing = trailing
         return meaning
 
     @property

@@ -40,7 +40,7 @@ def have_told(call: Call, request: InferenceRequest, model: Model, kernel: Kerne
     if asked.explain:
         request.respond = Explained(call, request, kernel)
     if asked.report:
-        call.meaning = call.meaning.with_telling(partial(told, model, asked.report, None))
+        call.meaning = call.meaning.with_trailing(partial(told, model, asked.report, None))
 
 
 class Explained:
@@ -78,7 +78,7 @@ class Explained:
         if not call.is_stream:
             asked = call.meaning.asked
             assert asked is not None
-            call.meaning = call.meaning.with_telling(partial(told, request.model, asked.report, explanation))
+            call.meaning = call.meaning.with_trailing(partial(told, request.model, asked.report, explanation))
 
 
 def told(model: Model, report: str, explanation: Explanation | None, room: int) -> bytes:
