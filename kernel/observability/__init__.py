@@ -20,7 +20,16 @@ from kernel.observability.explanation import (
     explained,
     wait,
 )
-from kernel.observability.history import CALLER, ENQUEUED, ID, FailedRequest, History, ModelHistory, Surroundings
+from kernel.observability.history import (
+    CALLER,
+    ENQUEUED,
+    ID,
+    FailedRequest,
+    History,
+    ModelHistory,
+    Surroundings,
+    known_as,
+)
 from kernel.observability.logs import LogOptions, ProcessLog, set_up_log
 from kernel.observability.request_log import RequestTracing
 from kernel.observability.settings import (
@@ -78,6 +87,7 @@ __all__ = [
     "Traits",
     "duration",
     "explained",
+    "known_as",
     "set_up_log",
     "wait",
 ]

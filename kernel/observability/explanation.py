@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kernel.errors import clipped
 from kernel.rules import Left
 
 __all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait"]
@@ -79,7 +80,7 @@ class Explanation:
 
     def lines(self, depth: int = 0) -> list[str]:
         """Return it as text, calls indented under what has made them."""
-        named = f"request '{self.id}'" if self.id else "a request"
+        named = f"request '{clipped(self.id)}'" if self.id else "a request"
         lines = [f"{'  ' * depth}{named} of model '{self.model}' version {self.version}, {duration(self.seconds)}: {self.words}"]
         for call in self.calls:
             lines += call.lines(depth + 1)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
-from operator import itemgetter
-from typing import Final
+from itertools import count, islice
+from operator import attrgetter, itemgetter
+from typing import Any, Final
 
-from kernel.errors import ServingError, clipped
+from kernel.errors import SHOWN, ServingError, clipped
 from kernel.interfaces import Record
 from kernel.observability.explanation import NO_TRAITS, Ran, Traits, Waited, wait
 from kernel.observability.statistics import record_of
@@ -70,11 +71,15 @@ class FailedRequest:
 
 
 class _Delivery:
-    """Records that came together. `slow`: those of them that are among the slowest. What is found in them is found once."""
+    """Records that came together. `latest`: when the last answer went out of these, and of what came before of their model;
+    `slow`: those of them that are among the slowest. What is found in them is found once.
+    """
 
     def __init__(self, model: ModelHistory, records: list[Record]) -> None:
         self.model = model
         self.records = records
+        before = model.deliveries
+        self.latest: float = max(records[-1][ANSWERED], before[-1].latest if before else 0.0)
         self.slow: list[Kept] = []
 
     @cached_property
@@ -86,15 +91,6 @@ class _Delivery:
     def over(self) -> float:
         """When the last of them was over."""
         return max(record[ENDED] for record in self.records)
-
-    @cached_property
-    def calls(self) -> dict[tuple[str, float], list[Record]]:
-        """The calls among them, by who has made them."""
-        found: dict[tuple[str, float], list[Record]] = {}
-        for record in self.records:
-            if record[CALLER] is not None:
-                found.setdefault(record[CALLER], []).append(record)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +131,11 @@ class History:
 
     def take(self, model: ModelHistory, records: list[Record]) -> None:
         """Keep the records, which are nobody else's from here on."""
+        if max(map(len, map(itemgetter(ID), records))) > SHOWN:  # what a client has made up is not kept as it is
+            records = [_shorter(*one) for one in records]
         delivery = _Delivery(model, records)
         self._deliveries.append(delivery)
+        model.deliveries.append(delivery)
         self._size += len(records)
         newest = records[-1][ANSWERED]
         if newest >= self._prune_at:
@@ -174,7 +173,8 @@ class History:
         there = {id(kept) for _, _, kept in self._slowest} if delivery.slow else ()
         for kept in delivery.slow:
             if id(kept) in there:
-                kept.context = self._context(kept, (delivery, *self._deliveries))
+                kept.context = self._context(kept)
+        delivery.model.deliveries.popleft()
 
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
         failures = self._refusals if failure.refused else self._failures
@@ -217,14 +217,14 @@ class History:
         for _, _, kept in self._slowest:
             if kept.record is record and kept.context is not None:
                 return kept.context
-        return self._context(Kept(model, record), self._deliveries)
+        return self._context(Kept(model, record))
 
-    def _context(self, kept: Kept, deliveries: Iterable[_Delivery]) -> Surroundings:
+    def _context(self, kept: Kept) -> Surroundings:
         model, record = kept.model, kept.record
         enqueued, started, ended, instance = record[ENQUEUED], record[STARTED], record[ENDED], record[INSTANCE]
         meanwhile, company = [], []
-        for delivery in deliveries:
-            if delivery.model is model and delivery.began <= started and delivery.over > enqueued:
+        for delivery in _since(model, enqueued):
+            if delivery.began <= started and delivery.over > enqueued:
                 for one in delivery.records:
                     if one[STARTED] < started and one[ENDED] > enqueued:
                         meanwhile.append(one)
@@ -236,7 +236,7 @@ class History:
 
     def meanwhile(self, model: ModelHistory, since: float, until: float) -> list[Ran]:
         """Return what a model has executed in a time, as far as that has ended."""
-        ours = (one for one in self._deliveries if one.model is model and one.began < until and one.over > since)
+        ours = (one for one in _since(model, since) if one.began < until and one.over > since)
         found = executions_of(
             record for one in ours for record in one.records if record[STARTED] < until and record[ENDED] > since
         )
@@ -251,18 +251,14 @@ class History:
                 ran.append(one)
         return ran
 
-    def calls(self, instance: str, arrivals: Collection[float]) -> list[tuple[ModelHistory, Record]]:
-        """Return the calls that an execution has made, as far as they are kept, the first one first.
-
-        `arrivals`: when the requests of the execution came.
-        """
-        made = [
-            (delivery.model, record)
-            for delivery in self._deliveries
-            for arrival in arrivals
-            for record in delivery.calls.get((instance, arrival), ())
-        ]
-        return sorted(made, key=lambda each: each[1][ENQUEUED])
+    def calls(self) -> dict[tuple[str, float], list[tuple[ModelHistory, Record]]]:
+        """Return the calls that are kept, by who has made them: the instance, and when the first of its requests came."""
+        found: dict[tuple[str, float], list[tuple[ModelHistory, Record]]] = {}
+        for delivery in self._deliveries:
+            for record in delivery.records:
+                if record[CALLER] is not None:
+                    found.setdefault(record[CALLER], []).append((delivery.model, record))
+        return found
 
 
 class ModelHistory:
@@ -271,13 +267,14 @@ class ModelHistory:
     `capacity`: how many instances it has, and how many executions at a time they may have in all.
     """
 
-    __slots__ = ("capacity", "history", "model", "traits", "version")
+    __slots__ = ("capacity", "deliveries", "history", "model", "traits", "version")
 
     def __init__(self, history: History, model: str, version: int, traits: Traits = NO_TRAITS) -> None:
         self.history = history
         self.model = model
         self.version = version
         self.traits = traits
+        self.deliveries: deque[_Delivery] = deque()  # its own among those of the history
         self.capacity: Callable[[], tuple[int, int]] = lambda: (1, 1)
 
     def take(self, records: list[Record]) -> None:
@@ -306,8 +303,25 @@ class ModelHistory:
         """Keep a request that failed. `execution`: the instance, when it started and when it ended, 0.0 for not yet."""
         instance, started, ended = execution
         words = error.message if len(error.message) <= LONGEST_WORDS else f"{error.message[:LONGEST_WORDS]}…"
-        failure = FailedRequest(enqueued, started, ended, now, clipped(id), instance, error.code.name, words, refused)
+        failure = FailedRequest(enqueued, started, ended, now, known_as(id), instance, error.code.name, words, refused)
         self.history.failed(self, failure)
+
+
+def known_as(id: str) -> str:
+    """Return a request's id as it is kept: one without end is not."""
+    return id if len(id) <= SHOWN else clipped(id)
+
+
+def _shorter(
+    rows: int, enqueued: float, started: float, begun: float, output: float, ended: float, answered: float,
+    id: str, instance: str, why: Any, caller: tuple[str, float] | None,
+) -> Record:  # fmt: skip
+    return rows, enqueued, started, begun, output, ended, answered, known_as(id), instance, why, caller
+
+
+def _since(model: ModelHistory, moment: float) -> Iterator[_Delivery]:
+    """Return the deliveries of a model, but for the first ones, which were all over by a moment."""
+    return islice(model.deliveries, bisect_right(model.deliveries, moment, key=attrgetter("latest")), None)
 
 
 def _seconds(record: Record) -> float:

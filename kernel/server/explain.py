@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from kernel.interfaces import Record
@@ -27,6 +27,7 @@ from kernel.observability import (
     Traits,
     duration,
     explained,
+    known_as,
     wait,
 )
 from kernel.requests import Batch, InferenceRequest, RequestState
@@ -101,6 +102,7 @@ class Explainer:
         waiting = list(self._unanswered(id))
         for scheduler, position, request in [one for one in waiting if one[2].parent is None] or waiting:
             found.append((request.enqueued, partial(self._waits, scheduler, request, position)))
+        id = known_as(id)
         for model, failure in self._history.failures(self._now):
             if failure.id == id:
                 found.append((failure.enqueued, partial(self._failure, model, failure)))
@@ -144,7 +146,7 @@ class Explainer:
             enqueued, answered, execution, around.waited, instances, cached=not rows, traits=model.traits
         )
         arrivals = {enqueued, *around.company}
-        made = self._history.calls(instance, arrivals) if depth < DEEPEST and rows else []
+        made = self._made(instance, arrivals) if depth < DEEPEST and rows else []
         calls = tuple(self._record(*call, depth=depth + 1) for call in made)
         batch = 1 + len(around.company) if rows else 0
         seconds = answered - enqueued
@@ -153,6 +155,15 @@ class Explainer:
             model.model, model.version, id, arrived, "ANSWERED", seconds, intervals, instance, batch,
             words + _of_calls(calls, model.traits), calls=calls
         )
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, float], list[tuple[ModelHistory, Record]]]:
+        return self._history.calls()
+
+    def _made(self, instance: str, arrivals: Collection[float]) -> list[tuple[ModelHistory, Record]]:
+        """Return the calls that an execution has made, the first one first. `arrivals`: when the requests of it came."""
+        made = [call for arrival in arrivals for call in self._calls.get((instance, arrival), ())]
+        return sorted(made, key=lambda call: call[1][ENQUEUED])
 
     def _answered(self, request: InferenceRequest) -> Explanation:
         """Return the explanation of a request whose answer is just being given out."""
@@ -166,7 +177,7 @@ class Explainer:
         intervals, words = self._explained(model, enqueued, now, execution, cached=execution is None and error is None)
         calls: tuple[Explanation, ...] = ()
         if execution is not None and batch is not None and batch.children is not None:
-            made = self._history.calls(execution.instance, {one.enqueued for one in batch.requests})
+            made = self._made(execution.instance, {one.enqueued for one in batch.requests})
             calls = tuple(self._record(*call, depth=1) for call in made)
             words += _of_calls(calls, model.traits)
         told = "" if error is None else f"{error.code.name}: {error.message}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from live import ENSEMBLE
 from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, write_repository
 
-from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Result, ServingError
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Record, Result, ServingError
 from kernel.models.handover_stage import Away
 from kernel.observability import history
 from kernel.observability.statistics import FOLD
@@ -484,3 +485,62 @@ def test_warmups_are_not_told(tmp_path: Path) -> None:
         assert [one.words for one in kernel.explain(slowest=10)] == ["began at once; executed 20 ms"]
 
     told(tmp_path, {"m": BASE + warmup}, {"m": sleeping(0.02)}, story, "")
+
+
+def test_ids_without_end_are_not_kept_as_they_are(tmp_path: Path) -> None:
+    """8192 requests with ids of a megabyte each would have kept 8 GB."""
+    long = "x" * 100_000
+
+    def fail(batch: Batch) -> Result:
+        raise ServingError(Code.INVALID_ARG, "no")
+
+    async def main() -> None:
+        write_repository(tmp_path, {"m": BASE, "wrong": BASE})
+        backend = TestBackend({"m": sleeping(0.01), "wrong": fail})
+        async with Kernel(tmp_path, plugins=[backend], control_mode="explicit", load_models=["*"]) as kernel:
+            client = Client(kernel)
+            for model in ("m", "wrong"):
+                client.send(model, f"{model}{long}")
+                client.send(model, f"{model}\n")
+                await asyncio.sleep(1)
+                (told,) = kernel.explain(f"{model}{long}")
+                assert told.id == f"{model}{long}"[:256] + f"… ({len(model) + len(long)} characters)"
+                (told,) = kernel.explain(f"{model}\n")
+                assert told.id == f"{model}\n" and f"request '{model}\\n' of" in told.lines()[0]
+
+    run(main())
+
+
+def test_what_was_over_long_before_is_not_looked_at() -> None:
+    """Else whoever asks for explanations with each request has the loop look at all that is kept each time."""
+    kept = history.History()
+    models = [history.ModelHistory(kept, name, 1) for name in "ab"]
+    rng, now = random.Random(1), 0.0
+    every: list[tuple[history.ModelHistory, Record]] = []
+    for _ in range(300):
+        now += 1.0
+        model = models[rng.randrange(2)]
+        moments = sorted(now - rng.random() * rng.choice((1, 20)) for _ in range(3))
+        records: list[Record] = [(1, moments[0], moments[1], 0.0, 0.0, moments[2], now, "", f"i{now}", None, None)]
+        every += [(model, record) for record in records]
+        model.take(records)
+    for owner in models:
+        for since in (250.0, 297.0, 10.0, 400.0):
+            wanted = {one[8] for whose, one in every if whose is owner and one[2] < since + 5 and one[5] > since}
+            assert {one.instance for one in kept.meanwhile(owner, since, since + 5)} == wanted
+    fresh = history.History()
+    model = history.ModelHistory(fresh, "m", 1)
+    for k in range(1000):
+        model.take([(1, k, k, k, k, k + 0.5, k + 0.5, "", "i", None, None)])
+    assert len(fresh.meanwhile(model, 996.9, 1000.0)) == 3
+    assert sum("began" in vars(delivery) for delivery in model.deliveries) == 3
+
+
+def test_a_model_lets_go_of_what_the_history_lets_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "NEWEST", 10)
+    kept = history.History()
+    models = [history.ModelHistory(kept, name, 1) for name in "ab"]
+    for k in range(100):
+        models[k % 7 == 0].take([(1, k, k, k, k, k + 0.5, k + 0.5, "", "i", None, None)] * (1 + k % 3))
+    assert sum(len(delivery.records) for model in models for delivery in model.deliveries) <= 10
+    assert len(list(models[0].deliveries)) + len(models[1].deliveries) == len(kept._deliveries)
