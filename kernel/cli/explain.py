@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import sys
@@ -92,15 +93,22 @@ def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
             raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
         headers[name.strip()] = value.strip()
     try:
-        connection = kind(place.hostname, place.port or (443 if place.scheme == "https" else 8000), timeout=SECONDS)
-        connection.request("GET", f"/v2/kernel/explain/{path}", headers=headers)
-        response = connection.getresponse()
-        body = response.read()
+        port = place.port or (443 if place.scheme == "https" else 8000)
+        with contextlib.closing(kind(place.hostname, port, timeout=SECONDS)) as connection:
+            connection.request("GET", f"/v2/kernel/explain/{path}", headers=headers)
+            response = connection.getresponse()
+            body = response.read()
         told = json.loads(body) if body else {}
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ServingError(Code.UNAVAILABLE, f"{url} can't be asked: {type(error).__name__}: {error}") from None
+        raise ServingError(Code.UNAVAILABLE, f"{url} can't be asked: {_cause(error)}") from None
     if response.status != 200 or not isinstance(told, dict) or "requests" not in told:
         why = told.get("error", "") if isinstance(told, dict) else ""
         raise ServingError(Code.UNAVAILABLE, f"{url} answers {response.status} {response.reason}{': ' if why else ''}{why}")
     requests: list[dict[str, Any]] = told["requests"]
     return requests
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):  # the port of gRPC, say
+        return "it does not speak HTTP; wanted is the server's HTTP port, such as localhost:8000"
+    return f"{type(error).__name__}: {error}"

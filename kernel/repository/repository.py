@@ -47,8 +47,8 @@ _MAX_VERSION = 2**63 - 1
 #: How many bytes file systems take for the name of a file.
 LONGEST_NAME = 255
 
-#: Where the reference can fetch models from. A Path has one slash fewer.
-_REMOTE = re.compile(r"(s3|gs|as|az|http|https|hdfs):/")
+#: A location that is no folder. A Path has one slash fewer.
+_REMOTE = re.compile(r"([a-z][a-z0-9]+):/")
 
 _LOCATION = re.compile(r"^([a-z][a-z0-9]+):/(?!/)")
 
@@ -315,7 +315,8 @@ def _no_repository(path: Path, error: OSError) -> ServingError:
     words = f"failed to stat file {path}"
     remote = _REMOTE.match(str(path))
     if remote is not None and isinstance(error, FileNotFoundError):
-        words += f": folders are served, nothing is fetched from {remote[1]}://; copy the models into a folder, or mount it"
+        words += f": no installed plugin serves {remote[1]}://, s3, gs, as and az are known; "
+        words += "copy the models into a folder, or mount it"
     reason = "it is not a folder" if isinstance(error, NotADirectoryError) else error.strerror
     return ServingError(Code.INTERNAL, f"{words}: {reason}" if not isinstance(error, FileNotFoundError) else words)
 

@@ -62,8 +62,11 @@ def connected(address: str, *, log: bool) -> tuple[Any, bool]:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=log)
     except Exception as error:
-        words = f"can't connect to the Ray cluster at '{address}'"
-        raise ServingError(Code.UNAVAILABLE, f"{words}: {cause_of(error)}") from error
+        words = f"can't connect to the Ray cluster at '{address}': {cause_of(error)}"
+        if address == "auto" and isinstance(error, ConnectionError):  # Ray's own words name a flag of Ray's
+            words = "no Ray cluster runs on this machine: `ray start --head` starts one; another is named by RAY_ADDRESS, "
+            words += "--backend-config=ray,address=HOST:PORT (kernel serve), or --address HOST:PORT (kernel ray)"
+        raise ServingError(Code.UNAVAILABLE, words) from error
     return ray, True
 
 

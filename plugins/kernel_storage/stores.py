@@ -115,8 +115,20 @@ def _bare(tag: str) -> str:
 def _told(error: Exception, what: str) -> ServingError:
     if isinstance(error, InvalidPathError):
         return BadKey(Code.INTERNAL, f"{what}: a key is no path, {_cause(error)}")
-    return ServingError(Code.INTERNAL, f"{what}: {_cause(error)}")
+    cause = _cause(error)
+    scheme = re.search(r"'(s3|gs|as|az)://", what)
+    if scheme is not None and _DENIED.search(cause):
+        cause += f"; credentials: {_CREDENTIALS.get(scheme[1], _CREDENTIALS['az'])}"
+    return ServingError(Code.INTERNAL, f"{what}: {cause}")
 
+
+#: Where credentials are looked for first, by scheme: for who is refused and may have none.
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile of ~/.aws that has keys",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, or what gcloud has left",
+    "az": "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY",
+}
+_DENIED = re.compile(r"answered 40[13]|^no permission")
 
 #: Codes of servers -> what they mean.
 _CODES = {

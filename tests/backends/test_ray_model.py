@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -18,7 +20,7 @@ from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_ray import files
 from kernel_ray.actor import HEADER, KernelActor, Order
 from kernel_ray.backend import RayBackend
-from kernel_ray.cluster import cause_of
+from kernel_ray.cluster import cause_of, connected
 from kernel_ray.loads import there
 from kernel_ray.settings import read_settings
 
@@ -126,6 +128,16 @@ def test_ray_is_no_backend_of_its_own(tmp_path: Path) -> None:
     folder = write(tmp_path, CONFIG.replace('"python"', '"ray"').replace("kind: KIND_GPU gpus: [ 0 ]", ""))
     with pytest.raises(ConfigError, match="has backend 'ray', which is a placement — write the backend that executes it"):
         RayBackend(Kernel()).validate(read_config(folder, backends=backends()), folder, (1,))
+
+
+def test_without_a_cluster_the_error_says_how_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = ModuleType("ray")
+    none.__dict__.update(is_initialized=lambda: False, init=Mock(side_effect=ConnectionError("Could not find any instance")))
+    monkeypatch.setitem(sys.modules, "ray", none)
+    with pytest.raises(ServingError, match=r"no Ray cluster runs on this machine: `ray start --head` .* RAY_ADDRESS, --backend"):
+        connected("auto", log=False)
+    with pytest.raises(ServingError, match=r"cluster at '10.0.0.1:6379': Could not find any instance"):
+        connected("10.0.0.1:6379", log=False)
 
 
 def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

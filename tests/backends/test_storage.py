@@ -574,7 +574,8 @@ def test_a_poll_that_fails_is_told_once_and_changes_nothing(
                 assert await said(kernel, "m") == 1
                 assert [record.getMessage() for record in caplog.records] == [
                     "failed to poll the model repositories, what is loaded stays as it is: failed to read 'gs://bucket/models': "
-                    "no permission: the server answered 403 Forbidden"
+                    "no permission: the server answered 403 Forbidden; "
+                    "credentials: GOOGLE_APPLICATION_CREDENTIALS, or what gcloud has left"
                 ]
                 monkeypatch.setattr(obstore, "list", listed)
                 memory.put("m/1/answer", "2")
@@ -644,7 +645,7 @@ def test_locations_that_are_none(given: str, words: str) -> None:
 
 def test_other_schemes_are_nobodys() -> None:
     assert Location.parse("http://host/x") is None and Location.parse("/a/folder") is None
-    with pytest.raises(ServingError, match=r"failed to stat file http:/host/x: folders are served, nothing is fetched from http"):
+    with pytest.raises(ServingError, match=r"failed to stat file http:/host/x: no installed plugin serves http://, s3"):
         run(Kernel("http://host/x").start())
 
 

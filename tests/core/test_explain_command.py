@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -82,6 +83,24 @@ def test_a_port_that_is_none_of_ours(url: str, status: int, body: bytes, words: 
     Port.status, Port.body = status, body
     assert explain([url]) == 1
     assert capsys.readouterr().err.startswith(f"error: http://{url} {words}")
+
+
+def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        url = f"127.0.0.1:{port.getsockname()[1]}"
+
+        def greet() -> None:
+            client, _ = port.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(b"\0\0\0\4\0\0\0\0\0")  # as gRPC does
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        assert explain([url]) == 1
+        thread.join()
+    words = "it does not speak HTTP; wanted is the server's HTTP port, such as localhost:8000"
+    assert capsys.readouterr().err == f"error: http://{url} can't be asked: {words}\n"
 
 
 def test_mistakes(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
