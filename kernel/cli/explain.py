@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import http.client
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from kernel.cli.asking import ask
 from kernel.cli.parser import Parser
 from kernel.cli.perfetto import trace_of
 from kernel.errors import Code, ServingError
@@ -35,8 +34,6 @@ examples:
 Exit status: 0 if the server has told of a request, 1 if it knows of none or can't be asked, 2 if the command
 line is wrong.
 """
-
-SECONDS = 30.0
 
 
 def explain(arguments: Sequence[str]) -> int:
@@ -82,33 +79,15 @@ def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
     elif options.failed:
         path = f"failed/{options.failed}"
     url = options.url if "://" in options.url else f"http://{options.url}"
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.hostname:
-        raise ServingError(Code.INVALID_ARG, f"'{options.url}' is no address, wanted is one such as localhost:8000")
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
     headers = {}
     for line in options.header:
         name, colon, value = line.partition(":")
         if not colon:
             raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
         headers[name.strip()] = value.strip()
-    try:
-        port = place.port or (443 if place.scheme == "https" else 8000)
-        with contextlib.closing(kind(place.hostname, port, timeout=SECONDS)) as connection:
-            connection.request("GET", f"/v2/kernel/explain/{path}", headers=headers)
-            response = connection.getresponse()
-            body = response.read()
-        told = json.loads(body) if body else {}
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ServingError(Code.UNAVAILABLE, f"{url} can't be asked: {_cause(error)}") from None
-    if response.status != 200 or not isinstance(told, dict) or "requests" not in told:
+    status, reason, told = ask(url, f"/v2/kernel/explain/{path}", headers)
+    if status != 200 or not isinstance(told, dict) or "requests" not in told:
         why = told.get("error", "") if isinstance(told, dict) else ""
-        raise ServingError(Code.UNAVAILABLE, f"{url} answers {response.status} {response.reason}{': ' if why else ''}{why}")
+        raise ServingError(Code.UNAVAILABLE, f"{url} answers {status} {reason}{': ' if why else ''}{why}")
     requests: list[dict[str, Any]] = told["requests"]
     return requests
-
-
-def _cause(error: Exception) -> str:
-    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):  # the port of gRPC, say
-        return "it does not speak HTTP; wanted is the server's HTTP port, such as localhost:8000"
-    return f"{type(error).__name__}: {error}"

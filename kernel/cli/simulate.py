@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel.cli.asking import ask
 from kernel.cli.chart import Chart, bars, spark, svg
 from kernel.cli.flags import add_config_flags, auto_complete
 from kernel.cli.parser import Parser, positive
@@ -106,7 +107,7 @@ def _run(options: argparse.Namespace) -> Simulated:
         options.repository,
         options.model,
         read_arrivals(options.arrivals, options.seed),
-        read_costs(options.cost),
+        read_costs(options.cost, ask),
         version=options.version,
         rows=options.rows,
         seed=options.seed,

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
+from kernel.errors import ServingError
 from kernel.simulation.numbers import duration, number, wrong
 
 __all__ = ["Cost", "Costs", "read_costs"]
 
 NORMAL_P99 = 2.3263478740408408  # of the standard normal distribution
 DRAWN = 4096  # at a time
-TIMEOUT = 10.0
+
+#: Asks a server: `ask(url, path)` returns status, reason and content of the answer. Raises ServingError where there is none.
+Ask = Callable[[str, str], tuple[int, str, Any]]
 
 FORMS = "a sum such as 2ms+0.3ms/row, a JSON file of rows to seconds, or the URL of a server that has measured"
 
@@ -83,8 +86,9 @@ class Cost:
 class Costs:
     """What executions of each model cost. `given`: by the name of a model, "" for all others."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], ask: Ask | None = None) -> None:
         self._given = given
+        self._ask = ask
         self._read: dict[str, Cost] = {}
 
     def of(self, model: str) -> Cost:
@@ -94,12 +98,15 @@ class Costs:
             text = self._given.get(model, self._given.get(""))
             if text is None:
                 raise wrong(f"nothing says what an execution of model '{model}' costs: --cost {model}=…; wanted is {FORMS}")
-            cost = self._read[model] = read_cost(text, model)
+            cost = self._read[model] = read_cost(text, model, self._ask)
         return cost
 
 
-def read_costs(texts: Sequence[str]) -> Costs:
-    """Read what `--cost` says, any number of times: `SPEC`, or `MODEL=SPEC`. Raises ServingError."""
+def read_costs(texts: Sequence[str], ask: Ask | None = None) -> Costs:
+    """Read what `--cost` says, any number of times: `SPEC`, or `MODEL=SPEC`. Raises ServingError.
+
+    `ask`: how servers are asked; without it none can be.
+    """
     given: dict[str, str] = {}
     for text in texts:
         name, equals, spec = text.partition("=")
@@ -112,13 +119,13 @@ def read_costs(texts: Sequence[str]) -> Costs:
         given[name] = spec
     if not given:
         raise wrong(f"nothing says what executions cost: --cost; wanted is {FORMS}")
-    return Costs(given)
+    return Costs(given, ask)
 
 
-def read_cost(text: str, model: str) -> Cost:
+def read_cost(text: str, model: str, ask: Ask | None) -> Cost:
     """Read one cost. `model`: whose it is, for a server that is asked. Raises ServingError."""
-    if "://" in text:
-        return _measured(text, model)
+    if "://" in text and ask is not None:
+        return _measured(text, model, ask)
     if Path(text).is_file():
         return _of_file(Path(text))
     if text.endswith(".json"):
@@ -161,19 +168,15 @@ def _point(path: Path, rows: str, value: object) -> tuple[int, float, float]:
     return int(rows), mean, NORMAL_P99 - math.sqrt(NORMAL_P99**2 - 2 * math.log(ratio))
 
 
-def _measured(url: str, model: str) -> Cost:
+def _measured(url: str, model: str, ask: Ask) -> Cost:
     """Ask a running server what executions of the model have cost it: the means of its statistics, by rows."""
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.hostname:
-        raise wrong(f"--cost '{url}' is no address, wanted is one such as http://localhost:8000")
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
     try:
-        connection = kind(place.hostname, place.port or (443 if place.scheme == "https" else 8000), timeout=TIMEOUT)
-        connection.request("GET", f"{place.path.rstrip('/')}/v2/models/{quote(model, safe='')}/stats")
-        response = connection.getresponse()
-        told = json.loads(response.read())
-        if response.status != 200:
-            raise wrong(f"--cost {url} has no statistics of model '{model}': {response.status} {told.get('error', '')}")
+        status, reason, told = ask(url, f"/v2/models/{quote(model, safe='')}/stats")
+    except ServingError as error:
+        raise wrong(f"--cost: {error.message}") from None
+    try:
+        if status != 200:
+            raise wrong(f"--cost {url} has no statistics of model '{model}': {status} {told.get('error', reason)}")
         sums: dict[int, list[float]] = {}
         for version in told["model_stats"]:
             for batch in version["batch_stats"]:
@@ -181,8 +184,8 @@ def _measured(url: str, model: str) -> Cost:
                 entry = sums.setdefault(int(batch["batch_size"]), [0.0, 0.0])
                 entry[0] += times[1]["count"]
                 entry[1] += sum(one["ns"] for one in times) / 1e9
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException) as error:
-        raise wrong(f"--cost {url} can't be asked for statistics: {type(error).__name__}: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise wrong(f"--cost {url} answers with no statistics: {type(error).__name__}: {error}") from None
     points = tuple((rows, seconds / count, 0.0) for rows, (count, seconds) in sorted(sums.items()) if count)
     if not points:
         raise wrong(f"--cost {url} has executed nothing of model '{model}' yet; send it requests first")

@@ -105,7 +105,7 @@ def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_mistakes(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(["ftp://x"]) == 1
-    assert capsys.readouterr().err == "error: 'ftp://x' is no address, wanted is one such as localhost:8000\n"
+    assert capsys.readouterr().err == "error: 'ftp://x' is no address, wanted is one such as http://localhost:8000\n"
     assert explain(["127.0.0.1:1"]) == 1
     assert "error: http://127.0.0.1:1 can't be asked: ConnectionRefusedError" in capsys.readouterr().err
     assert explain([url, "--header", "nothing"]) == 1

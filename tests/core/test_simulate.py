@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kernel import ServingError
+from kernel.cli.asking import ask
 from kernel.cli.chart import Chart, bars, spark
 from kernel.cli.simulate import simulate as command
 from kernel.simulation import Simulated, read_arrivals, read_costs, simulate
@@ -185,13 +186,15 @@ def server() -> Iterator[str]:
 
 
 def test_costs_that_a_server_has_measured(server: str) -> None:
-    assert read_costs([server]).of("m").mean(4) == pytest.approx(0.006)
+    assert read_costs([server], ask).of("m").mean(4) == pytest.approx(0.006)
     with pytest.raises(ServingError, match="has executed nothing of model 'new' yet"):
-        read_costs([server]).of("new")
+        read_costs([server], ask).of("new")
     with pytest.raises(ServingError, match="no statistics of model 'other': 404 unknown model"):
-        read_costs([server]).of("other")
-    with pytest.raises(ServingError, match="can't be asked for statistics: ConnectionRefusedError"):
-        read_costs(["http://127.0.0.1:1"]).of("m")
+        read_costs([server], ask).of("other")
+    with pytest.raises(ServingError, match=r"--cost: http://127\.0\.0\.1:1 can't be asked: ConnectionRefusedError"):
+        read_costs(["http://127.0.0.1:1"], ask).of("m")
+    with pytest.raises(ServingError, match="answers with no statistics: KeyError"):
+        read_costs(["http://far"], lambda url, path: (200, "OK", {})).of("m")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +240,9 @@ def test_arrivals_that_can_not_be(arrivals: str, words: str, tmp_path: Path, mon
         (["rows.json"], "'none' is no number of rows, wanted is an integer of at least 1"),
         (["wide.json"], "of 1 rows p99 is 50.00 times the mean, wanted is 1 to 14 times"),
         (["half.json"], "of 1 rows there are ['mean'], wanted are mean and p99, or a number"),
-        (["ftp://host"], "--cost 'ftp://host' is no address, wanted is one such as http://localhost:8000"),
+        (["ftp://host"], "--cost: 'ftp://host' is no address, wanted is one such as http://localhost:8000"),
+        (["http://[host"], "--cost: 'http://[host' is no address, wanted is one such as http://localhost:8000"),
+        (["http://host:x"], "--cost: 'http://host:x' is no address, wanted is one such as http://localhost:8000"),
     ],
 )  # fmt: skip
 def test_costs_that_can_not_be(costs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +251,7 @@ def test_costs_that_can_not_be(costs: list[str], words: str, tmp_path: Path, mon
     for name, told in files.items():
         Path(f"{name}.json").write_text(json.dumps(told))
     with pytest.raises(ServingError) as raised:
-        read_costs(costs).of("m")
+        read_costs(costs, ask).of("m")
     assert words in raised.value.message
 
 
