@@ -16,6 +16,9 @@ __all__ = ["ask"]
 #: How long an answer is waited for.
 SECONDS = 30.0
 
+#: How long an answer may be; what is longer counts as none.
+MOST_BYTES = 64 * 1024 * 1024
+
 
 def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str, Any]:
     """Return status, reason and content of the answer to `GET path` below `url`; {} where it has no content.
@@ -35,9 +38,9 @@ def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[
         with contextlib.closing(kind(host, port, timeout=SECONDS)) as connection:
             connection.request("GET", f"{address.path.rstrip('/')}{path}", headers=dict(headers or {}))
             response = connection.getresponse()
-            body = response.read()
-        return response.status, response.reason, json.loads(body) if body else {}
-    except (OSError, ValueError, http.client.HTTPException) as error:
+            body = response.read(MOST_BYTES + 1)
+        return response.status, response.reason, json.loads(body) if 0 < len(body) <= MOST_BYTES else {}
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         raise ServingError(Code.UNAVAILABLE, f"{url} can't be asked: {_cause(error)}") from None
 
 

@@ -7,13 +7,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
+
+import msgspec
 
 from kernel.cli.asking import ask
 from kernel.cli.parser import Parser
 from kernel.cli.perfetto import trace_of
 from kernel.errors import Code, ServingError
+from kernel.observability import Explanation
 
 __all__ = ["explain"]
 
@@ -34,6 +37,10 @@ examples:
 Exit status: 0 if the server has told of a request, 1 if it knows of none or can't be asked, 2 if the command
 line is wrong.
 """
+
+
+class _Lines(TypedDict):
+    lines: list[str]
 
 
 def explain(arguments: Sequence[str]) -> int:
@@ -75,7 +82,7 @@ def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the explanations that are asked for. Raises ServingError."""
     path = f"slowest/{options.slowest or 10}"
     if options.id:
-        path = f"id/{quote(options.id, safe='')}"
+        path = f"id/{quote(options.id, safe='', errors='surrogateescape')}"
     elif options.failed:
         path = f"failed/{options.failed}"
     url = options.url if "://" in options.url else f"http://{options.url}"
@@ -90,4 +97,10 @@ def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
         why = told.get("error", "") if isinstance(told, dict) else ""
         raise ServingError(Code.UNAVAILABLE, f"{url} answers {status} {reason}{': ' if why else ''}{why}")
     requests: list[dict[str, Any]] = told["requests"]
+    try:
+        msgspec.convert(requests, list[Explanation])
+        msgspec.convert(requests, list[_Lines])
+    except (msgspec.ValidationError, RecursionError) as error:
+        words = f"{url} answers with what is no explanation: {error}; it may be another server, or of another release"
+        raise ServingError(Code.UNAVAILABLE, words) from None
     return requests

@@ -139,7 +139,7 @@ class Autoscaler:
     def _need(self, load: ScaleLoad, average: float) -> tuple[int, str]:
         """Return how many are needed now, within the limits, and why."""
         rule, wanted = self.rule, self.decision.wanted
-        share = average / rule.target  # of so many workers
+        share = min(average / rule.target, 1e9)  # of so many workers, however small the target is
         # Between the two there are as many as are wanted already.
         low, high = ceil(share / (1 + TOLERANCE)), ceil(share / (1 - TOLERANCE))
         need = low if wanted < low else high if wanted > high else wanted

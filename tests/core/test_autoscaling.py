@@ -216,3 +216,11 @@ def test_a_worker_that_can_not_be_had_is_tried_again_later_and_later() -> None:
 def test_what_makes_no_sense(arguments: tuple[float, ...], words: str) -> None:
     with pytest.raises(ServingError, match=words):
         ScaleRule(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", [5e-324, 1e-300, 1e308])
+def test_any_target_has_an_answer(target: float) -> None:
+    scaler = Autoscaler(ScaleRule(1, 4, target), 1, 0.0)
+    for k in range(1, 100):
+        decision = scaler.look(ScaleLoad(scaler.decision.wanted, 5.0), k * LOOK)
+    assert decision.wanted == (1 if target > 1 else 4) and len(decision.reason) < 200

@@ -135,3 +135,25 @@ def test_a_trace(tmp_path: Path, url: str) -> None:
     start, end = (one for one in told["traceEvents"] if one["ph"] in "sf")
     assert (start["pid"], start["tid"], end["pid"], end["tid"], start["id"]) == (1, 1, 2, 2, end["id"])
     assert start["ts"] == pytest.approx(1000.005e6) and end["ts"] == pytest.approx(1000.001e6)
+
+
+@pytest.mark.parametrize("answer", [
+    b'{"requests": 5}', b'{"requests": [1]}', b'{"requests": [{}]}', b'{"requests": [{"lines": [1]}]}', b"[" * 100_000, b"\xff",
+    b'{"requests": null}', b"5", b"",
+])  # fmt: skip
+def test_what_another_server_says_is_told_as_that(
+    url: str, answer: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Port.body = answer
+    for more in ([], ["--json"], [f"--perfetto={tmp_path / 'trace'}"]):
+        assert explain([url, *more]) == 1
+        told = capsys.readouterr()
+        assert told.err.startswith(f"error: http://{url} ") and not told.out
+
+
+def test_addresses_and_ids_of_any_kind(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("http://[", "ftp://a", "localhost:99999", "localhost:x", ""):
+        assert explain([wrong]) == 1
+        assert capsys.readouterr().err.startswith("error: ")
+    assert explain([url, "--id", "\udcff"]) == 0, "what a shell hands over is no UTF-8"
+    assert Port.asked[-1][0] == "/v2/kernel/explain/id/%FF"
