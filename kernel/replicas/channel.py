@@ -48,7 +48,7 @@ class Channel:
         self._on_end = on_end
         self._received = bytearray()
         self._sockets: deque[int] = deque()  # descriptors that have come, and whose records have not been read
-        self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()  # what is still to be sent
+        self._waiting: deque[tuple[memoryview, Sequence[int]]] = deque()  # what is still to be sent
         self._closed = False
         sock.setblocking(False)
         loop.add_reader(sock, self._read)
@@ -67,7 +67,7 @@ class Channel:
             for copy in copies:
                 os.close(copy)
             raise
-        self._waiting.append((len(data).to_bytes(HEAD, "little") + data, copies))
+        self._waiting.append((memoryview(len(data).to_bytes(HEAD, "little") + data), copies))
         if len(self._waiting) == 1:
             self._write()
 

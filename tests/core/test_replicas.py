@@ -1224,3 +1224,25 @@ def test_a_replica_is_told_what_became_of_each_of_its_reloads() -> None:
         await ended
 
     asyncio.run(main())
+
+
+def test_what_is_left_of_a_long_record_is_not_copied() -> None:
+    """The files of a model that is loaded go to all replicas: 100 MB of them took 9 s, the rest was copied after each piece."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        channel = Channel(asyncio.get_running_loop(), ours, lambda record: None, lambda: None)
+        channel.send(Wanted(1, "t", b"x" * 4_000_000))
+        (first, _), seen = channel._waiting[0], set()
+        while channel._waiting:
+            rest, _ = channel._waiting[0]
+            assert rest.obj is first.obj
+            seen.add(len(rest))
+            await asyncio.get_running_loop().sock_recv(theirs, 1_000_000)
+            await asyncio.sleep(0)
+        assert len(seen) > 2, "it went in pieces"
+        channel.close()
+        theirs.close()
+
+    asyncio.run(main())
