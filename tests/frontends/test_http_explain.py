@@ -30,7 +30,7 @@ def explain(asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Expla
     if isinstance(asked, InferenceRequest):
         return [replace(TOLD, id=asked.id)]
     if slowest or failed:
-        return [replace(TOLD, id=f"{'slowest' if slowest else 'failed'} {slowest or failed}")]
+        return [replace(TOLD, id=f"{'slowest' if slowest else 'failed'} {k}") for k in range(slowest or failed)]
     return [replace(TOLD, id=asked, calls=(CALL,))] if asked else []
 
 
@@ -93,8 +93,8 @@ def test_requests_that_are_over(client: Client) -> None:
         return response.status, [one["id"] for one in response.json.get("requests", ())]
 
     assert ids("id/a%2Fb%20c") == (200, ["a/b c"])
-    assert ids("slowest") == (200, ["slowest 10"]) and ids("slowest/3") == (200, ["slowest 3"])
-    assert ids("failed") == (200, ["failed 10"]) and ids("failed/100") == (200, ["failed 100"])
+    assert ids("slowest") == (200, [f"slowest {k}" for k in range(10)]) and ids("slowest/2") == (200, ["slowest 0", "slowest 1"])
+    assert ids("failed") == (200, [f"failed {k}" for k in range(10)]) and len(ids("failed/100")[1]) == 100
     response = client.ask(request("GET", "/v2/kernel/explain/failed/101"))
     assert (response.status, response.error) == (400, "101 requests are asked for, wanted are 1 to 100")
     for kind in ("slowest", "failed"):  # which is no question for those without an id
@@ -110,3 +110,20 @@ def test_requests_that_are_over(client: Client) -> None:
     }  # fmt: skip
     for path in ("", "/", "/id", "/id/", "/slowest/-1", "/slowest/12345", "/slowest/x", "/all"):
         assert client.ask(request("GET", f"/v2/kernel/explain{path}")).status == 404, path
+
+
+def test_who_asks_without_pause_is_told_the_same_for_half_a_second(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen connections that asked for the slowest hundred held up a health check for 425 ms."""
+    asked: list[dict[str, int]] = []
+
+    def counted(**which: int) -> list[Explanation]:
+        asked.append(which)
+        return explain(**which)
+
+    client.kernel.explain = counted  # type: ignore[attr-defined]
+    for path in ("slowest", "slowest/100", "failed/7", "slowest/3", "failed"):
+        assert client.ask(request("GET", f"/v2/kernel/explain/{path}")).status == 200
+    assert asked == [{"slowest": 100}, {"failed": 100}]
+    now = client.kernel.clock()
+    monkeypatch.setattr(client.kernel, "clock", lambda: now + 0.5)
+    assert client.ask(request("GET", "/v2/kernel/explain/slowest")).status == 200 and len(asked) == 3

@@ -14,6 +14,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import msgspec
+
 from kernel import EXTENSIONS, Code, ServingError, model_metadata
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
@@ -38,6 +40,9 @@ TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12, "explain": 50
 TOLD = 10
 MOST_TOLD = 100
 
+#: For how long what was found of the slowest and of those that failed is told again: a hundred take 10 ms and more.
+TOLD_SECONDS = 0.5
+
 DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
 
@@ -47,6 +52,7 @@ class Admin:
     def __init__(self, kernel: Kernel, *, server_name: str, server_version: str) -> None:
         self.kernel = kernel
         self._tasks: set[asyncio.Task[None]] = set()
+        self._explained: dict[str, tuple[float, list[msgspec.Raw]]] = {}  # until when what was found is told
         self._metadata = replies.json_reply({"name": server_name, "version": server_version, "extensions": EXTENSIONS})
 
     def handlers(self) -> dict[str, Handler]:
@@ -115,14 +121,22 @@ class Admin:
         """Why requests took as long as they did; beside the standard API. An id is percent-encoded."""
         kind, _, value = head.path.removeprefix("/v2/kernel/explain/").partition("/")
         if kind == "id":
-            found: list[Explanation] = self.kernel.explain(unquote(value))
-        else:
-            count = int(value) if value else TOLD
-            if not 0 < count <= MOST_TOLD:
-                words = f"{count} requests are asked for, wanted are 1 to {MOST_TOLD}"
-                raise ServingError(Code.INVALID_ARG, words)
-            found = self.kernel.explain(slowest=count) if kind == "slowest" else self.kernel.explain(failed=count)
-        return replies.json_reply({"requests": [{**asdict(one), "lines": one.lines()} for one in found]})
+            return replies.json_reply({"requests": explanations(self.kernel.explain(unquote(value)))})
+        count = int(value) if value else TOLD
+        if not 0 < count <= MOST_TOLD:
+            words = f"{count} requests are asked for, wanted are 1 to {MOST_TOLD}"
+            raise ServingError(Code.INVALID_ARG, words)
+        return replies.json_reply({"requests": self._told(kind)[:count]})
+
+    def _told(self, kind: str) -> list[msgspec.Raw]:
+        """Return all that are told of a kind, slowest or failed, as JSON. It is found twice a second at most."""
+        now = self.kernel.clock()
+        until, told = self._explained.get(kind, (now, []))
+        if until <= now:
+            explain = self.kernel.explain
+            told = explanations(explain(slowest=MOST_TOLD) if kind == "slowest" else explain(failed=MOST_TOLD))
+            self._explained[kind] = now + TOLD_SECONDS, told
+        return told
 
     def statistics(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(
@@ -188,6 +202,11 @@ class Admin:
             payload = replies.error(500, f"{type(error).__name__}: {error}", json=True)
         exchange.answer(payload)
         connection.release()
+
+
+def explanations(found: Sequence[Explanation]) -> list[msgspec.Raw]:
+    """Return explanations as JSON, each with its text."""
+    return [msgspec.Raw(replies.encode({**msgspec.to_builtins(one), "lines": one.lines()})) for one in found]
 
 
 def statistics_of(record: ModelStatistics) -> dict[str, Any]:
