@@ -29,6 +29,12 @@ parameters { key: "placement" value { string_value: "thread" } }
 BATCHING = "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 10000 }"
 
 
+@pytest.fixture(autouse=True)
+def log_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command sends the whole process's log elsewhere: other tests look at theirs."""
+    monkeypatch.setattr("kernel.cli.simulate.set_up_log", lambda options: None)
+
+
 def write(folder: Path, name: str, more: str = "", config: str = CONFIG) -> str:
     """Write a model whose code would fail; return the repository."""
     (folder / name / "1").mkdir(parents=True)
