@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from functools import partial
 
 from kernel import Code, ServingError
 from kernel_storage.cache import Cache, failed
@@ -34,11 +35,7 @@ class Fetcher:
     def fetch(self, wanted: Mapping[str, Object]) -> int:
         """Have objects in the cache, each by its digest; return how many bytes were fetched for that. Raises ServingError."""
         given_up = threading.Event()
-        try:
-            jobs = [self._objects.submit(self._one, one, digest, given_up) for digest, one in wanted.items()]
-        except RuntimeError:
-            raise _closed() from None
-        return sum(_all(jobs, given_up))
+        return sum(_all(self._objects, given_up, [partial(self._one, one, digest, given_up) for digest, one in wanted.items()]))
 
     def _one(self, one: Object, digest: str, given_up: threading.Event) -> int:
         with self._cache.fetching(digest, given_up):
@@ -47,8 +44,7 @@ class Fetcher:
             with self._cache.draft(one, digest) as file:
                 begins = range(0, one.size, PART)
                 if len(begins) > 1:
-                    jobs = [self._parts.submit(self._part, file, one, begin, given_up) for begin in begins]
-                    _all(jobs, given_up)
+                    _all(self._parts, given_up, [partial(self._part, file, one, begin, given_up) for begin in begins])
                 elif begins:
                     self._part(file, one, 0, given_up)
         return one.size
@@ -72,9 +68,15 @@ class Fetcher:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _all(jobs: Sequence[Future[int]], given_up: threading.Event) -> list[int]:
-    """Return the results of all jobs, or raise the first error once none of them runs any more."""
+def _all(pool: ThreadPoolExecutor, given_up: threading.Event, steps: Sequence[Callable[[], int]]) -> list[int]:
+    """Run all steps and return their results, or raise the first error once none of them runs any more.
+
+    Raises ServingError where the pool is shut down before, while, or after they are handed to it.
+    """
+    jobs: list[Future[int]] = []
     try:
+        for step in steps:
+            jobs.append(_submitted(pool, step))
         return [job.result() for job in jobs]
     except BaseException as error:
         given_up.set()
@@ -82,6 +84,13 @@ def _all(jobs: Sequence[Future[int]], given_up: threading.Event) -> list[int]:
         if isinstance(error, CancelledError):
             raise _closed() from None
         raise
+
+
+def _submitted(pool: ThreadPoolExecutor, step: Callable[[], int]) -> Future[int]:
+    try:
+        return pool.submit(step)
+    except RuntimeError:  # what a pool that is shut down says
+        raise _closed() from None
 
 
 def _closed() -> ServingError:

@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -425,6 +426,29 @@ def test_a_stop_ends_what_is_fetched(memory: Memory, tmp_path: Path, monkeypatch
     thread.join(30.0)
     assert failures == ["the fetch was given up"]
     assert count == 1 and objects(tmp_path) == []
+
+
+def test_a_stop_while_parts_are_handed_out(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool that a stop shut down takes no more: that is told as the stop, once the parts that run have ended."""
+    monkeypatch.setattr(fetching, "PART", 1000)
+    memory.put("m/1/weights", b"x" * 50_000)
+    repository = memory.open(tmp_path)
+    files = repository.scan()["m"].fetch()
+    assert files is not None
+    submit, handed = ThreadPoolExecutor.submit, 0
+
+    def third(pool: ThreadPoolExecutor, step: Any) -> Any:
+        nonlocal handed
+        if pool._thread_name_prefix == "kernel-storage-part":
+            handed += 1
+            if handed == 3:
+                repository.close()
+        return submit(pool, step)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", third)
+    with pytest.raises(ServingError, match="the fetch was given up"):
+        files.bring([1])
+    assert handed == 3 and objects(tmp_path) == []
 
 
 def test_a_cache_that_others_may_write_is_refused(memory: Memory, tmp_path: Path) -> None:
