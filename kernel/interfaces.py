@@ -52,8 +52,8 @@ Result = Sequence["InferenceResponse | None"] | None
 #: (0: the response cache had the answer). Six moments in seconds on the kernel's clock: it was enqueued, its execution started,
 #: had its input, began its output, ended, and the request was answered; only differences mean something; of an ensemble, those
 #: between the four in the middle are sums over its steps. Its id, "" for none. The name of the instance that executed it, "" for
-#: none. `Batch.why`. Who has called it: the name of that instance and when the first request of its execution was enqueued,
-#: None for a client.
+#: none. Why its batch left the queue (rules.Left), or what it waited for besides instances (rules.WaitReason), or None. Who has
+#: called it: the name of that instance and when the first request of its execution was enqueued, None for a client.
 Record = tuple[int, float, float, float, float, float, float, str, str, Any, "tuple[str, float] | None"]
 
 

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from kernel.errors import clipped
-from kernel.rules import Left
+from kernel.rules import Left, WaitReason
 
 __all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait"]
+
+#: Why a batch left the queue, or what a request of it has waited for besides instances.
+Why = Left | WaitReason | None
 
 #: An interval is told that took so much of a request's time, or so many seconds.
 LEAST_SHARE = 0.01
 LEAST_SECONDS = 0.0005
-
-#: What was noted as it was, told later.
-PAST = ((" is in the backlog: all slots are taken", " was in the backlog: all slots were taken"),
-        (" that is executing", " that was executing"), (" executions hold", " executions held"))  # fmt: skip
 
 #: Where less than this is not accounted for it is no interval of its own; seconds.
 HAND_OVER = 0.00005
@@ -89,12 +87,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class PastExecution:
-    """The execution of a request. `ended`: 0.0 for not yet. `why`: Batch.why. `others`: how many requests went with it."""
+    """The execution of a request. `ended`: 0.0 for not yet. `others`: how many requests went with it."""
 
     instance: str
     started: float
     ended: float
-    why: Any = None
+    why: Why = None
     others: int = 0
 
 
@@ -183,9 +181,9 @@ def explained(
     return tuple(intervals), f"began at once; {sentence}" if intervals[0].kind == "execute" else sentence
 
 
-def _of_sequence(waited: Waited, why: Any, traits: Traits) -> Waited:
+def _of_sequence(waited: Waited, why: Why, traits: Traits) -> Waited:
     """What its sequence waits for a request waits for, whatever the instances do meanwhile."""
-    if traits.in_sequences and isinstance(why, str) and why:
+    if traits.in_sequences and isinstance(why, WaitReason):
         return Waited(0.0, waited.busy + waited.rest, 0, 0)
     return waited
 
@@ -209,14 +207,11 @@ def _busy(waited: Waited, instances: int) -> str:
     return f"{who} ran {executions} other requests"
 
 
-def _rest(waited: Waited, why: Any, pending: str, traits: Traits) -> Interval:
+def _rest(waited: Waited, why: Why, pending: str, traits: Traits) -> Interval:
     """Return what is said of the time in which an instance was free, and it still waited."""
     at, seconds = waited.busy, duration(waited.rest)
-    if isinstance(why, str) and why:
-        for now, then in PAST:
-            why = why.replace(now, then)
-        words = f"waited {seconds} {why}" if why.startswith("for ") else f"waited {seconds}, as {why}"
-        return Interval("wait", at, waited.rest, words)
+    if isinstance(why, WaitReason):
+        return Interval("wait", at, waited.rest, f"waited {seconds} {why.then}")
     if (isinstance(why, Left) and why is not Left.FREE) or (traits.delay and not pending):
         return Interval("delay", at, waited.rest, f"held {seconds} for the delay")
     if pending:
@@ -224,7 +219,7 @@ def _rest(waited: Waited, why: Any, pending: str, traits: Traits) -> Interval:
     return Interval("wait", at, waited.rest, f"waited {seconds} to be handed to an instance")
 
 
-def _left(execution: PastExecution, why: Any) -> str:
+def _left(execution: PastExecution, why: Why) -> str:
     others = execution.others
     if not isinstance(why, Left) or (why is Left.FREE and not others):
         return f"with {others} other{'s' if others > 1 else ''}, " if others else ""
@@ -245,7 +240,7 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} µs"
 
 
-def _make_writable(told: Any, *names: str) -> None:
+def _make_writable(told: Interval | Explanation, *names: str) -> None:
     """Have texts that came from models, such as names of files, be ones that can be sent: without halves of surrogates."""
     for name in names:
         text = getattr(told, name)

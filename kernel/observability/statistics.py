@@ -334,12 +334,10 @@ class StatisticsCounter:
 
 def record_of(request: InferenceRequest, batch: Batch, answered: float) -> Record:
     """Return the record of a request that `batch` has executed, or still executes. `answered`: when it had its answer."""
-    why, parent = batch.why, request.parent
-    if type(why) is dict:
-        why = why.get(request) or None
+    parent = request.parent
     return (
         request.batch_size, request.enqueued, batch.started, batch.input_ended, batch.output_started, batch.ended or answered,
-        answered, request.id, batch.instance.name, why, None if parent is None else _caller(parent),
+        answered, request.id, batch.instance.name, batch.why_of(request), None if parent is None else _caller(parent),
     )  # fmt: skip
 
 

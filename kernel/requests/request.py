@@ -278,8 +278,7 @@ class Batch:
     every request of the batch is gone. `blocked_on`: the child that the execution can't go on without (a synchronous call).
     `handed_over`: when the instance was given it, in seconds on the kernel's clock. `started`, `input_ended`, `output_started`,
     `ended`: likewise, 0.0 until then; executors may set the middle two. `why`: what the scheduler has decided by, for
-    explanations: why these went together (Left), what they have waited for besides instances (words, or words by request), or
-    None.
+    explanations: why these went together (rules.Left), or what they have waited for besides instances (rules.WaitReason).
     """
 
     __slots__ = (
@@ -308,6 +307,10 @@ class Batch:
         self.input_ended = 0.0
         self.output_started = 0.0
         self.ended = 0.0
+
+    def why_of(self, request: InferenceRequest) -> Any:
+        """Return what `why` is for one request of the batch."""
+        return self.why
 
     def gather(self, name: str) -> Array:
         """Return the input `name` of all requests as one array of `size` rows, concatenated along the first dimension.

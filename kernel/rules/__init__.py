@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel.rules.autoscaling import Autoscaler, ScaleDecision, ScaleLoad, ScaleRule
-from kernel.rules.batching import BatchRule, Left, fits
+from kernel.rules.batching import BatchRule, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
 from kernel.rules.handover import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
@@ -13,6 +13,7 @@ from kernel.rules.owners import Owners, rendezvous
 from kernel.rules.prediction import ExecutionTime, earliest_start
 from kernel.rules.queueing import RequestQueue
 from kernel.rules.rate_limiter import Contender, RateLimiter, ResourceLimit, needs_of
+from kernel.rules.reasons import Left, WaitReason
 from kernel.rules.residency import Budget, Resident, idle_for_long, retry_seconds, who_goes
 from kernel.rules.response_cache import (
     CacheUsage,
@@ -66,6 +67,7 @@ __all__ = [
     "States",
     "StoredResponse",
     "StoredTensor",
+    "WaitReason",
     "WatchdogRules",
     "better_off",
     "earliest_start",

@@ -6,25 +6,14 @@ oldest has waited long enough; never mix what doesn't fit into one batch; never 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel.config import ModelConfig
 from kernel.requests import InferenceRequest
+from kernel.rules.reasons import Left
 
-__all__ = ["BatchRule", "Left", "fits"]
-
-
-class Left(enum.Enum):
-    """Why a batch left the queue; the values go on after "as"."""
-
-    FREE = "an instance was free"
-    FULL = "it was full"
-    PREFERRED = "a preferred size was reached"
-    DELAY = "the delay was over"
-    UNLIKE = "the next request does not go into the same batch"
-    CHOSEN = "the model's batcher chose it"
+__all__ = ["BatchRule", "fits"]
 
 
 _FREE, _FULL, _PREFERRED, _DELAY, _UNLIKE = Left.FREE, Left.FULL, Left.PREFERRED, Left.DELAY, Left.UNLIKE

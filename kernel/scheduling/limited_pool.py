@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel.instances import ModelInstance
 from kernel.requests import Batch, InferenceRequest
-from kernel.rules import Contender, InstanceSpec, RateLimiter, ResourceLimit, needs_of
+from kernel.rules import Contender, InstanceSpec, RateLimiter, ResourceLimit, WaitReason, needs_of
 from kernel.scheduling.pool import Pool
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue
@@ -48,7 +48,10 @@ class Limits:
 
 
 #: For what requests wait that could start but for the limiter.
-RESOURCES = "for resources of the rate limiter, which other executions hold"
+RESOURCES = WaitReason(
+    "for resources of the rate limiter, which other executions hold",
+    "for resources of the rate limiter, which other executions held",
+)
 
 
 class LimitedPool(Pool):
@@ -176,10 +179,10 @@ class LimitedPool(Pool):
         if not self._queue.size:
             self._limits.changed()  # others may have waited behind what does not wait any more
 
-    def why_waiting(self) -> str:
+    def why_waiting(self) -> WaitReason | None:
         if any(_contender(instance) in self._limiter.waiting for instance in self.instances):
             return RESOURCES
-        return ""
+        return None
 
     def circle(self, name: str, cycle: str) -> str:
         held = sorted({resource for instance in self.instances for _, resource in _contender(instance).needs})

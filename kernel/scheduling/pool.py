@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from kernel.instances import ModelInstance
 from kernel.requests import Batch, InferenceRequest, RequestState
+from kernel.rules import WaitReason
 from kernel.scheduling.queues import Queue
 from kernel.scheduling.sequences import SequenceQueue
 
@@ -119,9 +120,9 @@ class Pool:
     def put_back(self, batches: Sequence[Batch]) -> None:
         """Executions have not begun after all."""
 
-    def why_waiting(self) -> str:
-        """Return why requests wait where that is not because the instances are busy, else ""."""
-        return ""
+    def why_waiting(self) -> WaitReason | None:
+        """Return why requests wait where that is not because the instances are busy, else None."""
+        return None
 
     def circle(self, name: str, cycle: str) -> str:
         """Return why a call of model `name` could only wait for itself, through the models of `cycle`, and the way out."""

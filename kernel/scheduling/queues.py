@@ -13,7 +13,7 @@ from itertools import islice
 from kernel.config import ModelConfig
 from kernel.instances import ModelInstance
 from kernel.requests import Batch, InferenceRequest, RequestState
-from kernel.rules import BatchRule, RequestQueue
+from kernel.rules import BatchRule, RequestQueue, WaitReason
 from kernel.scheduling.batchers import Decider
 
 __all__ = ["BatchingQueue", "Queue"]
@@ -94,9 +94,9 @@ class Queue(RequestQueue):
     def close(self, silence: float | None) -> None:
         """Nothing new comes; where `silence` is given: but to what has begun, until that is silent for so many seconds."""
 
-    def why_waiting(self, request: InferenceRequest) -> str:
-        """Return why a request waits where that is neither busy instances nor its batch, else ""."""
-        return ""
+    def why_waiting(self, request: InferenceRequest) -> WaitReason | None:
+        """Return why a request waits where that is neither busy instances nor its batch, else None."""
+        return None
 
 
 class BatchingQueue(Queue):

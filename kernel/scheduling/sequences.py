@@ -15,7 +15,17 @@ from kernel.config import ModelConfig
 from kernel.errors import clipped
 from kernel.instances import BlockedCall, ModelInstance
 from kernel.requests import RESCHEDULED, Batch, InferenceRequest, InferenceResponse, RequestState, nobody
-from kernel.rules import START, Controls, RequestSequence, Sequencer, SequenceRule, States, StateValues, null_inputs
+from kernel.rules import (
+    START,
+    Controls,
+    RequestSequence,
+    Sequencer,
+    SequenceRule,
+    States,
+    StateValues,
+    WaitReason,
+    null_inputs,
+)
 from kernel.scheduling.batchers import number_of_environment
 from kernel.tensor import Array
 
@@ -38,6 +48,19 @@ class _Null(InferenceRequest):
     @state.setter
     def state(self, state: RequestState) -> None:
         return
+
+
+class _Waited(Batch):
+    """An execution of requests that have waited for their sequences, each for a reason of its own."""
+
+    __slots__ = ("reasons",)
+
+    def __init__(self, requests: list[InferenceRequest], reasons: Mapping[InferenceRequest, WaitReason]) -> None:
+        super().__init__(requests, len(requests))
+        self.reasons = reasons
+
+    def why_of(self, request: InferenceRequest) -> Any:
+        return self.reasons.get(request, self.why)
 
 
 class SequenceQueue:
@@ -70,7 +93,7 @@ class SequenceQueue:
         self._outputs = frozenset(spec.name for spec in config.outputs)
         self._wanted = self._outputs | {spec.name for spec in config.kept_outputs}
         self._continuing = False
-        self._waits: dict[InferenceRequest, str] = {}  # for what those that wait did so as they came
+        self._waits: dict[InferenceRequest, WaitReason] = {}  # for what those that wait did so as they came
         self._alone: InferenceRequest | None = None  # a checked request that is a sequence by itself
         self._sequencer = Sequencer(SequenceRule.of(config), config.name, self._prepare)
 
@@ -172,10 +195,9 @@ class SequenceQueue:
     def _batch_of(self, taken: Sequence[InferenceRequest | None]) -> Batch:
         first = next(request for request in taken if request is not None)
         requests = [self._null(first) if request is None else request for request in taken]
-        batch = Batch(requests, len(requests))
-        if self._waits:
-            batch.why = {request: self._waits.pop(request, "") for request in requests}
-        return batch
+        if not self._waits:
+            return Batch(requests, len(requests))
+        return _Waited(requests, {one: self._waits.pop(one) for one in requests if one in self._waits})
 
     def _null(self, pattern: InferenceRequest) -> InferenceRequest:
         """Return what stands for an empty slot in an execution together with `pattern`."""
@@ -222,16 +244,21 @@ class SequenceQueue:
         else:
             self._sequencer.close(self._clock())
 
-    def why_waiting(self, request: InferenceRequest) -> str:
-        """Return why a request waits where that is neither busy instances nor its batch, else ""."""
+    def why_waiting(self, request: InferenceRequest) -> WaitReason | None:
+        """Return why a request waits where that is neither busy instances nor its batch, else None."""
         sequence = self._sequencer.sequence_of(request)
         if sequence is None:
-            return ""
+            return None
+        name = f"sequence {sequence.id}"
         if sequence.home is None:
-            return f"sequence {sequence.id} is in the backlog: all slots are taken"
+            then = f"for a slot: {name} was in the backlog, as all of them were taken"
+            return WaitReason(f"{name} is in the backlog: all slots are taken", then)
         if sequence.waiting and sequence.waiting[0] is not request:
-            return f"for the requests before it in sequence {sequence.id}"
-        return f"for the request of sequence {sequence.id} that is executing" if sequence.running is not None else ""
+            words = f"for the requests before it in {name}"
+            return WaitReason(words, words)
+        if sequence.running is not None:
+            return WaitReason(f"for the request of {name} that is executing", f"for the request of {name} that was executing")
+        return None
 
     # -- instances -----------------------------------------------------------------------------------------------------
 

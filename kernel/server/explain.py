@@ -32,7 +32,7 @@ from kernel.observability import (
 )
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
-from kernel.server.inflight import CALLED, ENDED, EXECUTED, HELD_UP, unanswered, why
+from kernel.server.inflight import Pending, Stage, pending, unanswered
 
 __all__ = ["explain", "keep_records"]
 
@@ -228,10 +228,8 @@ class Explainer:
             for other in instance.running
             if other.started and other is not batch
         ]
-        pending = why(request, scheduler, position, now)
-        if execution is not None and batch is not None:
-            pending = _executing(pending, batch, now)
-        intervals, words = self._explained(model, request.enqueued, now, execution, going, pending=pending)
+        still = _still(pending(request, scheduler, position, now), batch, now)
+        intervals, words = self._explained(model, request.enqueued, now, execution, going, pending=still)
         state = "EXECUTING" if execution is not None else "PENDING"
         calls = tuple(self._waits(child.model.scheduler, child, 0) for child in _children(batch))
         words += _of_calls(calls, model.traits, going=True)
@@ -257,17 +255,16 @@ def _execution_of(request: InferenceRequest, ended: float) -> PastExecution | No
     batch = request.batch
     if batch is None or not batch.started:
         return None
-    reason = batch.why.get(request) if type(batch.why) is dict else batch.why
-    return PastExecution(batch.instance.name, batch.started, ended, reason, len(batch.requests) - 1)
+    return PastExecution(batch.instance.name, batch.started, ended, batch.why_of(request), len(batch.requests) - 1)
 
 
-def _executing(pending: str, batch: Batch, now: float) -> str:
-    """Return what is still to be said of a request that is executed, beside how long it is, and what it has called."""
-    if pending.startswith((EXECUTED, HELD_UP, CALLED)):
+def _still(what: Pending, batch: Batch | None, now: float) -> str:
+    """Return what is to be said of a request without an answer beside how long it is executed, and what it has called."""
+    if what.stage in (Stage.EXECUTING, Stage.CALLING):
         return ""
-    if pending.startswith(ENDED):
+    if what.stage is Stage.SENDING and batch is not None:
         return f"its sender has still to answer, {duration(now - batch.ended)} later"
-    return pending
+    return what.words
 
 
 def _children(batch: Batch | None) -> list[InferenceRequest]:

@@ -6,6 +6,7 @@ nothing: all of it is read off what the schedulers hold anyway, at the moment of
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +14,30 @@ from typing import Any
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
 
-__all__ = ["CALLED", "ENDED", "EXECUTED", "HELD_UP", "InflightRequest", "inflight", "unanswered", "why"]
+__all__ = ["InflightRequest", "Pending", "Stage", "inflight", "pending", "unanswered"]
 
 PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
 
-#: What `why` begins with of a request that is executed: and nothing besides; whose execution waits for a call, or has calls under
-#: way; whose execution has ended, and whose sender has still to answer.
-EXECUTED = "it is executed"
-HELD_UP = "its execution waits for"
-CALLED = "its execution, for"
-ENDED = "its execution ended"
-
 #: What continuations call the one that they stand in front of.
 _INNER = ("inner", "_respond", "_collect")
+
+
+class Stage(enum.Enum):
+    """How far a request without an answer has come. EXECUTING: with nothing besides; CALLING: with calls that it has made."""
+
+    WAITING = enum.auto()
+    EXECUTING = enum.auto()
+    CALLING = enum.auto()
+    IN_ORDER = enum.auto()  # its answer is there, and waits for those of others
+    SENDING = enum.auto()  # its execution has ended, and a sender has still to answer
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a request without an answer waits for, in `words`."""
+
+    stage: Stage
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +90,24 @@ def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now:
         client=_client(request),
         owner=owner,
         deadline=min(limits) - now if limits else None,
-        why=why(request, scheduler, position, now),
+        why=pending(request, scheduler, position, now).words,
         batch_size=request.batch_size,
         priority=request.priority,
         correlation_id=request.correlation_id,
     )
 
 
-def why(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> str:
+def pending(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> Pending:
     """Return what a request without an answer waits for. `position`: among those of its model that are alive."""
     if request.batch is None:
-        return _why_queued(request, scheduler, position, now)
+        return Pending(Stage.WAITING, _why_queued(request, scheduler, position, now))
     return _why_executing(request, request.batch, scheduler, now)
 
 
 def _why_queued(request: InferenceRequest, scheduler: Scheduler, position: int, now: float) -> str:
     special = scheduler.pool.why_waiting() or scheduler.queue.why_waiting(request)
-    if special:
-        return special
+    if special is not None:
+        return special.now
     running = [batch for instance in scheduler.instances for batch in instance.running]
     down = [instance for instance in scheduler.instances if not instance.healthy]
     if len(down) == len(scheduler.instances):
@@ -111,23 +123,26 @@ def _why_queued(request: InferenceRequest, scheduler: Scheduler, position: int, 
     return "for the next turn of the loop"
 
 
-def _why_executing(request: InferenceRequest, batch: Batch, scheduler: Scheduler, now: float) -> str:
+def _why_executing(request: InferenceRequest, batch: Batch, scheduler: Scheduler, now: float) -> Pending:
     if not batch.started:
-        return f"handed to its instance, behind {_count(len(batch.instance.running) - 1, 'other execution')}"
+        others = _count(len(batch.instance.running) - 1, "other execution")
+        return Pending(Stage.WAITING, f"handed to its instance, behind {others}")
     blocked = batch.blocked_on
     if blocked is not None and blocked.state is not RELEASED:
-        return f"{HELD_UP} {_named(blocked)}"
+        return Pending(Stage.CALLING, f"its execution waits for {_named(blocked)}")
     since = f"{now - batch.started:.3f} s"
     children = sorted(_named(child) for child in batch.children or () if child.state is not RELEASED)
     if children:
         more = f" and {len(children) - 1} more" if len(children) > 1 else ""
-        return f"{CALLED} {since}, has called {children[0]}{more}"
+        return Pending(Stage.CALLING, f"its execution, for {since}, has called {children[0]}{more}")
     ordering = scheduler.life.ordering
     if ordering is not None and ordering.holds(request):
-        return "its answer is there, and waits for those of requests before it (preserve_ordering)"
+        words = "its answer is there, and waits for those of requests before it (preserve_ordering)"
+        return Pending(Stage.IN_ORDER, words)
     if batch.ended:
-        return f"{ENDED} {now - batch.ended:.3f} s ago; a sender has still to answer it"
-    return f"{EXECUTED}, for {since}"
+        words = f"its execution ended {now - batch.ended:.3f} s ago; a sender has still to answer it"
+        return Pending(Stage.SENDING, words)
+    return Pending(Stage.EXECUTING, f"it is executed, for {since}")
 
 
 def _named(request: InferenceRequest) -> str:

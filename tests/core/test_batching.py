@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel.requests.request import InferenceRequest
-from kernel.rules.batching import BatchRule, Left
+from kernel.rules import BatchRule, Left
 from kernel.tensor import Tensor
 
 

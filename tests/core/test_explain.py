@@ -176,7 +176,7 @@ def test_sequences(tmp_path: Path) -> None:
     assert told(tmp_path, {"m": SEQUENCES}, {"m": sleeping(0.02)}, story, "a1 a2 b1 a3") == [
         "began at once; executed 20 ms",
         "waited 20 ms for the requests before it in sequence 7; executed 20 ms",
-        "waited 120 ms, as sequence 8 was in the backlog: all slots were taken; executed 20 ms",
+        "waited 120 ms for a slot: sequence 8 was in the backlog, as all of them were taken; executed 20 ms",
         "began at once; executed 20 ms",
     ]
 

@@ -515,7 +515,8 @@ def test_who_asks_is_told_what_a_request_waits_for(tmp_path: Path) -> None:
             ]
             await asyncio.sleep(0.5)
             scheduler = client.kernel.model("m").scheduler
-            assert [scheduler.queue.why_waiting(request) for request in requests[1:]] == [
+            reasons = [scheduler.queue.why_waiting(request) for request in requests[1:]]
+            assert [reason and reason.now for reason in reasons] == [
                 "for the request of sequence 1 that is executing",
                 "sequence 2 is in the backlog: all slots are taken",
                 "sequence 3 is in the backlog: all slots are taken",
