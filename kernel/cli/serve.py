@@ -19,6 +19,8 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf
 from typing import Any
 from urllib.parse import urlsplit
@@ -189,6 +191,7 @@ def serve(arguments: Sequence[str]) -> int:
         return supervise(arguments, options, process_log)
     sys.setswitchinterval(SWITCH_INTERVAL)
     _keep_memory()
+    _use_small_pages()
     process_log.protect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = _until_done(runner.get_loop(), _run(paths, options, process_log, streams))
@@ -217,6 +220,17 @@ def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int])
             if task.done():
                 raise
             log.error("model code has stopped the event loop; the server goes on")
+
+
+def _use_small_pages() -> None:
+    """Have numpy not ask for huge pages, as it does for arrays above 4 MB; NUMPY_MADVISE_HUGEPAGE may still say otherwise.
+
+    Where free memory is in pieces, Linux moves others about until there is one, and the loop, which receives into it, waits.
+    """
+    if "NUMPY_MADVISE_HUGEPAGE" not in os.environ:
+        with contextlib.suppress(AttributeError, ImportError):
+            name = "numpy._core.multiarray" if find_spec("numpy._core") else "numpy.core.multiarray"
+            import_module(name)._set_madvise_hugepage(False)
 
 
 def _keep_memory() -> None:

@@ -7,6 +7,8 @@ import ctypes
 import gc
 import resource
 import weakref
+from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +35,19 @@ def test_c_library_without_it(monkeypatch: pytest.MonkeyPatch, problem: Exceptio
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     serve._keep_memory()
+
+
+@pytest.mark.parametrize(("said", "wanted"), [(None, False), ("1", True)])
+def test_the_loop_does_not_wait_for_huge_pages(monkeypatch: pytest.MonkeyPatch, said: str | None, wanted: bool) -> None:
+    multiarray = import_module("numpy._core.multiarray" if find_spec("numpy._core") else "numpy.core.multiarray")
+    monkeypatch.delenv("NUMPY_MADVISE_HUGEPAGE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", said)
+    before = multiarray._set_madvise_hugepage(True)
+    try:
+        serve._use_small_pages()
+    finally:
+        assert multiarray._set_madvise_hugepage(before) is wanted
 
 
 UNLIMITED = resource.RLIM_INFINITY
