@@ -18,7 +18,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from math import inf
@@ -174,6 +174,7 @@ def serve(arguments: Sequence[str]) -> int:
     paths = check_options(parser, options)
     if options.replica is not None and options.replica.index == SPARE:
         end_with_parent()
+        _allow_files()  # what it starts beforehand has this from it
         options.replica = take_place(options.replica)
     chosen = log_options(options)
     streams = Streams()
@@ -442,16 +443,16 @@ async def _open(
     """Open the ports, those of a replica when all are to open. False: they are not, as one can't be had, or all is to stop."""
     if member is None:
         return await _start(frontends)
-    opened = await _may_open(member, stop, modules) and await _start(frontends, tell=_speaks(member))
+    opened = await _may_open(member, stop, modules, kernel.supervision.ahead) and await _start(frontends, tell=_speaks(member))
     if opened:
         steered(kernel).watch()
         member.opened()
     return opened
 
 
-async def _may_open(member: Member, stop: asyncio.Event, modules: Sequence[str]) -> bool:
+async def _may_open(member: Member, stop: asyncio.Event, modules: Sequence[str], ahead: Collection[str]) -> bool:
     """Wait until the others have loaded, too; return whether that has come, and no stop."""
-    loaded = asyncio.ensure_future(member.loaded(modules))
+    loaded = asyncio.ensure_future(member.loaded(modules, ahead))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loaded, stopping), return_when=FIRST)
     for waiting in (loaded, stopping):

@@ -10,7 +10,7 @@ import ctypes
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kernel.errors import Code, ServingError
@@ -112,9 +112,9 @@ class Member:
         self._channel.send(Bind(number, service, endpoint.written, endpoint.port, reuse_port))
         return await bound
 
-    async def loaded(self, modules: Sequence[str] = ()) -> None:
-        """Tell that all models are there; return when connections may be accepted. `modules`: what a spare is to import."""
-        self._channel.send(Loaded([*modules]))
+    async def loaded(self, modules: Sequence[str] = (), ahead: Collection[str] = ()) -> None:
+        """Tell that all models are there; return when connections may be accepted. `modules`, `ahead`: as Loaded says."""
+        self._channel.send(Loaded([*modules], sorted(ahead)))
         await self._open
         if self.peers is not None:
             await self.peers.introduce()

@@ -53,9 +53,12 @@ class Bound(msgspec.Struct, tag=True):
 
 
 class Loaded(msgspec.Struct, tag=True):
-    """Replica: all models are there that are to be at the start. `modules`: what a spare is to import, told by one of them."""
+    """Replica: all models are there that are to be at the start. `modules`: what a spare is to import, told by one of them;
+    `ahead`: functions that it is to call, as `module:function`.
+    """
 
     modules: list[str] = []
+    ahead: list[str] = []
 
 
 class Open(msgspec.Struct, tag=True):
@@ -170,7 +173,7 @@ class Pong(msgspec.Struct, tag=True):
 
 
 class Prepare(msgspec.Struct, tag=True):
-    """Supervisor: the spare is to import these."""
+    """Supervisor: the spare is to import these modules, and to call these functions, as `module:function`."""
 
     modules: list[str]
 

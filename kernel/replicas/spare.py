@@ -3,8 +3,9 @@
 Half a second of the processor's time goes into the interpreter and its imports, more than loading small models takes; who dies
 under load would wait for that twice. A process that forks replicas instead would share its memory with them, but must not have
 threads, which numpy starts as it is imported; and all replicas would draw the same random numbers. One spare is enough: a second
-death within the time that the next one takes is begun anew from nothing, as without. Whoever is to have what lies on the disk
-today, as the successors of a reload, is begun anew from nothing, too.
+death within the time that the next one takes is begun anew from nothing, as without. What else a replica would wait for, such as
+the process that those of models are forked from, the spare starts beforehand, where a replica has it. Whoever is to have what
+lies on the disk today, as the successors of a reload, is begun anew from nothing, too.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Spares:
         return spare.process
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Have a spare, which imports these, unless there is one."""
+        """Have a spare, which imports and calls these, as Prepare says, unless there is one."""
         if not self._wanted or self._spare is not None or self._again is not None:
             return
         spare = _Spare(self._loop.time())
@@ -165,7 +166,10 @@ def take_place(role: Role) -> Role:
             if isinstance(record, Prepare):
                 for name in record.modules:
                     with contextlib.suppress(Exception):  # whoever needs it finds that out again
-                        importlib.import_module(name)
+                        module, _, function = name.partition(":")
+                        found = importlib.import_module(module)
+                        if function:
+                            getattr(found, function)()
                 transmit(sock, Waiting())
             elif isinstance(record, Ping):
                 transmit(sock, Pong())

@@ -86,7 +86,7 @@ class Starter(Start, Protocol):
     """Starts replicas, and may have a process ready that becomes one."""
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Get a process ready, which imports these, unless there is one."""
+        """Get a process ready, which imports and calls these, as Prepare says, unless there is one."""
 
     def drop(self) -> None:
         """Have none ready any more."""
@@ -158,6 +158,7 @@ class Supervisor:
         self._coming: Replica | None = None  # who is about to replace one
         self._asked: tuple[Replica, int] | None = None  # who has asked for that, and is told what becomes of it
         self._modules: Sequence[str] = ()  # what a spare is to import
+        self._ahead: set[str] = set()  # and to call
         self._quiet: asyncio.TimerHandle | None = None  # until when nothing must happen before there is a spare
         self._stopping = False
         self._status = 0
@@ -197,6 +198,7 @@ class Supervisor:
         elif isinstance(record, Loaded):
             replica.state = State.LOADED
             self._modules = record.modules or self._modules
+            self._ahead.update(record.ahead)
             self._loaded(replica)
         elif isinstance(record, Opened):
             replica.state = State.OPEN
@@ -295,7 +297,7 @@ class Supervisor:
         self._quiet = None
         steady = not (self._stopping or self._reloading or self._coming) and len(self._alive) == self.count
         if steady and all(one.state is State.OPEN for one in self._alive):
-            self._start.prepare(self._modules)
+            self._start.prepare([*self._modules, *sorted(self._ahead)])
 
     # -- how many ------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ class Supervision:
 
     `conduct`: what the watchdog has seen of them. `history`: what is kept of their requests. `observers`: whom each version
     that is loaded asks for one. `ceiling`: how many requests may be in flight, None for any number. `peers`: the other replicas,
-    None where there are none. `limits`: the resources that executions may need, None where nothing is asked. From `begin` on,
+    None where there are none. `limits`: the resources that executions may need, None where nothing is asked. `ahead`: what a
+    process that is to take the place of this one may do beforehand: functions, as `module:function`. From `begin` on,
     `lookout`: for circles among their calls; `overtime`: of executions that may only last for so long; `scaling`: of how many
     instances there are.
     """
@@ -42,6 +43,7 @@ class Supervision:
         self.observers: tuple[Callable[[Model], Observer | None], ...] = ()
         self.ceiling = Ceiling(most, "the server", "--max-inflight") if most else None
         self.peers: Takers | None = None  # the other replicas of a group; to be set before models are loaded
+        self.ahead: set[str] = set()
         self.limits = None if resources is None else Limits(resources)
 
     def begin(

@@ -48,7 +48,7 @@ from kernel_python.own_process import refuse
 from kernel_python.process.completing import complete_in_process
 from kernel_python.process.environment import check_environment, launcher_of
 from kernel_python.process.executor import ProcessExecutor
-from kernel_python.process.fork_server import ForkServer, can_fork
+from kernel_python.process.fork_server import AHEAD, ForkServer, can_fork
 from kernel_python.process.spawn import Interpreter, Launcher
 from kernel_python.settings import read_settings
 
@@ -67,7 +67,7 @@ class PythonBackend:
         self._kernel = kernel
         self._settings = read_settings(kernel.backend_settings(self.name))
         self._kept = Kept()
-        self._fork_server = ForkServer() if can_fork() else None
+        self._fork_server = ForkServer(lambda: kernel.supervision.ahead.add(AHEAD)) if can_fork() else None
         self._launcher: Launcher = self._fork_server or Interpreter()
 
     def close(self) -> None:

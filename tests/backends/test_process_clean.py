@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 from telling import TEXT
 
 from kernel import Kernel, ServingError
-from kernel_python.process import spawn
+from kernel_python.process import fork_server, spawn
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
@@ -295,6 +296,31 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
     first, second, third = repo.run(main, control_mode="explicit", backend_config=settings)
     assert third[1] not in (first[1], second[1])
     assert f"the fork server, process {first[1]}, does not answer: it is ended, and with it the 1 processes" in caplog.text
+
+
+@pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
+def test_a_fork_server_may_be_there_before_anybody_needs_it(repo: Any, helpers: Any) -> None:
+    """One that has ended meanwhile is not taken. Whoever needs one says so, for who is to take its place one day."""
+    repo.add("a", HEAD + model("return tell(requests, os.getppid())"), io=TEXT, parameters=PROCESS, head="")
+
+    async def main(kernel: Kernel) -> Any:
+        assert not kernel.supervision.ahead
+        await kernel.load("a")
+        assert kernel.supervision.ahead == {fork_server.AHEAD}
+        return await ask(kernel, helpers)
+
+    module, _, name = fork_server.AHEAD.partition(":")
+    begin_ahead = getattr(importlib.import_module(module), name)
+    for killed in (False, True):
+        begin_ahead()
+        begun = fork_server._ahead
+        begin_ahead()
+        assert begun is not None and fork_server._ahead is begun
+        if killed:
+            begun.process.kill()
+            begun.process.wait()
+        assert (repo.run(main, control_mode="explicit") == begun.process.pid) is not killed
+        assert fork_server._ahead is None
 
 
 @pytest.mark.skipif(not can_fork(), reason="children are started afresh here")

@@ -708,12 +708,12 @@ def test_there_is_a_spare_when_all_have_served_for_a_while() -> None:
     async def main() -> None:
         world = World(2)
         world.processes[0].tell(Loaded(["one", "two"]))
-        world.processes[1].tell(Loaded())
+        world.processes[1].tell(Loaded(ahead=["three:begin"]))
         for process in world.processes:
             process.tell(Opened())
         began = world.loop.time()
         await asyncio.sleep(5)
-        assert world.spares == [(pytest.approx(began + QUIET_SECONDS), ["one", "two"])]
+        assert world.spares == [(pytest.approx(began + QUIET_SECONDS), ["one", "two", "three:begin"])]
         world.processes[1].end(-9)
         await asyncio.sleep(5)
         assert len(world.spares) == 1  # it loads

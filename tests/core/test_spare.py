@@ -165,15 +165,19 @@ def test_where_none_is_wanted_there_is_none() -> None:
     run(main())
 
 
-def test_a_spare_imports_what_it_is_told_and_waits() -> None:
+def test_a_spare_imports_and_calls_what_it_is_told_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr("colorsys.begin", lambda: called.append("begin"), raising=False)
+    monkeypatch.setattr("colorsys.fail", lambda: 1 / 0, raising=False)
     ours, theirs = socket.socketpair()
     with ours:
-        for record in (Prepare(["nobody.has_this", "wave"]), Ping(), Become(3), Ping()):
+        names = ["nobody.has_this", "colorsys:fail", "colorsys:nothing", "colorsys:begin", "wave"]
+        for record in (Prepare(names), Ping(), Become(3), Ping()):
             transmit(ours, record)
         sys.modules.pop("wave", None)
         descriptor = theirs.detach()
         assert take_place(Role(SPARE, 4, descriptor, False)) == Role(3, 4, descriptor, False)
-        assert "wave" in sys.modules
+        assert "wave" in sys.modules and called == ["begin"]
         assert [receive(ours), receive(ours)] == [Waiting(), Pong()]
         with socket.socket(fileno=descriptor) as left:
             assert receive(left) == Ping()  # is the replica's to read

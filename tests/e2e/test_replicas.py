@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -26,6 +27,15 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 
 KILLS = 5  # bench/reloads.py has a hundred
 
+PROCESS = 'parameters { key: "placement" value { string_value: "process" } }'
+#: Answers with the process that has started the one which it was forked from.
+FAMILY = """\
+    def execute(self, requests):
+        import os
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+        y = np.array([int(stat.rpartition(")")[2].split()[1])], np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]) for _ in requests]
+"""
 
 #: What all processes of a test have in their environment.
 MARK = "KERNEL_TEST_GROUP"
@@ -446,6 +456,26 @@ def test_the_spare_takes_the_place_of_who_dies(tmp_path: Path) -> None:
         assert is_served_everywhere(server, "echo")
         server.signal()
         assert server.wait() == 0
+
+
+def test_the_spare_has_what_processes_of_models_are_forked_from(tmp_path: Path) -> None:
+    """Where a replica has had that: so its models are not waited for any longer than others."""
+    write_model(tmp_path / "repository", "family", FAMILY, more=PROCESS)
+    with group(tmp_path, 2, tmp_path / "repository") as server:
+        first = spare(server, 1)
+        os.kill(serves(server)[0][0], signal.SIGKILL)
+        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        os.kill(serves(server)[1][0], signal.SIGKILL)  # so the other one alone answers, or nobody
+        found: list[float] = []
+
+        def answered() -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, answer = server.infer("family", 1.0)
+                if status == 200:
+                    found[:] = answer["outputs"][0]["data"]
+            return bool(found) and found == [first]
+
+        wait_until(answered, 60.0)
 
 
 def test_all_are_replaced_by_http_and_the_answer_says_so(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Starts children by forking a process that is ready for it: Python, numpy and our own modules are imported there, once.
 
 A fork server runs no model code, has no threads and no connections, so its children are as clean as fresh processes, are there in
-milliseconds, and share its memory. It starts with the first child and ends with `close`; should it end by itself, its children
-end with it, and the next child gets another. What runs in it is child/forking.py. Everything here is on the kernel's loop.
+milliseconds, and share its memory. It starts with the first child, or is there beforehand (`begin_ahead`), and ends with `close`;
+should it end by itself, its children end with it, and the next child gets another. What runs in it is child/forking.py.
+Everything here is on the kernel's loop.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kernel_python.process.spawn import Exited, Given, Interpreter, Process, boot
 
-__all__ = ["ForkServer", "can_fork"]
+__all__ = ["AHEAD", "ForkServer", "begin_ahead", "can_fork"]
 
 log = logging.getLogger("kernel_python")
 
+#: `begin_ahead`, as it is named to who may call it.
+AHEAD = "kernel_python.process.fork_server:begin_ahead"
 #: How long the fork server may take to say what has become of a child that was killed; seconds.
 ANSWER_SECONDS = 10.0
 #: Longest message of the fork server's to us, in bytes.
@@ -114,12 +118,59 @@ class _Forked(Process):
             self.handle = -1
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A fork server's process, our end of the socket to it, and the environment that its children inherit."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    environment: dict[str, str]
+
+    @classmethod
+    def begin(cls) -> _Begun:
+        """Start one. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = dict(os.environ)
+        try:
+            with theirs:
+                process = boot(Interpreter.command, "many", (theirs.fileno(),), environment=environment)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return cls(process, ours, environment)
+
+
+_ahead: _Begun | None = None  # one that nobody has taken yet
+
+
+def begin_ahead() -> None:
+    """Start the fork server that this process will have: what is about to take the place of a replica has the time for that.
+
+    On the thread that will be the loop's. Raises OSError.
+    """
+    global _ahead
+    if _ahead is None and can_fork():
+        _ahead = _Begun.begin()
+
+
+def _taken() -> _Begun | None:
+    """Return what `begin_ahead` has started, if it is there and has not ended."""
+    global _ahead
+    begun, _ahead = _ahead, None
+    if begun is not None and begun.process.poll() is not None:
+        begun.control.close()
+        begun = None
+    return begun
+
+
 class ForkServer:
-    """A Launcher, whose children are forks of one process."""
+    """A Launcher, whose children are forks of one process. `wanted()`: called when it has begun."""
 
     own = True
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[], None] = lambda: None) -> None:
+        self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -173,17 +224,11 @@ class ForkServer:
     # -- what is said --------------------------------------------------------------------------------------------------
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environment = dict(os.environ)
-        try:
-            with theirs:
-                self._process = boot(Interpreter.command, "many", (theirs.fileno(),), environment=self._environment)
-        except BaseException:
-            ours.close()
-            raise
-        ours.setblocking(False)
-        self._loop, self._control = loop, ours
-        loop.add_reader(ours.fileno(), self._read)
+        begun = _taken() or _Begun.begin()
+        self._process, self._environment = begun.process, begun.environment
+        self._loop, self._control = loop, begun.control
+        loop.add_reader(begun.control.fileno(), self._read)
+        self._wanted()
 
     def _unheard(self) -> None:
         """It does not say what it has to: it was stopped, or hangs. Whoever needs a child would wait for ever."""
