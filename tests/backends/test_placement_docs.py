@@ -29,7 +29,7 @@ def told(found: Evidence) -> str:
 
 
 def block(names: Iterable[str]) -> str:
-    return "```\n" + textwrap.fill(" ".join(sorted(names)), 128, break_on_hyphens=False) + "\n```"
+    return "```text\n" + textwrap.fill(" ".join(sorted(names)), 128, break_on_hyphens=False) + "\n```"
 
 
 def table(head: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
@@ -68,7 +68,7 @@ def parts() -> dict[str, str]:
 
 
 def section(page: str, name: str) -> re.Match[str]:
-    found = re.search(rf"<!-- {name} -->\n((?:```\n.*?```|(?:\|[^\n]*\n?)*))", page, re.DOTALL)
+    found = re.search(rf"<!-- {name} -->\n((?:```text\n.*?```|(?:\|[^\n]*\n?)*))", page, re.DOTALL)
     assert found is not None, f"docs/placement.md has no part {name}"
     return found
 

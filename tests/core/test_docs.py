@@ -33,28 +33,16 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not heading or heading in headings(target), link
 
 
-#: Documents with Python in them -> who runs each of their blocks. README's are also those of test_install.py and others.
-RUN_BY = {
-    "README.md": "e2e/test_readme.py",
-    "docs/auth.md": "e2e/test_auth.py",
-    "docs/batching.md": "core/test_batchers.py",
-    "docs/caching.md": "core/test_caching_docs.py",
-    "docs/embedding.md": "e2e/test_embedding_docs.py",
-    "docs/metrics.md": "frontends/test_metrics_docs.py",
-    "docs/plugins.md": "core/test_plugin_docs.py",
-    "docs/python.md": "backends/test_python_docs.py",
-    "docs/sequences.md": "backends/test_python_docs.py",
-    "docs/testing.md": "core/test_testing_docs.py",
-    "docs/tracing.md": "core/test_plugin_docs.py",
-}
+#: What e2e/test_documents.py knows how to run.
+KINDS = {"sh", "python", "pbtxt", "text", "json", "yaml", "toml"}
 
 
-def test_python_in_documents_is_run_by_a_test() -> None:
-    """Each of those tests takes the blocks out of the document and says how many there are."""
-    found = {str(path.relative_to(ROOT)) for path in DOCUMENTS if "```python" in path.read_text()}
-    assert found == RUN_BY.keys(), "Python that nobody runs soon isn't true: give it a test, and a row here"
-    for document, test in RUN_BY.items():
-        assert Path(document).name in (ROOT / "tests" / test).read_text(), test
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_block_of_code_says_what_it_is(document: Path) -> None:
+    """So that e2e/test_documents.py runs it."""
+    kinds = re.findall(r"^ *```([^\s`]*)", document.read_text(), re.M)
+    assert set(kinds[::2]) <= KINDS
+    assert set(kinds[1::2]) <= {""}
 
 
 #: Named in pages of the design, and rightly not in this tree: what there is not, what a run or somebody else makes.

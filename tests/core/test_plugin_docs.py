@@ -136,11 +136,6 @@ def test_front_end_drains(lines: Callable[[Callable[..., object]], None]) -> Non
     lines(story)
 
 
-def test_observer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(compile(snippets("plugins.md")[2], "docs/plugins.md", "exec"), {"__name__": "observer"})
-
-
 def test_trace_sink(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = plugin("tracing.md", 0, "log_sink")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,12 +107,6 @@ def test_a_file_with_a_mistake_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "keys.toml").write_text('open = ["helth"]\n')
     done = run("serve", REPOSITORY, "--auth-keys", tmp_path / "keys.toml", "--http-port=0", "--grpc-port=0")
     assert done.returncode == 1 and f"{tmp_path}/keys.toml:1:1: there is no category 'helth'" in done.stdout + done.stderr
-
-
-def test_the_python_in_the_document(server: Server) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", source, server.url, "key-user"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "[2. 2. 2.]\n"), done.stderr
 
 
 def test_the_files_in_the_document() -> None:
