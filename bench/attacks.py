@@ -367,6 +367,15 @@ def operations(target: Target, method: str, path: str, body: bytes = b"") -> Non
     again(target, target.http, (line.encode() + body) * 500)
 
 
+def explanations(target: Target, asked: str) -> None:
+    """Who asks why requests of an id took so long, of which there are thousands where it is `a`."""
+    inputs = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
+    request = post("/v2/models/echo/infer", json.dumps({"id": "a", "inputs": [inputs]}).encode())
+    for _ in range(9):
+        ask(target, request * 1000, 1000)
+    operations(target, "GET", f"/v2/kernel/explain/id/{asked}")
+
+
 def empty_lines(target: Target, port: int) -> None:
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(target.connect(port)) for _ in range(16)]
@@ -661,6 +670,8 @@ ROWS: list[Row] = [
     Row("index, 16 connections", lambda target: operations(target, "POST", "/v2/repository/index"), 0.050, 16 * MB),
     Row("log settings, 16 connections", lambda target: operations(target, "POST", "/v2/logging", b"{}"), 0.050, 16 * MB),
     Row("unknown models, 16 connections", lambda target: operations(target, "POST", "/v2/models/n/infer", b""), 0.050, 16 * MB),
+    Row("explanations of an id, 16 connections", lambda target: explanations(target, "a"), 0.050, 24 * MB),
+    Row("explanations of no id, 16 connections", lambda target: explanations(target, "b"), 0.050, 24 * MB),
     Row("endless empty lines, 16 connections", lambda target: empty_lines(target, target.http), 0.050, 8 * MB),
     Row("endless empty lines, metrics, 16 connections", lambda target: empty_lines(target, target.metrics), 0.050, 8 * MB),
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),

@@ -10,6 +10,7 @@ from frontends.fakes import Client, infer, parse, request, tensor
 
 from kernel import Code, Explanation, InferenceRequest, InferenceResponse, Interval, server_timing
 from kernel.frontends.timing import LONGEST
+from kernel_http.operations.operation import PAUSE
 
 INTERVALS = (
     Interval("queue", 0.0, 0.041, "queued 41 ms: the only instance ran a batch of 3"),
@@ -24,6 +25,12 @@ def client() -> Client:
     client = Client()
     client.kernel.explain = explain  # type: ignore[attr-defined]
     return client
+
+
+def asked(client: Client, path: str) -> Any:
+    """Return the answer of who asks when nobody has asked just before."""
+    client.kernel.loop.advance(PAUSE)
+    return client.ask(request("GET", f"/v2/kernel/explain/{path}"))
 
 
 def explain(asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
@@ -75,7 +82,7 @@ def test_texts_that_are_no_utf_8_are_told_all_the_same(client: Client) -> None:
     half = Interval("wait", 0.0, 1.0, "for '\udcff'")
     odd = replace(TOLD, id="\udcff", intervals=(half,), words="no file '\udcff', é", error="no file '\udcff'")
     client.kernel.explain = lambda *asked, **more: [odd]  # type: ignore[attr-defined]
-    (told,) = client.ask(request("GET", "/v2/kernel/explain/failed")).json["requests"]
+    (told,) = asked(client, "failed").json["requests"]
     assert told["id"] == "\\udcff" and told["words"] == "no file '\\udcff', é" and told["error"] == "no file '\\udcff'"
     assert told["intervals"][0]["words"] == "for '\\udcff'"
 
@@ -89,18 +96,18 @@ def test_what_a_header_can_carry() -> None:
 
 def test_requests_that_are_over(client: Client) -> None:
     def ids(path: str) -> Any:
-        response = client.ask(request("GET", f"/v2/kernel/explain/{path}"))
+        response = asked(client, path)
         return response.status, [one["id"] for one in response.json.get("requests", ())]
 
     assert ids("id/a%2Fb%20c") == (200, ["a/b c"])
     assert ids("slowest") == (200, [f"slowest {k}" for k in range(10)]) and ids("slowest/2") == (200, ["slowest 0", "slowest 1"])
     assert ids("failed") == (200, [f"failed {k}" for k in range(10)]) and len(ids("failed/100")[1]) == 100
-    response = client.ask(request("GET", "/v2/kernel/explain/failed/101"))
+    response = asked(client, "failed/101")
     assert (response.status, response.error) == (400, "101 requests are asked for, wanted are 1 to 100")
     for kind in ("slowest", "failed"):  # which is no question for those without an id
-        response = client.ask(request("GET", f"/v2/kernel/explain/{kind}/00"))
+        response = asked(client, f"{kind}/00")
         assert (response.status, response.error) == (400, "0 requests are asked for, wanted are 1 to 100")
-    (told,) = client.ask(request("GET", "/v2/kernel/explain/id/q")).json["requests"]
+    (told,) = asked(client, "id/q").json["requests"]
     assert told["lines"] == [
         "request 'q' of model 'multi' version 1, 41.2 ms: queued 41 ms; executed 250 µs",
         "  a request of model 'inner' version 1, 41.2 ms: queued 41 ms; executed 250 µs",
@@ -114,16 +121,40 @@ def test_requests_that_are_over(client: Client) -> None:
 
 def test_who_asks_without_pause_is_told_the_same_for_half_a_second(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen connections that asked for the slowest hundred held up a health check for 425 ms."""
-    asked: list[dict[str, int]] = []
+    found: list[dict[str, int]] = []
 
     def counted(**which: int) -> list[Explanation]:
-        asked.append(which)
+        found.append(which)
         return explain(**which)
 
     client.kernel.explain = counted  # type: ignore[attr-defined]
     for path in ("slowest", "slowest/100", "failed/7", "slowest/3", "failed"):
-        assert client.ask(request("GET", f"/v2/kernel/explain/{path}")).status == 200
-    assert asked == [{"slowest": 100}, {"failed": 100}]
+        assert asked(client, path).status == 200
+    assert found == [{"slowest": 100}, {"failed": 100}]
     now = client.kernel.clock()
     monkeypatch.setattr(client.kernel, "clock", lambda: now + 0.5)
-    assert client.ask(request("GET", "/v2/kernel/explain/slowest")).status == 200 and len(asked) == 3
+    assert asked(client, "slowest").status == 200 and len(found) == 3
+
+
+def test_one_explanation_at_a_time_and_nobody_waits_behind_those_who_ask(client: Client) -> None:
+    """As turns of their connections, 16 that asked for an id all the time held up a health check for 192 ms."""
+    found: list[str] = []
+
+    def counted(id: str) -> list[Explanation]:
+        found.append(id)
+        return explain(id)
+
+    kernel = client.kernel
+    kernel.explain = counted  # type: ignore[attr-defined]
+    others = [Client(kernel, server=client.connection.server) for _ in range(16)]
+    for number, other in enumerate(others):
+        other.send(request("GET", f"/v2/kernel/explain/id/{number}") * 2)
+    assert found == ["0"]
+    assert client.ask(request("GET", "/v2/health/live")).status == 200 and len(found) == 1
+    others[1].lose()  # nobody waits for these any more
+    for _ in range(15):
+        kernel.loop.advance(PAUSE)
+        assert client.ask(request("GET", "/v2/health/live")).status == 200
+    assert found == ["0", "0", *map(str, range(2, 16))], "each has its turn"
+    kernel.loop.advance(16 * PAUSE)
+    assert all(len(parse(other.take())) == 2 for other in others if other is not others[1]) and len(found) == 30

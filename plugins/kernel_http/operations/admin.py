@@ -23,7 +23,7 @@ from kernel_http.connection.heads import Head
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
 from kernel_http.json.large import LARGE, decode_large
 from kernel_http.json.members import flag_of
-from kernel_http.operations.operation import UNITS, Operation, at_once, read_object
+from kernel_http.operations.operation import UNITS, Operation, Pace, at_once, read_object
 
 if TYPE_CHECKING:
     from kernel import Explanation, Kernel, ModelScale, ModelStatistics, ServerScale
@@ -33,8 +33,9 @@ __all__ = ["Admin"]
 
 log = logging.getLogger(__name__)
 
-#: What takes next to nothing, and what takes long.
-TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12, "explain": 500}
+#: What takes next to nothing, and what takes more than others, in units; what takes long, whose turns are its own (Pace).
+TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12}
+LONG = ("explain", "inflight")
 
 #: How many requests are explained where nobody says how many, and at most.
 TOLD = 10
@@ -72,7 +73,9 @@ class Admin:
             "replace_replicas": self.replace_replicas,
         }
         slow: dict[str, Handler] = {"model_ready": self.model_ready, "load": self.load}
-        return {**{name: at_once(operation, TAKES.get(name, UNITS)) for name, operation in quick.items()}, **slow}
+        pace = Pace(self.kernel.loop)
+        paced = {name: at_once(quick.pop(name), 0, pace) for name in LONG}
+        return {**{name: at_once(operation, TAKES.get(name, UNITS)) for name, operation in quick.items()}, **paced, **slow}
 
     # --- health
 

@@ -6,6 +6,7 @@ Whatever an operation raises becomes an answer. Reading JSON bodies that may be 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ from kernel_http.connection.heads import Head
 from kernel_http.json.errors import read_again
 
 if TYPE_CHECKING:
+    import asyncio
+
     from kernel_http.connection.routes import Handler
 
-__all__ = ["UNITS", "Operation", "at_once", "read_document", "read_object"]
+__all__ = ["UNITS", "Operation", "Pace", "at_once", "read_document", "read_object"]
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +33,44 @@ Operation = Callable[[Head, bytes], bytes]
 #: What an operation takes besides the time for its body and its answer, in units (turns.py), where it doesn't say.
 UNITS = 3
 
+#: How long others have the loop for themselves between two operations that take long; seconds.
+PAUSE = 0.02
+
 _decode = msgspec.json.Decoder().decode
 
 
-def at_once(operation: Operation, units: int = UNITS) -> Handler:
-    """Return the handler that answers with what `operation` returns or raises. `units`: of work; 0: nothing of it is counted."""
+class Pace:
+    """When operations begin that take long: one at a time, PAUSE apart, in the order in which they came.
+
+    Who asks for one waits for it without holding up anybody: as turns of its connection, all others would wait behind it, too.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[Exchange, Callable[[], None]]] = deque()
+        self._pausing = False
+
+    def begin(self, exchange: Exchange, run: Callable[[], None]) -> None:
+        """Call `run`, which answers `exchange`, now or later; not at all where nobody waits for that by then."""
+        self._waiting.append((exchange, run))
+        if not self._pausing:
+            self._next()
+
+    def _next(self) -> None:
+        self._pausing = False
+        while self._waiting:
+            exchange, run = self._waiting.popleft()
+            if exchange.connection is not None:
+                self._pausing = True
+                self._loop.call_later(PAUSE, self._next)
+                run()
+                break
+
+
+def at_once(operation: Operation, units: int = UNITS, pace: Pace | None = None) -> Handler:
+    """Return the handler that answers with what `operation` returns or raises. `units`: of work; 0: nothing of it is counted.
+    `pace`: who says when it begins, where it takes long.
+    """
 
     def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         exchange = Exchange(connection, head)
@@ -50,8 +86,14 @@ def at_once(operation: Operation, units: int = UNITS) -> Handler:
             if units and exchange.connection is not None:
                 connection.spend(units + ((len(json) + len(answer)) >> 7))
             exchange.answer(answer)
+            if pace is not None:
+                connection.release()
 
-        run()
+        if pace is None:
+            run()
+        else:
+            connection.barrier = True  # of what it sends together, one waits among the others'
+            pace.begin(exchange, run)
 
     return handler
 
