@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import uvloop
 
@@ -23,6 +23,7 @@ from kernel.cli.flags import (
     repositories,
     storage_options,
 )
+from kernel.cli.mistakes import FORMATS, Mistake, mistake_of, warning_of, written
 from kernel.cli.opened import opened
 from kernel.cli.output import own_stdout
 from kernel.cli.parser import Parser
@@ -59,6 +60,7 @@ EPILOG = """\
 examples:
   kernel check repository/
   kernel check repository/ --load
+  kernel check repository/ --format gcc     (a line each, for editors; json and sarif for programs)
 
 Exit status: 0 if the models can be served, 1 if there are mistakes, 2 if the command line is wrong.
 """
@@ -100,6 +102,12 @@ def check(arguments: Sequence[str]) -> int:
     add_storage_flags(parser)
     add_config_flags(parser)
     parser.add_switch("--load", False, "also load every model, as a start would do, and finalize it again")
+    parser.add_argument(
+        "--format",
+        choices=("text", *FORMATS),
+        default="text",
+        help="text: for people; gcc: file:line:column: error: words; json; sarif: for code scanners (default: text)",
+    )
     options = parser.read(arguments)
     paths = repositories(parser, options)
     try:
@@ -119,6 +127,8 @@ def _check(paths: Sequence[str], there: Sequence[Repository], options: argparse.
         look=True,
     )
     hints = [words for repository in there if (words := repository.mistaken())]
+    if options.format != "text":
+        return _check_for_programs(paths, models, hints, options)
     for found in models:
         for warning in found.warnings:
             print(f"warning: {warning}")
@@ -129,7 +139,11 @@ def _check(paths: Sequence[str], there: Sequence[Repository], options: argparse.
     well = [found.folder.name for found in models if not found.errors]
     failed = len(models) - len(well)
     if options.load and well:
-        failed += _load(paths, well, options)
+        loaded = _load(paths, well, options)
+        for name in well:
+            if name in loaded:
+                failed += 1
+                print("\n".join(_failure_lines(name, loaded[name], loaded.keys() - {name})))
     for words in hints:
         print(words)
     if failed:
@@ -137,6 +151,31 @@ def _check(paths: Sequence[str], there: Sequence[Repository], options: argparse.
         return 1
     print(_well(models, paths, options.load))
     return 0
+
+
+def _check_for_programs(
+    paths: Sequence[str], models: Sequence[Found], hints: Sequence[str], options: argparse.Namespace
+) -> int:
+    """Print what was found in the form that is asked for, and nothing else; hints are for people."""
+    mistakes: list[Mistake] = []
+    folders = {found.folder.name: shown(found.folder.path) for found in models}
+    for found in models:
+        name, folder = found.folder.name, str(found.here.path)
+        told = [warning_of(name, folder, words) for words in found.warnings]
+        told += [mistake_of(name, folder, error) for error in found.errors]
+        mistakes += [replace(one, path=found.told(one.path), message=found.told(one.message)) for one in told]
+    well = [found.folder.name for found in models if not found.errors]
+    loaded = _load(paths, well, options) if options.load and well else {}
+    for name, failure in [(name, loaded[name]) for name in well if name in loaded]:
+        at = failure.place
+        where = (folders[name], None, None) if at is None else (at.file, at.line, at.column)
+        mistakes.append(Mistake(name, "error", *where, "", "\n".join((failure.message.strip(), *failure.causes))))
+    for words in hints:
+        print(words, file=sys.stderr)
+    text = written(options.format, mistakes, len(models))
+    if text:
+        print(text)
+    return int(any(one.severity == "error" for one in mistakes))
 
 
 def _lines(error: ServingError) -> list[str]:
@@ -308,11 +347,11 @@ def _check_samples(samples: Sequence[Sample], config: ModelConfig) -> None:
             raise config.error(error.message, at=("model_warmup", index)) from error
 
 
-def _load(paths: Sequence[str], models: Sequence[str], options: argparse.Namespace) -> int:
-    """Load these models; print why which failed and return how many."""
+def _load(paths: Sequence[str], models: Sequence[str], options: argparse.Namespace) -> dict[str, Failure]:
+    """Load these models; return all that are not ready then, those that were not to be loaded, too, and why."""
     set_up_log(LogOptions(info=False, error=False))
 
-    async def load() -> int:
+    async def load() -> dict[str, Failure]:
         async with Kernel(
             *paths,
             control_mode="explicit",
@@ -323,14 +362,10 @@ def _load(paths: Sequence[str], models: Sequence[str], options: argparse.Namespa
             storage=storage_options(options),
         ) as kernel:
             others = {line.name: line.reason for line in kernel.index() if line.state != "READY"}
-            failed = {name: others[name] for name in models if name in others}
             failures = kernel.failures()
-            for name, reason in failed.items():
-                lines = _failure_lines(name, failures.get(name) or Failure(reason, None), others.keys() - {name})
-                print("\n".join(lines), file=report)
-            return len(failed)
+            return {name: failures.get(name) or Failure(reason, None) for name, reason in others.items()}
 
-    with own_stdout() as report, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with own_stdout(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(load())
 
 

@@ -15,7 +15,7 @@ from kernel.cli.ending import Ending
 __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
-COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "new")
+COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "new", "completion")
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
 COMMAND_GROUP = "kernel.commands"
@@ -29,15 +29,16 @@ usage: kernel COMMAND …
 A model server that keeps Triton's contract, in one asyncio process.
 
 commands:
-  serve     load the models of a model repository and serve them
-  check     tell all mistakes of all models of a repository, without loading any
-  doctor    tell who comes from Triton what differs, is refused or costs
-  models    show what is in a repository: versions, backends, inputs, outputs
-  infer     run one inference in this process, without a port
-  explain   ask a running server why requests took as long as they did
-  simulate  tell what would become of requests: batches, latencies, refusals
-  new       write a new model or plugin to start from, with a test
-  ray       serve on the nodes of a Ray cluster: deploy, down
+  serve       load the models of a model repository and serve them
+  check       tell all mistakes of all models of a repository, without loading any
+  doctor      tell who comes from Triton what differs, is refused or costs
+  models      show what is in a repository: versions, backends, inputs, outputs
+  infer       run one inference in this process, without a port
+  explain     ask a running server why requests took as long as they did
+  simulate    tell what would become of requests: batches, latencies, refusals
+  new         write a new model or plugin to start from, with a test
+  completion  write what completes commands and flags in a shell
+  ray         serve on the nodes of a Ray cluster: deploy, down
 
   kernel COMMAND --help   what a command takes, with examples
   kernel --version        the version

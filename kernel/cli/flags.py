@@ -178,7 +178,9 @@ def add_log_flags(parser: Parser, *, info: bool = True) -> None:
     parser.add_switch("--log-info", info, "log information")
     parser.add_switch("--log-warning", True, "log warnings")
     parser.add_switch("--log-error", True, "log errors")
-    parser.add_argument("--log-format", choices=LOG_FORMATS, default="default", help="form of log lines (default: default)")
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, default="default", help="form of log lines; json: one object each (default: default)"
+    )
     parser.add_argument("--log-file", default="", metavar="FILE", help="log to a file instead of the console")
 
 

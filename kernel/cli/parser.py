@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-__all__ = ["Parser", "boolean", "positive", "seconds", "size"]
+__all__ = ["Parser", "boolean", "parser_of", "positive", "seconds", "size"]
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -44,6 +44,27 @@ def size(text: str) -> int:
     return seconds(text)
 
 
+class _Asked(Exception):
+    """Instead of reading a line: the parser that was to read it."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+#: Stands for a line that nobody reads (parser_of); told by what it is, not by its words.
+_NO_LINE: list[str] = []
+
+
+def parser_of(command: Callable[[Sequence[str]], Any]) -> Parser:
+    """Return what reads the line of a command, which does nothing else."""
+    try:
+        command(_NO_LINE)
+    except _Asked as asked:
+        return asked.parser
+    raise ValueError(f"{command} reads its line with no Parser")
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser for one command.
 
@@ -72,6 +93,8 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the options, or end the process with the usage and the reason."""
+        if arguments is _NO_LINE:
+            raise _Asked(self)
         options, unknown = self.parse_known_intermixed_args(self._with_values(arguments))
         for argument in unknown:
             self.error(f"unexpected argument '{argument}'{self._near(argument)}")

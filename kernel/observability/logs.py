@@ -1,8 +1,9 @@
 """How log lines look: Triton's format, so that what reads its log reads ours.
 
 `LMMDD hh:mm:ss.uuuuuu <pid> <file>:<line>] "<message>"`, with ISO8601 `YYYY-MM-DDThh:mm:ssZ L <pid> …`; times are UTC, messages
-are JSON strings, so that no text from outside can forge a line. Decides what is printed and where, for a process whose log is its
-own (`kernel serve`); an app that embeds the kernel configures `logging` as it likes.
+are JSON strings, so that no text from outside can forge a line. The form `json`, which the reference has not, is an object a
+line, for programs. Decides what is printed and where, for a process whose log is its own (`kernel serve`); an app that embeds the
+kernel configures `logging` as it likes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kernel.errors import shortened
 
 __all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up_log"]
 
-FORMATS = ("default", "ISO8601")
+FORMATS = ("default", "ISO8601", "json")
 
 #: What no line of the log may have in it, though JSON would: what ends lines for some readers, moves a terminal's cursor, turns
 #: the direction of what follows, or can't be written at all.
@@ -45,8 +46,11 @@ class Formatter(logging.Formatter):
     def __init__(self, format: str = "default") -> None:
         super().__init__()
         self._iso = format == "ISO8601"
+        self._json = format == "json"
 
     def format(self, record: logging.LogRecord) -> str:
+        if self._json:
+            return _UNSEEN.sub(_escaped, json.dumps(self._members(record), ensure_ascii=False))
         letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
         when = gmtime(record.created)
         if self._iso:
@@ -62,6 +66,24 @@ class Formatter(logging.Formatter):
             line += "".join(f"\n    {text}" for text in shortened(part or "").splitlines())
         table = getattr(record, "table", None)
         return _UNSEEN.sub(_escaped, f"{line}\n{table}" if table else line)
+
+
+    def _members(self, record: logging.LogRecord) -> dict[str, str | int | None]:
+        """Return a record as the members of an object; what belongs below its line, as text, too."""
+        when = gmtime(record.created)
+        level = "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
+        members: dict[str, str | int | None] = {
+            "time": f"{strftime('%Y-%m-%dT%H:%M:%S', when)}.{int(record.created % 1 * 1_000_000):06}Z",
+            "level": "verbose" if record.levelno < logging.INFO else level,
+            "process": record.process,
+            "file": record.filename,
+            "line": record.lineno,
+            "logger": record.name,
+            "message": shortened(record.getMessage()),
+        }
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        below = {"traceback": trace, "stack": record.stack_info, "table": getattr(record, "table", None)}
+        return members | {name: shortened(text) for name, text in below.items() if text}
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import logging.config
 import os
@@ -54,6 +55,25 @@ def test_a_traceback_is_indented() -> None:
 
 def test_a_table_stands_below_its_line() -> None:
     assert Formatter().format(record("models:", table="+--+\n|  |")).endswith('"models:"\n+--+\n|  |')
+
+
+def test_json_is_an_object_a_line_with_all_that_belongs_to_it() -> None:
+    form = Formatter("json")
+    said = json.loads(form.format(record('say "no"\n{"level": "error"}', logging.WARNING)))
+    assert said == {
+        "time": "1970-01-02T00:00:00.250000Z", "level": "warning", "process": os.getpid(), "file": "thing.py", "line": 12,
+        "logger": "kernel", "message": 'say "no"\n{"level": "error"}',
+    }  # fmt: skip
+    try:
+        raise ValueError("why\nnot\x1b[2J\u2028")
+    except ValueError:
+        made = record("failed", logging.ERROR, table="+--+\n|  |")
+        made.exc_info = sys.exc_info()
+    line = form.format(made)
+    assert len(line.splitlines()) == 1 and "\x1b" not in line
+    assert "why\nnot\x1b[2J\u2028" in json.loads(line)["traceback"] and json.loads(line)["table"] == "+--+\n|  |"
+    levels = [json.loads(form.format(record("x", level)))["level"] for level in (logging.DEBUG, logging.INFO, logging.CRITICAL)]
+    assert levels == ["verbose", "info", "error"]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def record(message: object, *arguments: object, **more: object) -> logging.LogRe
     return made
 
 
-@pytest.mark.parametrize("format", ["default", "ISO8601"])
+@pytest.mark.parametrize("format", ["default", "ISO8601", "json"])
 def test_a_line_of_the_log_is_one_line_and_not_without_end(format: str) -> None:
     made = Formatter(format)
     line = made.format(record("model '%s'", UNSEEN))

@@ -239,4 +239,4 @@ def test_log_settings_that_can_t_be(changes: dict[str, Any], code: Code, words: 
 
 
 def test_log_formats() -> None:
-    assert LOG_FORMATS == ("default", "ISO8601")
+    assert LOG_FORMATS == ("default", "ISO8601", "json")

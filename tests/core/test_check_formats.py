@@ -1,0 +1,94 @@
+"""`kernel check --format`: mistakes as editors, programs and code scanners read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kernel.cli.check import check
+from kernel.cli.mistakes import mistake_of, warning_of
+from kernel.errors import Code, ServingError
+
+MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for name, text, code in (
+        ("config", 'backend: "python"\nmax_batchsize: 4\n', MODEL),
+        ("code", 'backend: "python"\nmax_batch_size: 0\n', f"import no_such_name\n{MODEL}"),
+        ("well", 'backend: "python"\ninput { name: "A" data_type: TYPE_FP32 dims: 1 }\n'
+                 'output { name: "B" data_type: TYPE_FP32 dims: 1 }\n', MODEL),
+    ):  # fmt: skip
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(text)
+        (tmp_path / name / "1/model.py").write_text(code)
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def checked(folder: Path, form: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    status = check([str(folder), "--format", form, *more])
+    return status, capsys.readouterr().out
+
+
+def test_gcc_is_a_line_each_with_its_place(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = checked(models, "gcc", capsys)
+    lines = said.splitlines()
+    assert status == 1 and len(lines) == 3
+    assert lines[0].startswith(f"{models}/code/1/model.py:1:1: error: ModuleNotFoundError: No module named 'no_such_name'")
+    assert lines[0].endswith("[code]")
+    assert lines[1].startswith(f"{models}/config/config.pbtxt:2:1: error: ") and "did you mean 'max_batch_size'?" in lines[1]
+    assert lines[2].startswith(f"{models}/empty: error: ")
+
+
+def test_json_has_the_parts_each_by_itself(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = checked(models, "json", capsys)
+    document = json.loads(said)
+    assert (status, document["models"]) == (1, 4)
+    found = {one["model"]: one for one in document["mistakes"]}
+    assert found.keys() == {"code", "config", "empty"}
+    assert found["config"] | {"message": ""} == {
+        "model": "config", "severity": "error", "path": f"{models}/config/config.pbtxt", "line": 2, "column": 1,
+        "field": "max_batchsize", "message": "",
+    }  # fmt: skip
+
+
+def test_sarif_is_what_scanners_read(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = checked(models, "sarif", capsys)
+    document = json.loads(said)
+    (run,) = document["runs"]
+    assert (status, document["version"], run["tool"]["driver"]["name"]) == (1, "2.1.0", "kernel check")
+    rules = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    for result in run["results"]:
+        assert result["ruleId"] in rules and result["level"] == "error" and result["message"]["text"]
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"].startswith("file:///")
+        assert place.get("region", {"startLine": 1})["startLine"] >= 1
+    assert run["results"][1]["locations"][0]["physicalLocation"]["region"] == {"startLine": 2, "startColumn": 1}
+
+
+@pytest.mark.parametrize(("form", "said"), [("gcc", ""), ("json", '"mistakes": []'), ("sarif", '"results": []')])
+def test_nothing_wrong_is_status_0(form: str, said: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config", "code", "empty"):
+        shutil.rmtree(models / name)
+    status, out = checked(models, form, capsys)
+    assert status == 0 and said in out and (out == "" or form != "gcc")
+
+
+def test_a_place_in_a_sentence_is_found_and_nothing_else_is_taken_for_one() -> None:
+    error = ServingError(Code.INVALID_ARG, "/models/a/config.pbtxt:3:4: no: not that")
+    found = mistake_of("a", "/models/a", error)
+    assert (found.path, found.line, found.column, found.message) == ("/models/a/config.pbtxt", 3, 4, "no: not that")
+    other = warning_of("a", "/models/a", "model 'a': 17: is large")
+    assert (other.path, other.line, other.message, other.severity) == ("/models/a", None, "model 'a': 17: is large", "warning")
+
+
+def test_an_unknown_format_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        check(["models", "--format=xml"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'xml'" in capsys.readouterr().err
