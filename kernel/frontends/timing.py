@@ -10,6 +10,9 @@ __all__ = ["server_timing"]
 LONGEST = 2000
 LONGEST_WORDS = 200
 
+#: What stands for characters that a description can't have: controls, the two that quoting has, and one that is not ASCII.
+SHOWN_AS = {**dict.fromkeys([*range(32), 127], " "), ord("\\"): "/", ord('"'): "'", ord("µ"): "u"}
+
 
 def server_timing(explanation: Explanation) -> bytes:
     """Return the value of the field Server-Timing (W3C): what the time went to, in milliseconds, with the words; ASCII, at most
@@ -19,8 +22,7 @@ def server_timing(explanation: Explanation) -> bytes:
     entries += [(one.kind, one.seconds, one.words) for one in explanation.intervals]
     told = ""
     for name, seconds, words in entries:
-        shown = words.replace("µ", "u").encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
-        shown = "".join(letter if letter.isprintable() else " " for letter in shown[:LONGEST_WORDS])
+        shown = words[:LONGEST_WORDS].translate(SHOWN_AS).encode("ascii", "replace").decode()
         entry = f'{name};dur={seconds * 1e3:.3f};desc="{shown}"'
         if len(told) + len(entry) > LONGEST:
             break

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from kernel.errors import clipped
 from kernel.rules import Left, WaitReason
@@ -21,7 +22,7 @@ LEAST_SHARE = 0.01
 LEAST_SECONDS = 0.0005
 
 #: Where less than this is not accounted for it is no interval of its own; seconds.
-HAND_OVER = 0.00005
+HAND_OVER: Final = 0.00005
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,10 +251,14 @@ class History:
                 ran.append(one)
         return ran
 
-    def calls(self) -> dict[tuple[str, float], list[tuple[ModelHistory, Record]]]:
-        """Return the calls that are kept, by who has made them: the instance, and when the first of its requests came."""
+    def calls(self, since: float = 0.0) -> dict[tuple[str, float], list[tuple[ModelHistory, Record]]]:
+        """Return the calls that are kept of those made `since`, by who has made them: the instance, and when the first of its
+        requests came.
+        """
         found: dict[tuple[str, float], list[tuple[ModelHistory, Record]]] = {}
         for delivery in self._deliveries:
+            if delivery.latest < since:
+                continue
             for record in delivery.records:
                 if record[CALLER] is not None:
                     found.setdefault(record[CALLER], []).append((delivery.model, record))

@@ -16,6 +16,7 @@ from kernel.models import Model
 from kernel.observability import (
     CALLER,
     ENQUEUED,
+    HAND_OVER,
     ID,
     Explanation,
     FailedRequest,
@@ -25,6 +26,7 @@ from kernel.observability import (
     PastExecution,
     Ran,
     Traits,
+    Waited,
     duration,
     explained,
     known_as,
@@ -68,14 +70,14 @@ def keep_records(history: History, model: Model) -> None:
 
 def explain(
     history: History,
-    models: Collection[Model],
+    models: Callable[[], Collection[Model]],
     clock: tuple[float, float],
     asked: str | InferenceRequest,
     slowest: int,
     failed: int,
 ) -> list[Explanation]:
-    """As Kernel.explain. `models`: that have, or may still get, requests. `clock`: now, and what makes it time of the epoch."""
-    explainer = Explainer(history, [model.scheduler for model in models], *clock)
+    """As Kernel.explain. `models`: returns those with requests. `clock`: now, and what makes it time of the epoch."""
+    explainer = Explainer(history, models, *clock)
     if not isinstance(asked, str):
         return [explainer.of_request(asked)]
     if slowest:
@@ -86,13 +88,23 @@ def explain(
 class Explainer:
     """Explains the requests of one kernel, `now`. `offset`: what makes the kernel's clock seconds since the epoch."""
 
-    def __init__(self, history: History, schedulers: Sequence[Scheduler], now: float, offset: float) -> None:
-        self._history = history
-        self._schedulers = schedulers
+    def __init__(self, history: History, models: Callable[[], Collection[Model]], now: float, offset: float) -> None:
+        self._unsettled = history
+        self._models = models
         self._now = now
         self._offset = offset
-        for scheduler in schedulers:
+        self._since = 0.0  # no earlier request is asked for
+
+    @cached_property
+    def _schedulers(self) -> list[Scheduler]:
+        return [model.scheduler for model in self._models()]
+
+    @cached_property
+    def _history(self) -> History:
+        """With all that the statistics have still to deliver: most requests are explained without it."""
+        for scheduler in self._schedulers:
             scheduler.statistics.settle()
+        return self._unsettled
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -158,7 +170,7 @@ class Explainer:
 
     @cached_property
     def _calls(self) -> dict[tuple[str, float], list[tuple[ModelHistory, Record]]]:
-        return self._history.calls()
+        return self._history.calls(self._since)
 
     def _made(self, instance: str, arrivals: Collection[float]) -> list[tuple[ModelHistory, Record]]:
         """Return the calls that an execution has made, the first one first. `arrivals`: when the requests of it came."""
@@ -177,7 +189,9 @@ class Explainer:
         intervals, words = self._explained(model, enqueued, now, execution, cached=execution is None and error is None)
         calls: tuple[Explanation, ...] = ()
         if execution is not None and batch is not None and batch.children is not None:
-            made = self._made(execution.instance, {one.enqueued for one in batch.requests})
+            arrivals = {one.enqueued for one in batch.requests}
+            self._since = min(arrivals)
+            made = self._made(execution.instance, arrivals)
             calls = tuple(self._record(*call, depth=1) for call in made)
             words += _of_calls(calls, model.traits)
         told = "" if error is None else f"{error.code.name}: {error.message}"
@@ -246,7 +260,10 @@ class Explainer:
         """As `explained`, by what the model has executed meanwhile. `going`: executions that have not ended."""
         until = answered if execution is None else execution.started
         instances, slots = model.capacity()
-        waited = wait(enqueued, until, [*self._history.meanwhile(model, enqueued, until), *going], slots)
+        if until - enqueued < HAND_OVER:
+            waited = Waited(0.0, until - enqueued, 0, 0)
+        else:
+            waited = wait(enqueued, until, [*self._history.meanwhile(model, enqueued, until), *going], slots)
         return explained(enqueued, answered, execution, waited, instances, traits=model.traits, **how)
 
 

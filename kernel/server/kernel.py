@@ -572,7 +572,7 @@ class Kernel:
     def explain(self, asked: str | InferenceRequest = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
         """Return why requests took so long: of that id, this one, so many of the `slowest`, or that `failed` last."""
         clock = self.clock(), self.epoch_offset
-        return explain(self.supervision.history, self._registry.catalog.alive(), clock, asked, slowest, failed)
+        return explain(self.supervision.history, self._registry.catalog.alive, clock, asked, slowest, failed)
 
     def statistics(self, name: str = "", version: int | str = "") -> list[ModelStatistics]:
         """Return the statistics of the READY versions of one model, or of all. Raises ServingError for unknown ones."""
