@@ -35,9 +35,10 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 #: What e2e/test_documents.py knows how to run.
 KINDS = {"sh", "python", "pbtxt", "text", "json", "yaml", "toml"}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("document", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_each_block_of_code_says_what_it_is(document: Path) -> None:
     """So that e2e/test_documents.py runs it."""
     kinds = re.findall(r"^ *```([^\s`]*)", document.read_text(), re.M)

@@ -12,7 +12,7 @@ repository, `docs`, `ops` and `bench` in it, as in a checkout.
     json    right behind `sh`: likewise, the same keys; elsewhere, like yaml and toml, only read
 
 Localhost's ports 8000 to 8002 are those of the page's server. `pip install` installs a folder of the page for the page alone, and
-of other things asks only whether they can be had: of ours, whether there is such an extra.
+of other things asks only whether they can be had: of ours, whether there is such an extra. `python3 -m venv` makes an empty one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Block:
 
 def pages() -> list[str]:
     """Return all pages that have code, but those that are made of the code themselves."""
-    found = sorted((ROOT / "docs").rglob("*.md"))
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path.relative_to(ROOT).as_posix() for path in found if "```" in path.read_text() and not made(path)]
 
 
@@ -144,6 +144,9 @@ class Page:
         for name, words in commands.items():
             (self.home / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
             (self.home / name).chmod(0o755)
+        environment = "mkdir -p $3/bin; exec touch $3/bin/activate"
+        (self.home / "python3").write_text(f'#!/bin/sh\n[ "$2" != venv ] || {{ {environment}; }}\nexec python "$@"\n')
+        (self.home / "python3").chmod(0o755)
         paths = [str(self.site), os.environ.get("PYTHONPATH", "")]
         self.environment = os.environ | {
             "PATH": f"{self.home}{os.pathsep}{os.environ['PATH']}",
@@ -184,7 +187,7 @@ class Page:
             self.config(block)
         elif block.kind == "json":
             given = json.loads(block.text)
-            assert not block.behind or any(same_keys(given, json.loads(line)) for line in self.said.splitlines()), self.said
+            assert not block.behind or same_keys(given, json.loads(self.said.splitlines()[-1])), self.said
         elif block.kind == "text":
             missing = unsaid(block.text, self.said) if block.behind else []
             assert not missing, f"these are not printed: {missing}\nbut: {self.said}"
