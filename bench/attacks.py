@@ -277,6 +277,14 @@ def one_string(target: Target, size: int, text: str = "x") -> None:
     ask(target, post("/v2/models/text/infer", infer('["' + text * (size // len(text.encode())) + '"]', [1], "BYTES")))
 
 
+def binary_string(target: Target, size: int, wanted: bool) -> None:
+    """One string as binary data, and its answer as JSON or in the same way."""
+    tail = size.to_bytes(4, "little") + b"x" * size
+    inputs = {"name": "X", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(tail)}}
+    text = json.dumps({"inputs": [inputs], "parameters": {"binary_data_output": wanted}}).encode()
+    ask(target, post("/v2/models/text/infer", text + tail, f"Inference-Header-Content-Length: {len(text)}"))
+
+
 def odd_lists(target: Target) -> None:
     """Strings in lists of one, and numbers in lists of two lengths."""
     ask(target, post("/v2/models/text/infer", infer("[" + '["ab"],' * 140_000 + '["ab"]]', [140_001, 1], "BYTES")))
@@ -530,6 +538,11 @@ def grpc_strings(target: Target) -> None:
     grpc_call(target, field(1, b"text") + tensor("BYTES", [16 * MB]) + field(7, bytes(64 * MB)))
 
 
+def grpc_string(target: Target) -> None:
+    size = 63 * MB
+    grpc_call(target, field(1, b"text") + tensor("BYTES", [1]) + field(7, size.to_bytes(4, "little") + b"x" * size))
+
+
 def grpc_integers(target: Target) -> None:
     contents = field(5, field(3, bytes(62_000_000)))
     grpc_call(target, field(1, b"ints") + tensor("INT64", [62_000_000], contents))
@@ -653,6 +666,8 @@ ROWS: list[Row] = [
     Row("one string of 60 MB", lambda target: one_string(target, 60_000_000), 0.050, 181 * MB),
     Row("one string of 16 MB of escapes", lambda target: one_string(target, 16_000_000, "\\u00e9"), 0.050, 160 * MB),
     Row("one string of 16 MB, not ASCII", lambda target: one_string(target, 16_000_000, "é"), 0.050, 160 * MB),
+    Row("one string of 63 MB as binary data", lambda target: binary_string(target, 63 * MB, True), 0.050, 260 * MB),
+    Row("one string of 63 MB as binary data, JSON back", lambda target: binary_string(target, 63 * MB, False), 0.050, 260 * MB),
     Row("lists of no form", odd_lists, 0.050, 181 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
@@ -683,6 +698,7 @@ ROWS: list[Row] = [
     Row("gRPC: 17 MB of empty raw contents", grpc_raws, 0.050, 52 * MB),
     Row("gRPC: 15 MB of parameters", grpc_parameters, 0.050, 46 * MB),
     Row("gRPC: 64 MiB of empty strings", grpc_strings, 0.050, 193 * MB),
+    Row("gRPC: one string of 63 MB", grpc_string, 0.050, 260 * MB),
     Row("gRPC: 62 MB of integers", grpc_integers, 0.050, 1100 * MB),
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
     Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),

@@ -45,6 +45,7 @@ from kernel.frontends import (
     follow_trail,
     idle_seconds,
     is_local,
+    is_much_text,
     is_restricted,
     local_categories,
     model_metadata,
@@ -121,7 +122,7 @@ from kernel.requests import (
 )
 from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
 from kernel.server import AskOthers, InflightRequest, Kernel, ModelScale, ServerScale, steered
-from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
+from kernel.tensor import DATATYPES, Tensor, as_bytes_array, copy_bytes, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 
 __version__ = "0.1.0"
@@ -205,6 +206,7 @@ __all__ += [
     "Result",
     "WaitView",
     "as_bytes_array",
+    "copy_bytes",
     "datatype_of",
     "pack_bytes",
     "unpack_bytes",
@@ -241,6 +243,7 @@ __all__ += [
     "frontend_options",
     "idle_seconds",
     "is_local",
+    "is_much_text",
     "is_restricted",
     "local_categories",
     "model_metadata",

@@ -16,12 +16,16 @@ __all__ = [
     "DATATYPES",
     "Tensor",
     "as_bytes_array",
+    "copy_bytes",
     "datatype_of",
     "pack_bytes",
     "unpack_bytes",
 ]
 
 Array = NDArray[Any]
+
+#: How many bytes are copied at a time.
+PIECE = 1024 * 1024
 
 #: KServe datatype name -> numpy dtype of the array that holds it.
 DATATYPES: dict[str, np.dtype[Any]] = {
@@ -110,6 +114,13 @@ def pack_bytes(array: Array) -> bytes:
     return b"".join(parts)
 
 
+def copy_bytes(data: memoryview, start: int, end: int) -> bytes:
+    """Return the bytes from `start` to `end` of `data`. Long ones in pieces: one copy holds the interpreter until it is made."""
+    if end - start <= PIECE:
+        return bytes(data[start:end])
+    return b"".join([bytes(data[at : min(at + PIECE, end)]) for at in range(start, end, PIECE)])
+
+
 def unpack_bytes(buffer: bytes | bytearray | memoryview, most: int | None = None) -> list[bytes]:
     """Return the elements of a BYTES tensor's wire form, a list of `bytes`. `most`: how many elements are wanted; of
     more only one more is returned.
@@ -117,7 +128,7 @@ def unpack_bytes(buffer: bytes | bytearray | memoryview, most: int | None = None
     Raises ValueError with the missing counts when the buffer ends inside a length word (`args == ("length", available)`)
     or inside an element (`args == ("data", wanted, available)`).
     """
-    data = bytes(buffer)
+    data: Any = bytes(buffer) if len(buffer) <= PIECE else memoryview(buffer)
     items: list[bytes] = []
     at, end = 0, len(data)
     unpack = struct.Struct("<I").unpack_from
@@ -128,7 +139,7 @@ def unpack_bytes(buffer: bytes | bytearray | memoryview, most: int | None = None
         at += 4
         if end - at < size:
             raise ValueError("data", size, end - at)
-        items.append(data[at : at + size])
+        items.append(copy_bytes(data, at, at + size) if end > PIECE else data[at : at + size])
         at += size
         if most is not None and len(items) > most:
             break

@@ -5,7 +5,16 @@ from __future__ import annotations
 from kernel.frontends.budget import Account, MemoryBudget, machine_share
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
-from kernel.frontends.contents import check_rank, check_strings, cut_off, size_mismatch, stand_in, strings_of, unpacked
+from kernel.frontends.contents import (
+    check_rank,
+    check_strings,
+    cut_off,
+    is_much_text,
+    size_mismatch,
+    stand_in,
+    strings_of,
+    unpacked,
+)
 from kernel.frontends.crowds import Access, Crowd, idle_seconds
 from kernel.frontends.listening import Endpoint, Listener
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
@@ -49,6 +58,7 @@ __all__ = [
     "follow_trail",
     "idle_seconds",
     "is_local",
+    "is_much_text",
     "is_restricted",
     "local_categories",
     "machine_share",

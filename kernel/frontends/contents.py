@@ -17,10 +17,15 @@ from kernel.tensor import DATATYPES, unpack_bytes
 if TYPE_CHECKING:
     from kernel.models import Model
 
-__all__ = ["MAX_RANK", "check_rank", "check_strings", "cut_off", "size_mismatch", "stand_in", "strings_of", "unpacked"]
+__all__ = ["MAX_RANK", "check_rank", "check_strings", "cut_off", "is_much_text", "size_mismatch", "stand_in", "strings_of",
+           "unpacked"]  # fmt: skip
 
 #: The most dimensions that a tensor can have: numpy's.
 MAX_RANK = 64
+
+#: The most strings of an output that are put together on the loop, and their bytes.
+STRINGS_ON_LOOP = 16 * 1024
+TEXT_ON_LOOP = 256 * 1024
 
 
 def check_rank(name: str, model: str, id: str, rank: int) -> None:
@@ -99,6 +104,16 @@ def size_mismatch(name: str, model: str, id: str, expected: int, got: int) -> Se
         Code.INVALID_ARG,
         f"{_prefix(id)}input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, got {got}",
     )
+
+
+def is_much_text(strings: Any) -> bool:
+    """Whether to put an output's strings together, an array of objects, is more than is done on the loop."""
+    if strings.size > STRINGS_ON_LOOP:
+        return True
+    try:
+        return sum(map(len, strings.ravel().tolist())) > TEXT_ON_LOOP
+    except TypeError:  # some are no strings, and become some
+        return False
 
 
 def stand_in(datatype: str, shape: tuple[int, ...], error: ServingError) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel.tensor import DATATYPES, Tensor, as_bytes_array, datatype_of, pack_bytes, unpack_bytes
+from kernel.tensor import DATATYPES, PIECE, Tensor, as_bytes_array, copy_bytes, datatype_of, pack_bytes, unpack_bytes
 
 
 def test_every_datatype_but_bf16_comes_back_from_its_dtype() -> None:
@@ -50,6 +50,37 @@ def test_cut_off_bytes_say_where() -> None:
     with pytest.raises(ValueError) as caught:
         unpack_bytes(whole[:9])
     assert caught.value.args == ("length", 2)
+
+
+class Watched:
+    """A buffer that knows how much of it was copied at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.most = 0
+
+    def __getitem__(self, part: slice) -> bytes:
+        self.most = max(self.most, part.stop - part.start)
+        return self.data[part]
+
+
+@pytest.mark.parametrize("size", [0, PIECE, PIECE + 1, 3 * PIECE + 5])
+def test_no_more_than_a_piece_is_copied_at_a_time(size: int) -> None:
+    """One copy of 64 MB holds the interpreter for 30 ms, on whatever thread."""
+    watched = Watched(bytes(range(256)) * (size // 256 + 2))
+    assert copy_bytes(watched, 3, 3 + size) == watched.data[3 : 3 + size]  # type: ignore[arg-type]
+    assert watched.most <= PIECE
+
+
+def test_long_strings_are_the_same_as_short_ones() -> None:
+    items = [b"", b"x" * (2 * PIECE), b"y", b"z" * PIECE]
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    whole = pack_bytes(array)
+    assert unpack_bytes(whole) == unpack_bytes(bytearray(whole)) == unpack_bytes(memoryview(whole)) == items
+    with pytest.raises(ValueError) as caught:
+        unpack_bytes(whole[:-1])
+    assert caught.value.args == ("data", PIECE, PIECE - 1)
 
 
 def test_repr_names_shape_and_type() -> None:

@@ -29,8 +29,9 @@ from hypothesis import strategies as st
 from work import instructions, is_linear
 
 from kernel import Code, ServingError
+from kernel.frontends.contents import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
+from kernel.frontends.contents import TEXT_ON_LOOP
 from kernel_grpc.inference import infer, large, outputs, recipe, stream
-from kernel_grpc.inference.encode import STRINGS_ON_LOOP as ANSWERED_ON_LOOP
 from kernel_grpc.inference.infer import SLACK, Inference
 from kernel_grpc.inference.large import ON_LOOP, STRINGS_ON_LOOP, fields, prepared
 from kernel_grpc.inference.outputs import CLASSED_ON_LOOP
@@ -217,7 +218,7 @@ def test_large_heads_and_many_strings_are_read_on_a_thread() -> None:
         assert call.status == 0
     for made in (
         request("any", ("X", "FP32", [ON_LOOP]), raw=[np.zeros(ON_LOOP, np.float32)]),
-        request("types", ("IN_BYTES", "BYTES", [2]), raw=[strings(b"x" * 10 * ON_LOOP, b"y")]),
+        request("types", ("IN_BYTES", "BYTES", [2]), raw=[strings(b"x" * 3 * ON_LOOP, b"y")]),
     ):
         call = FakeCall()
         inference.infer(call, memory(made.SerializeToString()))  # type: ignore[arg-type]
@@ -393,14 +394,18 @@ def classed(count: int, classes: int = 2) -> pb.ModelInferRequest:
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-@pytest.mark.parametrize("kind", ["classes", "strings"])
+@pytest.mark.parametrize("kind", ["classes", "strings", "text"])
 def test_large_answers_are_made_on_a_thread(kind: str, is_large: bool) -> None:
     service = Service()
     kernel = service.kernel
     kernel.hold = True
     size = CLASSED_ON_LOOP if kind == "classes" else ANSWERED_ON_LOOP
     count = size + is_large
-    texts = request("types", ("IN_BYTES", "BYTES", [count]), raw=[strings(*[b"a"] * count)])
+    if kind == "text":  # two strings that are long together
+        items = [b"a", b"b" * (TEXT_ON_LOOP - 1 + is_large)]
+    else:
+        items = [b"a"] * count
+    texts = request("types", ("IN_BYTES", "BYTES", [len(items)]), raw=[strings(*items)])
     made = classed(count) if kind == "classes" else texts
     call, one = service.start(made), service.stream()
     one.send(made, add_sub(id="behind"))
@@ -416,7 +421,22 @@ def test_large_answers_are_made_on_a_thread(kind: str, is_large: bool) -> None:
         expected = strings(*[b"%f:%d" % (k, k) for k in (count - 1, count - 2)])
         assert response.raw_output_contents[0] == expected
     else:
-        assert response.raw_output_contents[0] == strings(*[b"a"] * count)
+        assert response.raw_output_contents[0] == strings(*items)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_long_string_is_copied_on_a_thread(typed: bool) -> None:
+    service = Service()
+    text = bytes(3 * 1024 * 1024 + 5)
+    made = request("types", ("IN_BYTES", "BYTES", [1]), raw=[] if typed else [strings(text)])
+    if typed:
+        made.inputs[0].contents.bytes_contents.append(text)
+    call = FakeCall()
+    service._infer(call, made.SerializeToString())
+    for _ in ("read", "answered"):
+        assert len(service.kernel.loop.jobs) == 1 and not call.done
+        service.kernel.loop.run_jobs()
+    assert call.response.raw_output_contents[0] == strings(text)
 
 
 def test_large_answers_that_cannot_be_made_or_are_not_wanted() -> None:

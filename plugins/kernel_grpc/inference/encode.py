@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import Code, InferenceResponse, Model, ServingError, Tensor, pack_bytes
+from kernel import Code, InferenceResponse, Model, ServingError, Tensor, is_much_text, pack_bytes
 from kernel_grpc.inference.parameters import encoded
 from kernel_grpc.inference.wire import field, varint
 
@@ -32,10 +32,6 @@ LIMIT = 2**31 - 1
 
 #: Field 4 of ModelInferResponse, `parameters`, as each streamed response has it: whether it is the last.
 FINAL = {final: encoded(4, {"triton_final_response": final}) for final in (False, True)}
-
-
-#: The most strings of an output that are put together on the loop.
-STRINGS_ON_LOOP = 16 * 1024
 
 
 class LargeAnswer(Exception):
@@ -198,7 +194,7 @@ def _data(
     reply: Reply, outputs: list[Tensor], sunk: Collection[str], on_loop: bool = True
 ) -> tuple[list[bytes | memoryview], int]:
     """Return the raw data of the outputs with their heads, and their size in all. Raises LargeAnswer on the loop."""
-    if on_loop and any(one.array.size > STRINGS_ON_LOOP for one in outputs if one.datatype == "BYTES"):
+    if on_loop and any(is_much_text(one.array) for one in outputs if one.datatype == "BYTES"):
         raise LargeAnswer
     pieces: list[bytes | memoryview] = []
     for head, tensor in zip(reply.heads, outputs):

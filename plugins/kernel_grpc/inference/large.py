@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import DATATYPES, MemoryBudget, ServingError, Span, check_rank
+from kernel import DATATYPES, MemoryBudget, ServingError, Span, check_rank, copy_bytes
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid
 from kernel_grpc.inference.wire import BYTES, number_at, varint
@@ -39,8 +39,9 @@ __all__ = [
 #: The longest message, without its raw data, that is parsed on the loop.
 ON_LOOP = 64 * 1024
 
-#: The most strings that are taken apart on the loop.
+#: The most strings that are taken apart on the loop, and their bytes.
 STRINGS_ON_LOOP = 4096
+TEXT_ON_LOOP = 1024 * 1024
 
 #: Fields that are none of those that are counted, such as names that are given again.
 OTHERS = 1024
@@ -121,7 +122,7 @@ class Prepared:
 
 def is_work(shape: tuple[int, ...], size: int) -> bool:
     """Whether strings of that shape, in so many bytes, are more than is taken apart on the loop."""
-    return size > ON_LOOP and prod(shape) > STRINGS_ON_LOOP
+    return size > ON_LOOP and (size > TEXT_ON_LOOP or prod(shape) > STRINGS_ON_LOOP)
 
 
 def prepared(message: Any, limits: Limits, values: int, region: tuple[str, Span, int | None] | None = None) -> Prepared:
@@ -191,7 +192,7 @@ def strings(data: Any, most: int) -> Any:
         at += 4
         if end - at < size:
             return ValueError("data", size, end - at)
-        items.append(bytes(data[at : at + size]))
+        items.append(copy_bytes(data, at, at + size))
         at += size
     return _objects(items)
 
@@ -305,7 +306,7 @@ class Contents:
             if count > most:
                 break
             if number == STRINGS and wire == BYTES:
-                self._strings.append(bytes(data[at:end]))
+                self._strings.append(copy_bytes(data, at, end))
             elif number in CONTENTS and wire in (BYTES, CONTENTS[number][1]):
                 _, kind, dtype = CONTENTS[number]
                 if end > at and (data[end - 1] >= 128 if kind == 0 else (end - at) % dtype.itemsize):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kernel import Code, InferenceResponse, ServingError, Span, classify
-from kernel_grpc.inference.encode import STRINGS_ON_LOOP, data_of
+from kernel import Code, InferenceResponse, ServingError, Span, classify, is_much_text
+from kernel_grpc.inference.encode import data_of
 from kernel_grpc.inference.large import COPIED
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def finished_response(response: InferenceResponse, recipe: Recipe, sinks: Mappin
 def is_large(response: InferenceResponse, recipe: Recipe) -> bool:
     """Whether what is to be done to a response's outputs is more work than is done on the loop."""
     return any(
-        tensor.array.size > (STRINGS_ON_LOOP if tensor.datatype == "BYTES" else CLASSED_ON_LOOP)
+        is_much_text(tensor.array) if tensor.datatype == "BYTES" else tensor.array.size > CLASSED_ON_LOOP
         for tensor in response.outputs
         if tensor.datatype == "BYTES" or tensor.name in recipe.classes
     ) or any(tensor.array.nbytes > COPIED for tensor in response.outputs if tensor.name in recipe.sinks)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel import Code, InferenceResponse, MemoryBudget, ServingError, classify, clipped
+from kernel import Code, InferenceResponse, MemoryBudget, ServingError, classify, clipped, is_much_text
 from kernel_http.connection import replies
 from kernel_http.connection.compression import compressed
 from kernel_http.connection.exchange import ClientConnection, Exchange
@@ -62,7 +61,7 @@ class InferExchange(Exchange):
             try:
                 self.answer(encoded(response, self.binary, self.replies))
             except LargeAnswer:
-                self._work_aside(lambda: encoded(response, self.binary, self.replies, encode=encode_aside))
+                self._work_aside(lambda: encoded(response, self.binary, self.replies, on_loop=False))
 
     def _work_aside(self, work: Callable[[], replies.Payload]) -> None:
         """Have the answer made on another thread."""
@@ -104,7 +103,7 @@ class WorkedExchange(InferExchange):
             super().respond(response, final)
             return
         if any(
-            tensor.array.nbytes > COPIED or (tensor.datatype == "BYTES" and tensor.array.size > VALUES_ON_LOOP)
+            tensor.array.nbytes > COPIED or (tensor.datatype == "BYTES" and is_much_text(tensor.array))
             if tensor.name in self.spans
             else tensor.array.size > VALUES_ON_LOOP and tensor.name in self.classes
             for tensor in response.outputs
@@ -136,7 +135,7 @@ class WorkedExchange(InferExchange):
             id = clipped(response.id)
             log.exception("the response of model '%s' to request '%s' can't be classified", response.model_name, id)
             return replies.error(500, f"the response can't be classified: {type(error).__name__}: {error}", json=False)
-        return encoded(response, self.binary, self.replies, self.spans, encode if on_loop else encode_aside)
+        return encoded(response, self.binary, self.replies, self.spans, on_loop=on_loop)
 
     def _compressed_on(self, payload: replies.Payload) -> replies.Payload:
         """As it goes out, on the thread that has made it."""
@@ -154,21 +153,21 @@ class WorkedExchange(InferExchange):
             self.answer(replies.error(500, message, json=False))
 
 
-encode_aside = partial(encode, on_loop=False)
-
-
 def encoded(
     response: InferenceResponse,
     binary: bool | frozenset[str],
     known: Replies,
     spans: Mapping[str, Span] | None = None,
-    encode: Callable[..., replies.Payload] = encode,
+    *,
+    on_loop: bool = True,
 ) -> replies.Payload:
     """Encode a response, or say why it can't be. `spans`: where outputs go that are wanted in shared memory. Raises LargeAnswer
-    where that would take long, but for `encode_aside`, which is for another thread.
+    where that would take long and is to be done `on_loop`.
     """
     try:
-        return encode_shared(response, binary, known, spans) if spans else encode(response, binary, known)
+        if spans:
+            return encode_shared(response, binary, known, spans, on_loop)
+        return encode(response, binary, known, on_loop)
     except ServingError as error:
         return replies.error_of(error, json=False)
     except LargeAnswer:

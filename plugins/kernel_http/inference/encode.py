@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kernel import InferenceResponse, Span, Tensor, pack_bytes
+from kernel import InferenceResponse, Span, Tensor, is_much_text, pack_bytes
 from kernel_http.connection import replies
 from kernel_http.json.arrays import json_of, json_pieces
 
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 #: How many signatures are kept for a model.
 SIGNATURES = 256
 
-#: An output of more values than this is not made into text on the loop, nor strings into bytes.
+#: An output of more values than this is not made into text on the loop.
 VALUES_ON_LOOP = 16 * 1024
 
 #: Responses above this size are written as several buffers without joining them.
@@ -129,9 +129,10 @@ def encode(
         reply = known if known is not None else _learn(key, response, binary, kept)
     fixed = reply.fixed
     if fixed is None:
-        if on_loop and _is_large(reply, outputs):
+        large = _is_large(reply, outputs)
+        if on_loop and large:
             raise LargeAnswer
-        return _variable(reply, outputs)
+        return _variable(reply, outputs, large)
     if reply.size <= LARGE:
         payload = b"".join([fixed, *[tensor.array.tobytes() for tensor in outputs]])
         assert len(payload) == reply.size, "an output's array is not of its datatype"
@@ -142,24 +143,35 @@ def encode(
 
 
 def encode_shared(
-    response: InferenceResponse, binary: bool | frozenset[str], kept: Replies, spans: Mapping[str, Span]
+    response: InferenceResponse,
+    binary: bool | frozenset[str],
+    kept: Replies,
+    spans: Mapping[str, Span],
+    on_loop: bool = True,
 ) -> replies.Payload:
     """Write the outputs that `spans` names to shared memory, and return the response with the others.
 
     Raises ServingError where a span is too small, or its client has shrunk it, and as `encode` does.
     """
+    reply = Reply(_start(response, kept), response.outputs, binary, spans)
+    large = _is_large(reply, response.outputs)
+    if on_loop and large:
+        raise LargeAnswer
     for tensor in response.outputs:
         span = spans.get(tensor.name)
         if span is None:
             continue
         span.write_output(tensor.name, pack_bytes(tensor.array) if tensor.datatype == "BYTES" else _view(tensor))
-    return _variable(Reply(_start(response, kept), response.outputs, binary, spans), response.outputs)
+    return _variable(reply, response.outputs, large)
 
 
 def _is_large(reply: Reply, outputs: list[Tensor]) -> bool:
     """Whether making the outputs into text, or strings into bytes, would take long."""
     for tensor, is_binary in zip(outputs, reply.binary):
-        if tensor.array.size > VALUES_ON_LOOP and (is_binary is False or (is_binary and tensor.datatype == "BYTES")):
+        if tensor.datatype == "BYTES":
+            if is_binary is not None and is_much_text(tensor.array):
+                return True
+        elif is_binary is False and tensor.array.size > VALUES_ON_LOOP:
             return True
     return False
 
@@ -191,9 +203,9 @@ def _start(response: InferenceResponse, kept: Replies) -> bytes:
     return start + b'"outputs":['
 
 
-def _variable(reply: Reply, outputs: list[Tensor]) -> replies.Payload:
-    """Return a response some part of which depends on the outputs' values."""
-    if any(is_binary is False and tensor.array.size > VALUES_ON_LOOP for tensor, is_binary in zip(outputs, reply.binary)):
+def _variable(reply: Reply, outputs: list[Tensor], large: bool) -> replies.Payload:
+    """Return a response some part of which depends on the outputs' values. `large`: to make it takes long."""
+    if large:
         return _in_pieces(reply, outputs)
     specials: list[bytes] = []
     tails: list[bytes | memoryview] = []

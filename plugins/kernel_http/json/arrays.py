@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -22,8 +23,9 @@ __all__ = ["array_of", "json_of", "json_pieces"]
 #: How deeply the lists of `data` may be nested.
 MAX_DEPTH = 100
 
-#: How many values of an output are made into text at a time.
+#: How many values of an output are made into text at a time, and how many bytes of strings.
 PIECE = 64 * 1024
+TEXT_PIECE = 256 * 1024
 
 MISMATCH = "Shape does not match true shape of 'data' field"
 
@@ -186,12 +188,58 @@ def json_pieces(name: str, datatype: str, array: NDArray[Any]) -> list[bytes]:
 
     Raises ServingError(INVALID_ARG) where JSON can't carry a value.
     """
+    if datatype == "BYTES":
+        return _string_pieces(name, array)
     if array.size <= PIECE:
         return [json_of(name, datatype, array)]
     flat = array.reshape(-1)
     pieces = [b",%b" % json_of(name, datatype, flat[at : at + PIECE])[1:-1] for at in range(0, len(flat), PIECE)]
     pieces[0] = b"[%b" % pieces[0][1:]
     return [*pieces, b"]"]
+
+
+def _string_pieces(name: str, array: NDArray[Any]) -> list[bytes]:
+    """As `json_pieces`, of strings: no more than TEXT_PIECE bytes at a time become text."""
+    pieces = [b"["]
+    done = 0
+    for some in _groups(array.reshape(-1)):
+        if len(some[0]) > TEXT_PIECE:
+            pieces += (b',"', *_pieces_of_string(name, some[0], done), b'"')
+        else:
+            pieces.append(b",%b" % _encode(_texts(name, some, done))[1:-1])
+        done += len(some)
+    if done:
+        pieces[1] = pieces[1][1:]
+    return [*pieces, b"]"]
+
+
+def _groups(array: NDArray[Any]) -> Iterator[list[bytes]]:
+    """Yield strings in order, together no more than TEXT_PIECE bytes, and no more than PIECE; a longer one alone."""
+    some: list[bytes] = []
+    size = 0
+    for first in range(0, len(array), PIECE):
+        for item in array[first : first + PIECE].tolist():
+            size += len(item)
+            if some and (size > TEXT_PIECE or len(some) == PIECE):
+                yield some
+                some, size = [], len(item)
+            some.append(item)
+    if some:
+        yield some
+
+
+def _pieces_of_string(name: str, item: bytes, index: int) -> list[bytes]:
+    """Return a long string as JSON without its quotes. No character is cut."""
+    pieces = []
+    at = 0
+    while at < len(item):
+        end = min(at + TEXT_PIECE, len(item))
+        for _ in range(3):
+            if end < len(item) and item[end] & 0xC0 == 0x80:  # in the middle of a character
+                end -= 1
+        pieces.append(_encode(_texts(name, [item[at:end]], index)[0])[1:-1])
+        at = end
+    return pieces
 
 
 def json_of(name: str, datatype: str, array: NDArray[Any]) -> bytes:
@@ -218,11 +266,12 @@ def json_of(name: str, datatype: str, array: NDArray[Any]) -> bytes:
 _NOT_FINITE = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
-def _texts(name: str, items: list[bytes]) -> list[str]:
+def _texts(name: str, items: list[bytes], first: int = 0) -> list[str]:
+    """Return strings as text. `first`: the index of `items[0]`."""
     try:
         return [item.decode() for item in items]
     except UnicodeDecodeError:
-        index = next(index for index, item in enumerate(items) if not _is_text(item))
+        index = next(index for index, item in enumerate(items, first) if not _is_text(item))
         raise ServingError(
             Code.INVALID_ARG,
             f"output '{name}' has an element that is not UTF-8, which JSON can't represent (element {index}). "
