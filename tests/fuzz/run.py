@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from fuzz.targets import TARGETS, Target  # noqa: E402
 CORPUS = HERE / "corpus"
 LONGEST = 4096
 KEPT = 2000  # inputs that are mutated on
+MEMORY = 4 << 30  # bytes of addresses: an input that asks for more is a violation, not the end of the machine
 
 
 def kept(name: str) -> list[bytes]:
@@ -111,6 +113,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="the targets whose names contain it")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     names = [name for name in TARGETS if options.only in name]
     violations = total = 0
     for name in names:
