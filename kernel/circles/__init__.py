@@ -5,5 +5,5 @@ there is a suspicion, and costs requests nothing; the decision (deadlock.py) is 
 
 Its public names are imported from its modules, and not from here: wait_view.py is imported by the children of kernel_python, too,
 which have Python 3.9 and numpy alone, and the others would come along. They are `awaiting.Awaiting`, `lookout.Lookout`,
-`lookout.circular_wait` and `wait_view.WaitView`.
+`lookout.Behind`, `lookout.circular_wait` and `wait_view.WaitView`.
 """

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel.circles.deadlock import Facts
 from kernel.circles.wait_view import WaitView
 from kernel.instances import AsyncInstance, ModelInstance, RemoteInstance, ThreadInstance, ThreadTaskInstance
+from kernel.requests import InferenceRequest
 
 if TYPE_CHECKING:
-    from kernel.requests import Batch, InferenceRequest
+    from kernel.requests import Batch
 
-__all__ = ["Awaiting"]
+__all__ = ["AwaitedHere", "Awaiting"]
 
 INSTANCE = "__kernel_instance__"  # a global of every module that is a model's own
 
@@ -31,6 +33,7 @@ class Awaiting(Facts):
         self._view = WaitView()
         self._known: dict[Batch, Sequence[InferenceRequest] | None] = {}
         self._tasks: dict[Batch, asyncio.Task[Any]] = {}
+        self._elsewhere: dict[Any, Sequence[Any] | None] = {}
         self._indexed: set[ModelInstance] = set()
 
     def awaited(self, batch: Batch) -> Sequence[InferenceRequest] | None:
@@ -65,6 +68,13 @@ class Awaiting(Facts):
             return call
         return None
 
+    def elsewhere(self, one: Any) -> Sequence[Any] | None:
+        if one not in self._elsewhere:
+            awaited = partial(one.model.scheduler.awaited, one) if isinstance(one, InferenceRequest) else one.awaited
+            said = self._elsewhere[one] = awaited(self._told)
+            self.asked = self.asked or said is None
+        return self._elsewhere[one]
+
     def may_give_up(self) -> bool:
         """Whether a time-out of a model's own will end the waiting of a task that was looked at."""
         return any(self._view.ends_in_time(task) for batch, task in self._tasks.items() if self._known.get(batch))
@@ -95,6 +105,13 @@ class Awaiting(Facts):
                 if frame is not None:
                     self._tasks[frame.f_locals["batch"]] = task
         return self._tasks.get(batch)
+
+
+class AwaitedHere(Awaiting):
+    """For who asks for another replica: what others have is where the search ends here."""
+
+    def elsewhere(self, one: Any) -> Sequence[Any] | None:
+        return ()
 
 
 def _nobody() -> None:

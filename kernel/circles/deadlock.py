@@ -9,7 +9,7 @@ itself. What makes a request waits for it in any case: a call does not outlive t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from kernel.requests import InferenceRequest, RequestState
 if TYPE_CHECKING:
     from kernel.requests import Batch
 
-__all__ = ["Facts", "circular_wait", "closes_circle"]
+__all__ = ["Facts", "FarStretch", "GivenAway", "behind", "circular_wait", "closes_circle"]
 
 PENDING, EXECUTING, RELEASED = RequestState.PENDING, RequestState.EXECUTING, RequestState.RELEASED
 
@@ -32,6 +32,21 @@ class Target(Protocol):
     def instances(self) -> Sequence[Any]: ...
 
 
+class GivenAway(Protocol):
+    """A request that another replica executes: its model's scheduler says what it waits for there."""
+
+    model: Any
+
+
+class FarStretch(Protocol):
+    """A part of a way that other replicas have told of. `names`: of the models whose executions wait there, one for the next."""
+
+    names: Sequence[str]
+
+    def awaited(self, told: Callable[[], None]) -> Sequence[Any] | None:
+        """Return what has to go on first at its end; None: nothing, or it is asked for, and `told` called."""
+
+
 class Facts:
     """What executions wait for: here as far as they say so themselves."""
 
@@ -41,6 +56,10 @@ class Facts:
 
     def holding(self, instance: Any) -> InferenceRequest | None:
         """Return the call that keeps an instance from beginning anything, though it has room; None where nothing does."""
+        return None
+
+    def elsewhere(self, one: GivenAway | FarStretch) -> Sequence[Any] | None:
+        """Return what has to go on first for what another replica has, None where it may go on, or nobody knows."""
         return None
 
 
@@ -75,6 +94,21 @@ def closes_circle(request: InferenceRequest, facts: Facts) -> list[str] | None:
     if not search.is_stuck(request):
         return None
     return search.cycle() if search.closing is not None else None
+
+
+def behind(request: InferenceRequest, facts: Facts) -> list[tuple[InferenceRequest, list[str]]] | None:
+    """Return the requests that other replicas have without which `request` can't go on, each with the names of the models whose
+    executions here wait for it, one for the next; None where it can. `facts`: as AwaitedHere.
+    """
+    search = _Search({}, facts)
+    if not search.is_stuck(request):
+        return None
+    return [(one, search.names_to(one)) for one in search.met if isinstance(one, InferenceRequest) and is_away(one)]
+
+
+def is_away(request: InferenceRequest) -> bool:
+    """Whether another replica executes a request."""
+    return request.model is not None and hasattr(request.model.scheduler, "awaited")
 
 
 def _lineage(batch: Batch | None, last: str) -> list[str]:
@@ -135,20 +169,28 @@ class _Search:
 
     def cycle(self) -> list[str]:
         """Return the names of the models that call one another, the one of the request that was begun with at both ends."""
+        names = self.names_to(self.closing)
+        if isinstance(self.closing, InferenceRequest):  # to somebody who is kept from beginning it
+            names.append(self.closing.model.scheduler.name)
+        return [*names, self.began.model.scheduler.name]
+
+    def names_to(self, one: Any) -> list[str]:
+        """Return the names of the models whose executions lie on the way to what was met."""
         names: list[str] = []
-        one = self.closing
         while one is not None:
             if hasattr(one, "blocked_on"):  # an execution
                 names.append(one.instance.owner.name)
-            elif one is self.closing:  # a request to somebody who is kept from beginning it
-                names.append(one.model.scheduler.name)
-            last, one = one, self.met[one]
-        return [*names[::-1], last.model.scheduler.name]
+            elif hasattr(one, "names"):  # of other replicas
+                names += reversed(one.names)
+            one = self.met[one]
+        return names[::-1]
 
     def _after(self, one: Any) -> Sequence[Any] | None:
         """Return what has to go on first, all of which holds `one` up; None where it can go on by itself."""
         if isinstance(one, InferenceRequest):
-            return self._after_request(one)
+            return self.facts.elsewhere(one) if is_away(one) else self._after_request(one)
+        if hasattr(one, "names"):
+            return self.facts.elsewhere(one)
         return self._after_execution(one) if hasattr(one, "blocked_on") else self._after_model(one)
 
     def _after_model(self, target: Target) -> Sequence[Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -45,6 +45,9 @@ class Taker(Protocol):
 
     def cancel(self, number: int) -> None:
         """Tell it that nobody waits for a request any more."""
+
+    def awaited(self, number: int, told: Callable[[], None]) -> Sequence[Any] | None:
+        """Return what has to go on before a request there can; None: nothing, or it is asked, and `told` called."""
 
 
 class Takers(Protocol):
@@ -346,6 +349,21 @@ class Away(Release):
             self._timer.arm(request.deadline)
         if request.parent is not None:
             self._scheduler.life.adopt(request, request.parent)
+
+    def at(self, request: InferenceRequest) -> tuple[Taker, int] | None:
+        """Return who has a request, and by which number."""
+        return self._sent.get(request)
+
+    # -- calls that wait for themselves ----------------------------------------------------------------------------------
+
+    def awaited(self, request: InferenceRequest, told: Callable[[], None]) -> Sequence[Any] | None:
+        """As Taker.awaited."""
+        there = self._sent.get(request)
+        return None if there is None else there[0].awaited(there[1], told)
+
+    def circular(self, request: InferenceRequest, cycle: Sequence[str]) -> ServingError:
+        """As Scheduler.circular."""
+        return self._scheduler.circular(request, cycle)
 
     # -- what the other replica says -----------------------------------------------------------------------------------
 

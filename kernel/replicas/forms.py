@@ -17,6 +17,7 @@ from kernel.tensor import DATATYPES, Tensor, pack_bytes, unpack_bytes
 
 __all__ = [
     "Answered",
+    "AskWaits",
     "Bye",
     "Drop",
     "Form",
@@ -25,6 +26,7 @@ __all__ = [
     "Keeps",
     "LoadTold",
     "Refused",
+    "Waits",
     "answer_of",
     "hand_of",
     "read",
@@ -44,7 +46,8 @@ Times = tuple[float, float, float, float]
 
 class Hand(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """Execute this request. `number`: of those that were handed over on this way. `deadline`: on the clock that all processes of
-    a host share. `context`: of its trace, None where it is not traced. The rest as InferenceRequest says.
+    a host share. `context`: of its trace, None where it is not traced. `call`: a model has made it. The rest as InferenceRequest
+    says.
     """
 
     number: int
@@ -60,6 +63,7 @@ class Hand(msgspec.Struct, array_like=True, tag=1, frozen=True):
     correlation_id: int | str
     flags: int
     context: str | None
+    call: bool = False
 
 
 class Drop(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -117,7 +121,24 @@ class Hello(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """The sender takes sequences from now on: it knows what the others keep."""
 
 
-Form = Hand | Drop | LoadTold | Answered | Refused | Bye | Keeps | Hello
+class AskWaits(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """What does request `number` wait for, which `giver` has handed over to the one that is asked?"""
+
+    giver: str
+    number: int
+
+
+class Waits(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """It can't go on before these have their answers, which the one that was asked has handed over: to whom, by which number, and
+    the models whose executions wait for that, one for the next. None: it may go on.
+    """
+
+    giver: str
+    number: int
+    behind: list[tuple[str, int, list[str]]] | None
+
+
+Form = Hand | Drop | LoadTold | Answered | Refused | Bye | Keeps | Hello | AskWaits | Waits
 
 
 def _builtin(value: Any) -> Any:
@@ -202,6 +223,7 @@ def hand_of(number: int, request: InferenceRequest, version: int) -> tuple[bytes
         request.correlation_id,
         request.flags,
         None if trace is None else getattr(trace, "context", None) or "",
+        request.parent is not None,
     )
     return write(head), body
 

@@ -11,15 +11,17 @@ import contextlib
 import logging
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol
 
+from kernel.circles.lookout import Behind
 from kernel.errors import Code, ServingError, clipped
 from kernel.forking import guard
 from kernel.models import Away, HandoverStage, Model
 from kernel.replicas.forms import (
     Answered,
+    AskWaits,
     Bye,
     Drop,
     Hand,
@@ -27,6 +29,7 @@ from kernel.replicas.forms import (
     Keeps,
     LoadTold,
     Refused,
+    Waits,
     answer_of,
     hand_of,
     read,
@@ -35,6 +38,7 @@ from kernel.replicas.forms import (
     write,
 )
 from kernel.replicas.link import Link
+from kernel.replicas.waits import FarWaits, refs_of
 from kernel.requests import InferenceRequest, InferenceResponse
 from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
 
@@ -49,6 +53,9 @@ IDLE_TICK = 0.25
 #: Bytes that one may have to send to another replica before it is given no more.
 MOST_UNSENT = 64 * 1024 * 1024
 
+#: By how much each replica looks later for circles of calls than the one before it.
+LATER_SECONDS = 0.005
+
 #: How long who has come waits until the others have told which sequences they keep.
 INTRODUCED_SECONDS = 2.0
 
@@ -62,6 +69,7 @@ class Serving(Protocol):
     loop: asyncio.AbstractEventLoop
     clock: Callable[[], float]
     exiting: bool
+    supervision: Any
 
     @property
     def find(self) -> Callable[[str, str], Model]: ...
@@ -88,6 +96,7 @@ class PeerTable:
         self.others: dict[PeerLoad, _Other] = {}
         self.hop_time = HopTime()
         self.owners = Owners()
+        self.beyond = FarWaits(self, kernel.clock)
         self._kept: set[tuple[str, int | str]] = set()  # sequences here that are not this replica's own by the hash
         self._introducing: set[_Other] = set()  # those who have not told yet what they keep
         self._introduced: asyncio.Event | None = None
@@ -103,6 +112,7 @@ class PeerTable:
         `own`: the name of this one.
         """
         self.owners.called(own)
+        self.kernel.supervision.lookout.later = self._index * LATER_SECONDS
         other = _Other(self, PeerLoad(name), index, sock)
         self.others[other.load] = other
         kept = [one for one in self._sequences() if self._leaving or not self.owners.is_own(one[1], name)]
@@ -189,7 +199,7 @@ class PeerTable:
         name = self.owners.owner(model, id)
         if name == self.owners.own:
             return None
-        return next((other for load, other in self.others.items() if load.name == name), None)
+        return self.named(name)
 
     def began(self, model: str, id: int | str) -> None:
         """A sequence begins here. If others would look for it elsewhere they are told, before anybody has its first answer."""
@@ -239,6 +249,12 @@ class PeerTable:
         for stage in self.stages.values():
             if stage.single:
                 stage.settle()
+
+    # -- calls that wait for themselves ----------------------------------------------------------------------------------
+
+    def named(self, name: str) -> _Other | None:
+        """Return another replica by its name, None where it has gone."""
+        return next((other for load, other in self.others.items() if load.name == name), None)
 
     # -- what is reported ----------------------------------------------------------------------------------------------
 
@@ -299,6 +315,10 @@ class _Other:
         if self.given.pop(number, None) is not None:
             self.link.send(write(Drop(number)))
 
+    def awaited(self, number: int, told: Callable[[], None]) -> Sequence[Any] | None:
+        """As Taker.awaited."""
+        return self._peers.beyond.awaited(self.load.name, self._peers.owners.own, number, told)
+
     def _answered(self, answer: Answered, body: memoryview) -> None:
         now = self._kernel.clock()
         given = self.given.get(answer.number)
@@ -348,6 +368,8 @@ class _Other:
         reply.stage = stage
         self.taken[hand.number] = request
         stage.here(request)
+        if hand.call and hand.number in self.taken:
+            self._kernel.supervision.lookout.keep_looking_at(request, taken=True)
 
     def _stage_of(self, request: InferenceRequest) -> HandoverStage | None:
         """Return who is to execute a request, None where it can't be executed here."""
@@ -421,8 +443,25 @@ class _Other:
             self._drop(form.number)
         elif isinstance(form, Refused):
             self._refused(form)
+        elif isinstance(form, AskWaits):
+            self._look_beyond(form)
+        elif isinstance(form, Waits):
+            self._peers.beyond.said(self.load.name, form)
         else:
             self._of_sequences(form)
+
+    def _look_beyond(self, ask: AskWaits) -> None:
+        """Say what a request that is here waits for, whoever has handed it over."""
+        giver = self._peers.named(ask.giver)
+        request = None if giver is None else giver.taken.get(ask.number)
+
+        def then(behind: Behind) -> None:
+            self.link.send(write(Waits(ask.giver, ask.number, refs_of(behind))))
+
+        if request is None:
+            then(None)
+        else:
+            self._kernel.supervision.lookout.look_beyond(request, then)
 
     def _of_sequences(self, form: Bye | Keeps | Hello) -> None:
         owners = self._peers.owners
@@ -441,6 +480,7 @@ class _Other:
         """It has gone, and what it had with it."""
         self._peers.others.pop(self.load, None)
         self._peers.told(self)
+        self._peers.beyond.gone(self.load.name)
         self._peers.owners.went(self.load.name, died=True)
         self._peers.regard()
         given, self.given = self.given, {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import random
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,11 @@ import numpy as np
 import pytest
 from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sleeping, write_repository
 
-from kernel import Code, InferenceRequest, InferenceResponse, Kernel, Overloaded, Reason, ServingError, Tensor
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Overloaded, Reason, ServingError, Tensor
 from kernel.replicas.forms import Answered, Hand, answer_of, hand_of, read, response_of, tensors_of
 from kernel.replicas.link import BUFFER, Link
 from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, PeerTable
-from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
 from kernel.rules.handover import BEAT_SECONDS, HOP_LASTS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS
 
 MODEL = "m/1"
@@ -923,6 +924,144 @@ def test_a_model_lives_at_one_replica_and_moves_when_that_dies(tmp_path: Path) -
             assert all(clients[k].outcome("again")[1] == "ok" for k in others)
             assert group.executed()[moved[0]] == ["again"] * 2
             assert all("try again later" in clients[k].outcome("soon")[1] for k in others)
+
+    run(scenario())
+
+
+class _Answer(asyncio.Future[InferenceResponse]):
+    """What an execution awaits that has made a call. `request`: the call."""
+
+    request: InferenceRequest
+
+
+def calling(*models: str, wait: float = 0.0, depth: int = 99, looks: bool = False) -> Behaviour:
+    """Return a behaviour that, after `wait` seconds, calls models, one after the other, wherever they live; as a call fails, it
+    fails. `depth`: what so many calls have led to calls none. `looks`: calls are looked at where they are made, as of threads.
+    """
+
+    async def execute(batch: Batch) -> Any:
+        await asyncio.sleep(wait)
+        for model in models:
+            request = batch.requests[0]
+            if request.id.count(">") >= depth:
+                break
+            future = _Answer()
+
+            def respond(response: Any, final: bool, future: _Answer = future) -> None:
+                future.set_result(response)
+
+            call = future.request = InferenceRequest(model, dict(request.inputs), respond, id=f"{request.id}>", parent=batch)
+            request.model.kernel.submit(call)
+            if looks:
+                request.model.kernel.supervision.lookout.keep_looking_at(call)
+            response = await future
+            if response.error is not None:
+                return [response]
+        return [answer(request) for request in batch.requests]
+
+    return execute
+
+
+def living(count: int, at: int) -> Iterable[str]:
+    """Give names of models that live at replica `at` of so many."""
+    return (name for k in itertools.count() if rendezvous({*map(str, range(count))}, name := f"m{k}") == str(at))
+
+
+def circle(folder: Path, names: Sequence[str], behaviours: dict[str, Behaviour], config: str = ONE, count: int = 2) -> Two:
+    return Two(folder, dict.fromkeys(names, config), [behaviours] * count)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_models_at_different_replicas_that_call_each_other_in_a_circle_are_refused(tmp_path: Path, looks: bool) -> None:
+    """As those of one process; whichever replica was asked, at once and not at the deadline."""
+
+    async def scenario() -> None:
+        a, b = next(iter(living(2, 0))), next(iter(living(2, 1)))
+        async with circle(tmp_path, [a, b], {a: calling(b, looks=looks), b: calling(a, looks=looks)}) as group:
+            for kernel in group.kernels:
+                client = Client(kernel)
+                for first, second in ((a, b), (b, a)):
+                    client.send(first, "it", deadline=kernel.clock() + 60.0)
+                    await asyncio.sleep(0.2)
+                    words = client.outcome("it")[1]
+                    if looks:  # the first of the two calls may be found sooner
+                        assert "could only wait for itself: " in words
+                        assert f"({first} -> {second} -> {first})" in words or f"({second} -> {first} -> {second})" in words
+                    else:
+                        assert f"request to model '{first}' could only wait for itself: " in words
+                        assert f"({first} -> {second} -> {first}); give '{first}' more instances" in words
+                    client.answers.clear()
+                assert not any(one.inflight() for one in group.kernels)
+
+    run(scenario())
+
+
+def test_two_calls_at_different_replicas_that_wait_for_each_other(tmp_path: Path) -> None:
+    """None is made by the other. One of them is refused, and so the other goes on."""
+
+    async def scenario() -> None:
+        a, b, c = next(iter(living(3, 0))), next(iter(living(3, 1))), next(iter(living(3, 2)))
+        behaviours = {one: calling(other, wait=1.0, depth=1) for one, other in ((a, b), (b, c), (c, a))}
+        async with circle(tmp_path, [a, b, c], behaviours, count=3) as group:
+            client = Client(group.kernels[0])
+            for name in (a, b, c):
+                client.send(name, name)
+            await asyncio.sleep(10.0)
+            words = [words for _, words in client.outcomes().values() if words != "ok"]
+            assert len(words) == 1 and f"request to model '{a}' could only wait for itself: " in words[0]
+            assert f"({a} -> {b} -> {c} -> {a})" in words[0]
+            assert max(when for when, _ in client.outcomes().values()) < 4.5
+
+    run(scenario())
+
+
+def test_a_circle_with_others_of_one_replica_in_it_is_spelt_out(tmp_path: Path) -> None:
+    """And who only waits behind it is not refused for it."""
+
+    async def scenario() -> None:
+        (a, c), b = itertools.islice(living(2, 0), 2), next(iter(living(2, 1)))
+        async with circle(tmp_path, [a, b, c], {a: calling(c), c: calling(b), b: calling(a, wait=0.5, depth=3)}) as group:
+            client = Client(group.kernels[1])
+            client.send(a, "circle")
+            await asyncio.sleep(0.1)
+            client.send(a, "behind>>>")
+            await asyncio.sleep(5.0)
+            assert f"({a} -> {c} -> {b} -> {a})" in client.outcome("circle")[1]
+            assert client.outcome("behind>>>")[1] == "ok"
+
+    run(scenario())
+
+
+def test_calls_that_come_back_are_served_where_that_can_be(tmp_path: Path) -> None:
+    """By another instance, or after an execution that waits for nobody."""
+
+    async def scenario() -> None:
+        a, b = next(iter(living(2, 0))), next(iter(living(2, 1)))
+        more = ONE.replace("count: 1", "count: 2")
+        async with circle(tmp_path, [a, b], {a: calling(b, depth=1), b: calling(a, wait=9.0, depth=2)}, more) as group:
+            clients = [Client(kernel) for kernel in group.kernels]
+            clients[1].send(a, "it")
+            for k, client in enumerate(clients):
+                client.send(b, f"{k}>>")
+            await asyncio.sleep(60.0)
+            assert {words for client in clients for _, words in client.outcomes().values()} == {"ok"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.0201, 0.0202, 0.1])
+def test_a_replica_that_dies_while_a_circle_is_looked_for(tmp_path: Path, after: float) -> None:
+    async def scenario() -> None:
+        a, b, c = next(iter(living(3, 0))), next(iter(living(3, 1))), next(iter(living(3, 2)))
+        async with circle(tmp_path, [a, b, c], {a: calling(b), b: calling(c), c: calling(a)}, count=3) as group:
+            client = Client(group.kernels[0])
+            client.send(a, "it")
+            await asyncio.sleep(after)
+            group.die(2)
+            await asyncio.sleep(5.0)
+            words = client.outcome("it")[1]
+            whys = ("which the request was handed over to, has ended", "only wait for itself", "try again later")
+            assert any(why in words for why in whys)
 
     run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import queue
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 
 from e2e.serving import BROKEN, ECHO, FREE_PORTS, SLEEPER, Server, command, serving, wait_until, write_model
+from kernel.rules import rendezvous
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 
@@ -667,14 +669,50 @@ def test_a_model_that_lives_at_one_replica_is_served_by_all(tmp_path: Path) -> N
     write_model(tmp_path / "repository", "where", WHERE, more=more)
     with group(tmp_path, 3, tmp_path / "repository") as server:
 
-        def where() -> float:
-            (home,) = {server.infer("where", 1.0)[1]["outputs"][0]["data"][0] for _ in range(20)}
-            return float(home)
+        def homes() -> set[float]:
+            """Return where it is executed, 0.0 for where it is refused."""
+            answers = [server.infer("where", 1.0) for _ in range(20)]
+            return {answer["outputs"][0]["data"][0] if status == 200 else 0.0 for status, answer in answers}
 
-        first = where()
+        (first,) = homes()
         (pid,) = {pid for pid, _ in serves(server) if float(np.float32(pid)) == first}
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: len(serves(server)) == 4, 30.0)
-        wait_until(lambda: all(server.infer("where", 1.0)[0] == 200 for _ in range(20)), 30.0)
-        assert where() != first
+        wait_until(lambda: len(now := homes()) == 1 and not now & {first, 0.0}, 30.0)  # it may move, and back again
         assert server.request("GET", "/v2/models/where/ready")[0] == 200
+
+
+#: Calls the model whose name it is given by its parameter `next`.
+CALLER = """\
+    def initialize(self, args):
+        import json
+        self.next = json.loads(args["model_config"])["parameters"]["next"]["string_value"]
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.Tensor("X", request.inputs()[0].as_numpy())
+            response = pb_utils.InferenceRequest(model_name=self.next, requested_output_names=["Y"], inputs=[x]).exec()
+            answers.append(pb_utils.InferenceResponse(response.output_tensors(), response.error()))
+        return answers
+"""
+
+
+def living(index: int) -> Iterator[str]:
+    """Give names of models that live at that one of two replicas."""
+    return (name for k in itertools.count() if rendezvous(("0", "1"), name := f"m{k}") == str(index))
+
+
+def test_models_at_two_replicas_that_call_each_other_are_refused(tmp_path: Path) -> None:
+    """Whether they run on the loop, on threads or in processes of their own."""
+    pairs = dict(zip(("loop", "thread", "process"), zip(living(0), living(1)), strict=False))
+    for placement, pair in pairs.items():
+        for name, other in (pair, pair[::-1]):
+            parameters = (("replicate", "one"), ("next", other), ("placement", placement))
+            more = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters]
+            write_model(tmp_path / "repository", name, CALLER, more="\n".join(more))
+    with group(tmp_path, 2, tmp_path / "repository") as server:
+        for pair in pairs.values():
+            for name in pair:
+                status, answer = server.infer(name, 1.0, 60.0)
+                assert status != 200 and "could only wait for itself: " in answer["error"], (name, answer)
