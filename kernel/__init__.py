@@ -13,6 +13,7 @@ from kernel.config import (
     ConfigErrors,
     DynamicBatching,
     EnsembleStep,
+    FieldOrigin,
     Key,
     ModelConfig,
     QueuePolicy,
@@ -67,6 +68,7 @@ from kernel.interfaces import (
     Backend,
     Batcher,
     Cache,
+    Document,
     Door,
     Executor,
     Finding,
@@ -78,10 +80,13 @@ from kernel.interfaces import (
     Observer,
     Placement,
     PlacementChoice,
+    Reader,
     Record,
     RemoteExecutor,
     RemoteOwner,
     Result,
+    Site,
+    SiteRoute,
     Standing,
     Stay,
 )
@@ -121,7 +126,7 @@ from kernel.requests import (
     nobody,
 )
 from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.server import AskOthers, InflightRequest, Kernel, ModelScale, ServerScale, steered
+from kernel.server import AskOthers, InflightRequest, Kernel, ModelScale, ObservedCalls, ServerScale, steered
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, copy_bytes, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 
@@ -152,6 +157,7 @@ __all__ += [
     "Duration",
     "Explanation",
     "Failure",
+    "FieldOrigin",
     "InflightRequest",
     "Interval",
     "LogSettings",
@@ -159,6 +165,7 @@ __all__ += [
     "ModelScale",
     "ModelState",
     "ModelStatistics",
+    "ObservedCalls",
     "PlacementChoice",
     "Reload",
     "ServerScale",
@@ -257,6 +264,14 @@ __all__ += [
     "strings_of",
     "trail_of",
     "unpacked",
+]
+
+# Sites: pages for people, which a front end for HTTP serves.
+__all__ += [
+    "Document",
+    "Reader",
+    "Site",
+    "SiteRoute",
 ]
 
 # Gates: who may ask for what.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host, Site
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
@@ -41,6 +41,10 @@ class HookSpecs:
     @hookspec
     def register_frontends(self, kernel: Host, options: argparse.Namespace) -> Sequence[Frontend]:  # type: ignore[empty-body]
         """Return the front ends that the options ask for; they are started once the models are loaded."""
+
+    @hookspec
+    def register_sites(self, kernel: Host, options: argparse.Namespace) -> Sequence[Site]:  # type: ignore[empty-body]
+        """Return the pages for people that the options ask for, which a front end for HTTP serves beside its protocol."""
 
     @hookspec(firstresult=True)
     def make_gate(self, kernel: Host, options: argparse.Namespace) -> Gate | None:

@@ -24,6 +24,7 @@ __all__ = [
     "Backend",
     "Batcher",
     "Cache",
+    "Document",
     "Door",
     "Executor",
     "Finding",
@@ -35,10 +36,13 @@ __all__ = [
     "Observer",
     "Placement",
     "PlacementChoice",
+    "Reader",
     "Record",
     "RemoteExecutor",
     "RemoteOwner",
     "Result",
+    "Site",
+    "SiteRoute",
     "Standing",
     "Stay",
 ]
@@ -363,6 +367,71 @@ class Frontend(Protocol):
     @property
     def address(self) -> str:
         """Where it listens, for the start-up table, e.g. `http://0.0.0.0:8000`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a Site answers to one question: `body`, which is of the `content_type`. `fields`: further header fields, as names and
+    values; `packed`: the body by gzip, b"" where nobody has packed it.
+    """
+
+    body: bytes
+    content_type: str
+    fields: tuple[tuple[str, str], ...] = ()
+    packed: bytes = b""
+
+
+class Reader(Protocol):
+    """A client that a Site sends events to, as they come. On the loop."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody reads any more."""
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that it was sent and has not begun to take."""
+
+    def send(self, piece: bytes) -> None:
+        """Send a piece of the stream."""
+
+    def end(self) -> None:
+        """There will be no further piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRoute:
+    """Paths of a Site. `pattern`: a regular expression that they match as a whole, percent escapes undecoded.
+
+    `category`: of restricted APIs that they belong to; "" for what anybody may have, as it tells nothing of this server.
+    `follows`: events are sent, there is no Document. `of_all_clients`: it tells of everybody's requests, which `--safe` keeps for
+    clients of this machine.
+    """
+
+    pattern: str
+    category: str
+    follows: bool = False
+    of_all_clients: bool = False
+
+
+class Site(Protocol):
+    """Pages for people in a browser, and what these ask for; a front end for HTTP serves them beside its protocol. On the loop.
+
+    `routes`: what is asked of it, by GET. `controls`: its pages may change what is served: a browser's request that does is let
+    through where it comes from a page of this server, and refused where no Site controls.
+    """
+
+    routes: Sequence[SiteRoute]
+    controls: bool
+
+    def document(self, path: str) -> Document:
+        """Return what there is at a path of `routes`. Raises ServingError, and AskOthers."""
+
+    def follow(self, path: str, reader: Reader) -> None:
+        """Send events to a reader from now on. Raises ServingError."""
+
+    def close(self) -> None:
+        """The server is about to stop: end what readers follow, and what they will."""
 
 
 class Asking(Protocol):

@@ -20,11 +20,11 @@ import pluggy
 from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
-from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host
+from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host, Site
 from kernel.options import StorageOptions
 from kernel.repository import FileRepository, Repository
 from kernel.rules import LocalCache
-from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, REPOSITORY, SINK, require, returned
+from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, REPOSITORY, SINK, SITE, require, returned
 
 if TYPE_CHECKING:
     from kernel.config import ModelConfig
@@ -134,6 +134,16 @@ class Plugins:
             for frontend in cast(Sequence[Frontend], given):
                 require(frontend, FRONTEND, f"a front end of {origin}")
                 found.append(frontend)
+        return found
+
+    def sites(self, kernel: Host, options: argparse.Namespace) -> list[Site]:
+        """Return the pages for people that the options ask for. Raises ServingError for what is none."""
+        found: list[Site] = []
+        for origin, given in self._called("register_sites", {"kernel": kernel, "options": options}):
+            returned(given, (list, tuple), f"register_sites of {origin}", "a list of sites, [] where none is asked for")
+            for site in cast(Sequence[Site], given):
+                require(site, SITE, f"a site of {origin}")
+                found.append(site)
         return found
 
     def gate(self, kernel: Host, options: argparse.Namespace) -> Gate | None:

@@ -25,6 +25,7 @@ __all__ = [
     "GATE",
     "REPOSITORY",
     "SINK",
+    "SITE",
     "check_executor",
     "never_answers",
     "require",
@@ -38,6 +39,7 @@ BATCHER = ("choose",)
 GATE = ("door",)
 REPOSITORY = ("given", "path", "scan", "known", "find", "strays", "mistaken", "close")
 SINK = ("opened", "completed", "retired", "close")
+SITE = ("routes", "controls", "document", "follow", "close")
 _EXECUTOR = ("placement", "capacity", "execute", "finalize")
 _LOOP = (*_EXECUTOR, "may_wait")
 _REMOTE = ("placement", "capacity", "execute", "attach", "take_back", "cancelled", "close", "kill")

@@ -13,6 +13,7 @@ from kernel.config.errors import ConfigError, ConfigErrors, did_you_mean, listed
 from kernel.config.execution_limit import execution_limit_of
 from kernel.config.idle_limit import idle_limit_of
 from kernel.config.model_config_pb2 import ModelConfig as Message
+from kernel.config.origins import FieldOrigin
 from kernel.config.paths import is_inside
 from kernel.config.positions import Key
 from kernel.config.read import read_message
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigSource",
     "DynamicBatching",
     "EnsembleStep",
+    "FieldOrigin",
     "InstanceGroup",
     "Key",
     "Message",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kernel.config.tokens import ScanError, Token, refused, tokens
 
-__all__ = ["MAX_DEPTH", "Key", "Node", "Path", "ScanError", "Scanned", "path_text", "scan"]
+__all__ = ["MAX_DEPTH", "Key", "Node", "Path", "ScanError", "Scanned", "path_text", "scan", "select"]
 
 #: How deep messages may be nested. The deepest field of the schema lies 7 deep.
 MAX_DEPTH = 64
@@ -62,7 +62,7 @@ class Scanned:
             selector = path[at] if at < len(path) and not isinstance(path[at], str) else None
             at += selector is not None
             assert isinstance(name, str), path
-            found = _select(node.fields.get(name, []), selector)
+            found = select(node.fields.get(name, []), selector)
             if found is None:
                 break
             node = found
@@ -86,7 +86,8 @@ def path_text(path: Path) -> str:
     return text
 
 
-def _select(nodes: list[Node], selector: object) -> Node | None:
+def select(nodes: list[Node], selector: object) -> Node | None:
+    """Return the occurrence of a field that a step of a path means: an index, or the Key of a map's entry; None for none."""
     if isinstance(selector, Key):
         for node in nodes:
             key = node.fields.get("key")

@@ -34,7 +34,7 @@ def read_message(
     `override` replaces the file. Without a file the config is empty, and with `auto_complete` off that is an error.
     """
     if override is not None:
-        return _read_json(override), ConfigSource("override", OVERRIDE)
+        return _read_json(override)
     path = config_file(model_folder, config_name)
     try:
         with path.open("rb") as file:
@@ -85,7 +85,7 @@ def _read_text(data: bytes, path: str) -> tuple[Message, ConfigSource]:
 _HAS_DEPTH = "max_recursion_depth" in text_format.Parse.__code__.co_varnames  # protobuf 6 and later
 
 
-def _read_json(text: str) -> Message:
+def _read_json(text: str) -> tuple[Message, ConfigSource]:
     words = "failed to read the config given with the load request"
 
     def mistake(detail: str, place: str = "", line: int | None = None, column: int | None = None) -> ConfigError:
@@ -109,4 +109,4 @@ def _read_json(text: str) -> Message:
         json_format.ParseDict(tree, message)
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
         raise ConfigErrors([mistake(" ".join(str(error).split()))]) from None
-    return message
+    return message, ConfigSource("override", OVERRIDE, given=frozenset(field.name for field, _ in message.ListFields()))

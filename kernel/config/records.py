@@ -16,6 +16,7 @@ from kernel.config.errors import ConfigError
 from kernel.config.json import as_json
 from kernel.config.model_config_pb2 import ModelConfig as Message
 from kernel.config.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy
+from kernel.config.origins import FieldOrigin, origins
 from kernel.config.positions import Path
 from kernel.config.source import ConfigSource
 from kernel.config.stateful import SequenceBatching, sequence_batching
@@ -198,6 +199,10 @@ class ModelConfig:
         (Contract: model_config, section 13.)
         """
         return as_json(self.message)
+
+    def origins(self) -> list[FieldOrigin]:
+        """Return all values of the config JSON, each with where it comes from: which line, the model, a default."""
+        return origins(self.message, self.source)
 
     def error(
         self, words: str, detail: str = "", *, at: Path = (), stage: str = "B", code: Code = Code.INVALID_ARG

@@ -26,13 +26,14 @@ class ConfigSource:
     """`kind`: "file", "override" or "none". `path`: of the file that was read, or of the folder that has
     none. `scanned`: the places of its fields.
 
-    `completed`: names of the top-level fields that the model has changed since.
+    `completed`: names of the top-level fields that the model has changed since. `given`: names of those that an override has.
     """
 
     kind: str
     path: str
     scanned: Scanned | None = field(default=None, repr=False, compare=False)
     completed: Collection[str] = frozenset()
+    given: Collection[str] = frozenset()
 
     def error(
         self, words: str, detail: str, path: Path, *, stage: str = "B", code: Code = Code.INVALID_ARG

@@ -284,6 +284,15 @@ class ModelHistory:
     def take(self, records: list[Record]) -> None:
         self.history.take(self, records)
 
+    def newest(self, count: int, since: float) -> list[Record]:
+        """Return so many records at most, the newest, of requests that succeeded and were answered after a moment."""
+        found: list[Record] = []
+        for delivery in reversed(self.deliveries):
+            if delivery.records[-1][ANSWERED] <= since or len(found) >= count:
+                break
+            found += delivery.records[len(found) - count :]
+        return found
+
     def answered(self, request: InferenceRequest, response: InferenceResponse | None, now: float) -> None:
         """A request is about to have its final answer that was counted, if it was, when its execution ended."""
         batch = request.batch

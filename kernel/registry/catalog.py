@@ -165,6 +165,10 @@ class Catalog:
                         lines.append(ModelIndex(shown(name), str(number), version.state.value, version.reason))
         return lines
 
+    def states(self, name: str) -> list[ModelIndex]:
+        """Return the lines of one model, as `index` has them, whether or not it lies in a repository."""
+        return self.index(False, Listing((name,), (), False))
+
     def all_well(self, fleeting: Callable[[str], bool] = lambda name: False) -> bool:
         """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7).
 

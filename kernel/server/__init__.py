@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kernel.server.inflight import InflightRequest
 from kernel.server.kernel import Kernel
+from kernel.server.recent import ObservedCalls
 from kernel.server.scaling import ModelScale, ServerScale
 from kernel.server.together import AskOthers, join, steered
 
@@ -15,6 +16,7 @@ __all__ = [
     "InflightRequest",
     "Kernel",
     "ModelScale",
+    "ObservedCalls",
     "ServerScale",
     "join",
     "steered",

@@ -7,7 +7,8 @@ nothing: all of it is read off what the schedulers hold anyway, at the moment of
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+import heapq
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +64,17 @@ class InflightRequest:
     correlation_id: int | str  # of its sequence, 0 for none
 
 
-def inflight(schedulers: Iterable[Scheduler], now: float) -> list[InflightRequest]:
-    """Return the requests of so many model versions, the oldest first."""
-    records = []
+def inflight(schedulers: Iterable[Scheduler], now: float, most: int = 0) -> list[InflightRequest]:
+    """Return the requests of so many model versions, the oldest first. `most`: of all, the oldest; 0 for all."""
+    found = _each(schedulers)
+    if most:
+        return [_record(*one, now) for one in heapq.nsmallest(most, found, key=lambda one: one[0].enqueued)]
+    return sorted([_record(*one, now) for one in found], key=lambda record: -record.age)
+
+
+def _each(schedulers: Iterable[Scheduler]) -> Iterator[tuple[InferenceRequest, Scheduler, int]]:
     for scheduler in schedulers:
-        records += [_record(request, scheduler, position, now) for position, request in enumerate(unanswered(scheduler))]
-    return sorted(records, key=lambda record: -record.age)
+        yield from ((request, scheduler, position) for position, request in enumerate(unanswered(scheduler)))
 
 
 def unanswered(scheduler: Scheduler) -> Collection[InferenceRequest]:

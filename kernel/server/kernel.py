@@ -63,6 +63,7 @@ from kernel.server.calls import (
 from kernel.server.explain import explain
 from kernel.server.inflight import InflightRequest, inflight
 from kernel.server.pools import Pools
+from kernel.server.recent import known, observed_calls, recent, states
 from kernel.server.scaling import scale
 from kernel.server.supervision import Supervision
 
@@ -492,7 +493,7 @@ class Kernel:
         return self._registry.is_ready(name, str(version))
 
     ready = is_model_ready
-    scale = scale
+    scale, known, states, recent, observed_calls = scale, known, states, recent, observed_calls
 
     def ask_model_ready(self, name: str, version: int | str, reply: Callable[[bool], None]) -> None:
         """As `is_model_ready`, but a model that can say so itself is asked (`Executor.is_ready`); `reply` is told, once.
@@ -565,9 +566,9 @@ class Kernel:
         """
         self._registry.observe(ask)
 
-    def inflight(self) -> list[InflightRequest]:
-        """Return every request that was accepted and has not had its final answer, the oldest first. On the loop."""
-        return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock())
+    def inflight(self, most: int = 0) -> list[InflightRequest]:
+        """Return the requests that were accepted and have had no final answer, the oldest first: `most` of them, 0 for all."""
+        return inflight([model.scheduler for model in self._registry.catalog.alive()], self.clock(), most)
 
     def explain(self, asked: str | InferenceRequest = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
         """Return why requests took so long: of that id, this one, so many of the `slowest`, or that `failed` last."""

@@ -120,12 +120,12 @@ class Together:
         )
         return [line for line in lines if line.state == "READY"] if ready else lines
 
-    def inflight(self) -> list[InflightRequest]:
-        own = self._kernel.inflight()
+    def inflight(self, most: int = 0) -> list[InflightRequest]:
+        own = self._kernel.inflight(most)
         found: list[list[InflightRequest]] = self.asked(
-            lambda: self._others("inflight", [], list[InflightRequest]), lambda others: [own, *others]
+            lambda: self._others("inflight", [most], list[InflightRequest]), lambda others: [own, *others]
         )
-        return sorted((one for each in found for one in each), key=lambda one: -one.age)
+        return sorted((one for each in found for one in each), key=lambda one: -one.age)[: most or None]
 
     def explain(self, asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
         """As Kernel.explain: of all replicas, but for a request that is being answered, which is known here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from kernel import (
     steered,
 )
 from kernel_http.connection import replies
+from kernel_http.connection.browsers import ANY, Browsers
 from kernel_http.connection.gated import GatedRouter
 from kernel_http.connection.protocol import Connection
 from kernel_http.connection.routes import Handler, Router
@@ -28,10 +29,11 @@ from kernel_http.operations.admin import Admin
 from kernel_http.operations.on_demand import on_demand
 from kernel_http.operations.settings import Settings
 from kernel_http.operations.shared_memory import SharedMemoryRoutes
+from kernel_http.operations.sites import serve_sites
 from kernel_http.options import MAX_INPUT_SIZE
 
 if TYPE_CHECKING:
-    from kernel import Kernel
+    from kernel import Kernel, Site
 
 __all__ = ["MAX_INPUT_SIZE", "HttpFrontend", "make_server"]
 
@@ -46,12 +48,16 @@ def make_server(
     forward_pattern: str = "",
     restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     local: Collection[str] = (),
+    sites: Sequence[Site] = (),
+    browsers: Browsers | None = None,
 ) -> Server:
     """Put routes and handlers together; `Connection(server)` is then the protocol object of a connection.
 
     `restrictions`: category of requests -> the name and value of the header that they must have. `local`: the categories whose
-    changes are for clients of this machine alone; where there is a gate, they are for those that it lets pass.
+    changes are for clients of this machine alone; where there is a gate, they are for those that it lets pass. `sites`: pages for
+    people, besides. `browsers`: what is asked of requests that come from pages; by default they have to come from one of ours.
     """
+    browsers = browsers or Browsers([ANY], control=True)
     all_replicas = steered(kernel)
     handlers: dict[str, Handler] = {
         **Admin(all_replicas, server_name=server_name, server_version=__version__).handlers(),
@@ -63,8 +69,13 @@ def make_server(
     }
     if kernel.options.on_demand:
         handlers = on_demand(kernel, handlers)
+    rows, shown = serve_sites(sites)
+    handlers.update(shown)
     gate = kernel.gate
-    router = Router(handlers, restrictions, local) if gate is None else GatedRouter(handlers, restrictions, gate)
+    if gate is None:
+        router = Router(handlers, restrictions, local, rows, browsers)
+    else:
+        router = GatedRouter(handlers, restrictions, gate, rows, browsers)
     return Server(
         kernel,
         router,
@@ -82,6 +93,8 @@ class HttpFrontend(ListeningFrontend):
         endpoint = Endpoint(options.http_address, options.http_port)
         tls = frontend_options.tls_context(options, "http", ("http/1.1",))
         replies.overload.status = options.overload_status
+        self._sites = kernel.plugins.sites(kernel, options)
+        browsers = Browsers(options.http_allowed_host, control=any(site.controls for site in self._sites))
         self.server = make_server(
             kernel,
             server_name=getattr(options, "id", None) or "triton",
@@ -91,8 +104,24 @@ class HttpFrontend(ListeningFrontend):
             forward_pattern=options.http_header_forward_pattern or "",
             restrictions=options.http_restricted_api,
             local=local_categories(options, options.http_restricted_api),
+            sites=self._sites,
+            browsers=browsers,
         )
         listener = Listener(endpoint, "HTTP", reuse_port=options.reuse_http_port, tls=tls)
         scheme = "http" if tls is None else "https"
         exposed = endpoint.is_public and kernel.gate is None and not is_restricted(options, "http", options.http_restricted_api)
         super().__init__(kernel, listener, self.server, lambda: Connection(self.server), scheme, open_to_all=exposed)
+
+    def refuse(self) -> None:
+        """Stop listening, and end what only ends when the client wants it."""
+        self._close_sites()
+        super().refuse()
+
+    async def drain(self) -> None:
+        """Stop listening, finish what is in flight, close the connections; returns when none is left."""
+        self._close_sites()
+        await super().drain()
+
+    def _close_sites(self) -> None:
+        for site in self._sites:
+            site.close()

@@ -69,6 +69,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="serve these categories of requests (a comma between them) only to who sends this header; may be given repeatedly",
     )
     group.add_argument(
+        "--http-allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which browsers may know this server, besides its addresses, localhost and the machine's own name: for "
+        "its page, and for what changes it; * for any; may be given repeatedly",
+    )
+    group.add_argument(
         "--overload-status",
         type=int,
         choices=(429, 503),

@@ -22,6 +22,7 @@ MODULES = {"kernel_pytest.py", "triton_python_backend_utils.py"}
 PACKAGES = {
     "kernel",
     "kernel_auth",
+    "kernel_dashboard",
     "kernel_ensemble",
     "kernel_grpc",
     "kernel_http",

@@ -131,6 +131,7 @@ class FakeKernel:
     def __init__(self, *, allow_client_shm: bool = True) -> None:
         self.loop = FakeLoop()
         self.gate: Any = None
+        self.plugins = SimpleNamespace(sites=lambda kernel, options: [])
         self.options = SimpleNamespace(on_demand=False)
         self.memory = MemoryBudget(2**30, 2**30)
         self.pools = SimpleNamespace(aside=None)

@@ -287,5 +287,5 @@ def ours(repository: Path, log: Path, flags: Sequence[str] = ()) -> Server:
     if os.environ.get("KERNEL_REFERENCE_SELF"):
         return reference(repository, log, flags)
     more = os.environ.get("KERNEL_REFERENCE_FLAGS", "").split()
-    start = [sys.executable, "-m", "kernel", "serve", str(repository), "--exit-timeout-secs=8", *more]
+    start = [sys.executable, "-m", "kernel", "serve", str(repository), "--exit-timeout-secs=8", "--dashboard=false", *more]
     return Server("ours", lambda *ports: [*start, *port_flags(*ports), *flags], log)

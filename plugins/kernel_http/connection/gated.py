@@ -7,43 +7,45 @@ used without a gate.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernel import Denied, Gate
 from kernel_http.connection import replies
+from kernel_http.connection.browsers import Browsers
 from kernel_http.connection.exchange import ClientConnection, Repeatable, reply
 from kernel_http.connection.heads import Head
-from kernel_http.connection.routes import ROUTES, Handler, Router
+from kernel_http.connection.routes import CHANGING, ROUTES, SETTINGS, Handler, Route, Router
 
-__all__ = ["CHANGING", "SETTINGS", "GatedRouter"]
-
-#: Routes that change the server, whatever the request says; and those that do where it is a POST.
-CHANGING = frozenset(
-    {"load", "unload", "replace_replicas", "system_register", "system_unregister", "cuda_register", "cuda_unregister"}
-)
-SETTINGS = frozenset({"logging", "trace"})
-
-_CATEGORIES = {route.name: route.category for route in ROUTES}
+__all__ = ["GatedRouter"]
 
 
 class GatedRouter(Router):
     """Gives each head that is served its door, and asks there before each request's handler, and before each large body."""
 
-    def __init__(self, handlers: Mapping[str, Handler], restrictions: Mapping[str, tuple[str, str]], gate: Gate) -> None:
-        super().__init__({name: gated(handler) for name, handler in handlers.items()}, restrictions)
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        restrictions: Mapping[str, tuple[str, str]],
+        gate: Gate,
+        rows: Sequence[Route] = (),
+        browsers: Browsers | None = None,
+    ) -> None:
+        self._categories = {route.name: route.category for route in (*ROUTES, *rows)}  # "": for anybody, so nobody asks
+        asked = {name: gated(one) if self._categories[name] else one for name, one in handlers.items()}
+        super().__init__(asked, restrictions, rows=rows, browsers=browsers)
         self._gate = gate
 
     def resolve(self, head: Head) -> None:
         super().resolve(head)
-        if head.refusal is None:
+        if head.refusal is None and self._categories[head.route]:
             changes = head.route in CHANGING or (head.route in SETTINGS and head.method == "POST")
             operation = f"{head.method} {head.path}"
-            head.door = self._gate.door(head.headers, _CATEGORIES[head.route], operation, head.model, changes)
+            head.door = self._gate.door(head.headers, self._categories[head.route], operation, head.model, changes)
 
     def admit(self, connection: ClientConnection, head: Head) -> Head:
         """Return the head of a request whose body is to come. Where the door says no it has a refusal: the body is dropped."""
-        if head.refusal is None:
+        if head.refusal is None and self._categories[head.route]:
             try:
                 head.door.check(connection)
             except Denied as denied:

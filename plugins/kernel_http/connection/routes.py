@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kernel import only_local
 from kernel_http.connection import replies
+from kernel_http.connection.browsers import Browsers
 from kernel_http.connection.exchange import ClientConnection, Repeatable, reply
 from kernel_http.connection.heads import Head
 
-__all__ = ["Handler", "Route", "Router"]
+__all__ = ["CHANGING", "SETTINGS", "Handler", "Route", "Router"]
 
 #: `handler(connection, head, json, tail)`: open an exchange on the connection and see to it that it is answered once.
 Handler = Callable[[ClientConnection, Head, bytes, Any], None]
@@ -39,7 +40,8 @@ NOT_FOUND = replies.error(404, "Not Found", json=False)
 
 class Route(NamedTuple):
     """One row. `methods`: one or more, between them a space. `json`: the handler sets its content type before anything else, so
-    its errors are application/json. `category`: what `--http-restricted-api` calls it.
+    its errors are application/json. `category`: what `--http-restricted-api` calls it; "" for what nobody is kept from. `local`:
+    as what it is kept for clients of this machine, "" for nothing. `page`: it is for people in browsers.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Route(NamedTuple):
     pattern: str
     json: bool
     category: str
+    local: str = ""
+    page: bool = False
 
 
 #: Name, methods, path, whether errors are JSON from the start, category. See docs/contract/http_protocol.md, 2.
@@ -95,12 +99,18 @@ LOCAL = {
     "inflight": "inflight",
 }
 
+#: Routes that change the server, whatever the request says; and those that do where it is a POST.
+CHANGING = frozenset(
+    {"load", "unload", "replace_replicas", "system_register", "system_unregister", "cuda_register", "cuda_unregister"}
+)
+SETTINGS = frozenset({"logging", "trace"})
+
 
 def _guarded(handler: Handler, category: str) -> Handler:
     """Return a handler that refuses clients of other machines."""
 
     def guarded(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
-        if connection.is_local or (head.method == "GET" and head.route != "inflight"):
+        if connection.is_local or (head.method == "GET" and category != "inflight"):
             handler(connection, head, json, tail)
         else:
             reply(connection, head, replies.error(403, only_local(category), json=head.json_errors))
@@ -112,7 +122,7 @@ class Router:
     """Finds the route of a head and notes it there, with the names in its path.
 
     `restrictions`: category -> the name and value of the header that its requests must have. `local`: the categories whose
-    changes are for clients of this machine alone.
+    changes are for clients of this machine alone. `rows`: routes besides ROUTES. `browsers`: what is asked of their requests.
     """
 
     def __init__(
@@ -120,11 +130,15 @@ class Router:
         handlers: Mapping[str, Handler],
         restrictions: Mapping[str, tuple[str, str]] = MappingProxyType({}),
         local: Collection[str] = (),
+        rows: Sequence[Route] = (),
+        browsers: Browsers | None = None,
     ) -> None:
-        kept = {name: _guarded(handlers[name], category) for name, category in LOCAL.items() if category in local}
+        kinds = {**LOCAL, **{row.name: row.local for row in rows}}
+        kept = {name: _guarded(handlers[name], category) for name, category in kinds.items() if category in local}
         self._handlers = self._served = {**handlers, **kept}
         self._restrictions = restrictions
-        self._rows = [(route, re.compile(route.pattern).fullmatch) for route in ROUTES]
+        self._rows = [(route, re.compile(route.pattern).fullmatch) for route in (*ROUTES, *rows)]
+        self._browsers = browsers or Browsers()
 
     def refuse(self, handler: Handler | None) -> None:
         """Have `handler` answer what becomes a request to a model; None: serve them again."""
@@ -155,6 +169,12 @@ class Router:
                 return
             if head.method not in route.methods.split(" "):
                 head.refusal = replies.error(405, "Method Not Allowed", json=route.json)
+                return
+            if route.page:
+                head.refusal = self._browsers.page_refused(head)
+            elif route.name in CHANGING or (route.name in SETTINGS and head.method == "POST"):
+                head.refusal = self._browsers.change_refused(head)
+            if head.refusal is not None:
                 return
             groups = found.groupdict()
             head.route = route.name
