@@ -591,6 +591,20 @@ def grpc_raws(target: Target) -> None:
     grpc_call(target, field(1, b"echo") + b"\x3a\0" * 8_500_000)
 
 
+def grpc_pending(target: Target) -> None:
+    """40 000 calls on 400 connections, whose messages never end."""
+    begun = bytes(1) + (100).to_bytes(4, "big") + bytes(50)
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(target.grpc)) for _ in range(400)]
+        for sock in socks:
+            sock.sendall(PREFACE)
+        for k in range(100):
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.sendall(head(2 * k + 1) + frame(DATA, 0, 2 * k + 1, begun))
+        time.sleep(3)
+
+
 def flood(piece: Callable[[int], bytes], times: int, begin: bytes = b"") -> Callable[[Target], None]:
     """Return the attack that sends `begin`, then `piece` of 0, 1, 2 … joined, on 16 connections."""
     return lambda target: send_flood(target, begin + b"".join(map(piece, range(times))))
@@ -614,6 +628,10 @@ def grpc_resets(k: int) -> bytes:
 def grpc_wrong(k: int) -> bytes:
     id = 2 * k + 1
     return head(id) + frame(DATA, END_STREAM, id, prefixed(b"\xff")) + frame(RST_STREAM, 0, id, bytes(4))
+
+
+def grpc_unknown(k: int) -> bytes:
+    return head(2 * k + 1, f"M{k:08d}") + frame(DATA, END_STREAM, 2 * k + 1, bytes(5))
 
 
 def grpc_made_resets(k: int) -> bytes:
@@ -703,10 +721,12 @@ ROWS: list[Row] = [
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
     Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),
     Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
+    Row("gRPC: 40 000 calls that wait", grpc_pending, 0.050, 128 * MB),
     Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 288 * MB),
     Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),
     Row("gRPC: HEADERS of 1 400 fields, 16 connections", flood(grpc_fields, 1000), 0.050, 64 * MB),
     Row("gRPC: wrong requests and resets, 16 connections", flood(grpc_wrong, 20_000), 0.050, 64 * MB),
+    Row("gRPC: unknown methods, 16 connections", flood(grpc_unknown, 20_000), 0.050, 64 * MB),
     Row("gRPC: rapid resets, 16 connections", flood(grpc_resets, 20_000), 0.050, 64 * MB),
     Row("gRPC: resets that are provoked, 16 connections", flood(grpc_made_resets, 20_000), 0.050, 64 * MB),
     Row("gRPC: SETTINGS of 10 000 entries, 16 connections", flood(grpc_settings, 100), 0.050, 64 * MB),

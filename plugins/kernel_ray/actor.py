@@ -32,7 +32,7 @@ HEADER = "kernel-ray"
 
 #: How long a thread may keep the interpreter lock while the loop waits for it, and the collector's thresholds: as `kernel serve`.
 SWITCH_INTERVAL = 0.001
-GC_THRESHOLDS = (7_000, 20, 50)
+GC_THRESHOLDS = (5_000, 3, 500)
 
 #: What glibc's `malloc` keeps for later instead of giving it back to the system, and up to which size; bytes, as `kernel serve`.
 #: By default each large tensor is in pages that are new, which cost several times what copying into them does.
