@@ -112,6 +112,7 @@ from kernel.observability import (
     TraceSink,
 )
 from kernel.options import StorageOptions
+from kernel.recording import RecordedError, RecordedRequest
 from kernel.registry import Failure, ModelIndex, Reload
 from kernel.repository import FetchedFiles, FilesChanged, ModelFolder, Repository, models_of
 from kernel.requests import (
@@ -317,6 +318,12 @@ __all__ += [
     "Trace",
     "TraceOptions",
     "TraceSink",
+]
+
+# Redactors: what of a recorded request must not be told.
+__all__ += [
+    "RecordedError",
+    "RecordedRequest",
 ]
 
 # Observers: what counts requests, such as a metrics page.

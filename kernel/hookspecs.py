@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernel.config import ModelConfig
     from kernel.observability import TraceOptions, TraceSink
     from kernel.options import StorageOptions
+    from kernel.recording import Redactor
     from kernel.repository import Repository
 
 __all__ = ["GROUP", "HookSpecs", "hookimpl"]
@@ -65,3 +66,7 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def make_batcher(self, config: ModelConfig) -> Batcher | None:
         """Return the Batcher of a model with `dynamic_batching`, who decides what goes together; None to leave it to others."""
+
+    @hookspec(firstresult=True)
+    def make_redactor(self, name: str, settings: Mapping[str, str]) -> Redactor | None:
+        """Return the redactor that `--record-redaction name,key=value` asks for, None for a name that isn't yours."""

@@ -12,8 +12,8 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
@@ -22,6 +22,7 @@ from kernel.errors import Code, ServingError
 from kernel.hookspecs import GROUP, HookSpecs, hookimpl
 from kernel.interfaces import Backend, Batcher, Cache, Frontend, Gate, Host, Site
 from kernel.options import StorageOptions
+from kernel.recording import Redactor, hashing
 from kernel.repository import FileRepository, Repository
 from kernel.rules import LocalCache
 from kernel.supplied import BACKEND, BATCHER, CACHE, FRONTEND, GATE, REPOSITORY, SINK, SITE, require, returned
@@ -45,6 +46,11 @@ class _Own:
     @hookimpl(trylast=True)
     def make_cache(name: str, settings: Mapping[str, str]) -> Cache | None:
         return LocalCache.of(settings) if name == "local" else None
+
+    @staticmethod
+    @hookimpl(trylast=True)
+    def make_redactor(name: str, settings: Mapping[str, str]) -> Redactor | None:
+        return hashing(settings) if name == "hash" else None
 
 
 class Plugins:
@@ -192,6 +198,16 @@ class Plugins:
             raise ServingError(Code.INVALID_ARG, words)
         require(cache, CACHE, f"the response cache '{name}'")
         return cache
+
+    def redactor(self, name: str, settings: Mapping[str, str]) -> Redactor:
+        """Make the redactor called `name`. Raises ServingError where no plugin knows one of that name."""
+        redactor: Redactor | None = self._manager.hook.make_redactor(name=name, settings=settings)
+        if redactor is None:
+            words = f"unable to find a redactor '{name}': no installed plugin makes it, only 'hash' is built in"
+            raise ServingError(Code.INVALID_ARG, words)
+        kinds: Any = Callable
+        returned(redactor, kinds, f"make_redactor for '{name}'", "what can be called with a request")
+        return redactor
 
     def batcher(self, config: ModelConfig) -> Batcher | None:
         """Return the batcher that a plugin has for a model, None where none has."""

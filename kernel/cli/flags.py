@@ -14,6 +14,7 @@ from kernel.cli.backend_config import add_backend_flags
 from kernel.cli.cache_config import add_cache_flags
 from kernel.cli.group_flags import add_group_flags
 from kernel.cli.parser import Parser, boolean, positive, seconds, size
+from kernel.cli.record_config import add_record_flags
 from kernel.cli.trace_config import add_trace_flags
 from kernel.config import parse_refuse_late
 from kernel.observability import LOG_FORMATS, LogOptions
@@ -376,6 +377,7 @@ def add_serve_flags(parser: Parser) -> None:
     add_cache_flags(parser)
     add_log_flags(parser)
     add_trace_flags(parser)
+    add_record_flags(parser)
 
 
 def client_shm(text: str) -> bool | str:

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from kernel import __version__
 from kernel.cli.cache_config import cache_options
 from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories, storage_options
@@ -34,6 +35,7 @@ from kernel.cli.group import supervise
 from kernel.cli.group_flags import check_group
 from kernel.cli.notify import notify
 from kernel.cli.parser import Parser
+from kernel.cli.record_config import check_record, recorder_of
 from kernel.cli.signals import Signals
 from kernel.cli.streams import Streams
 from kernel.cli.table import table
@@ -44,6 +46,7 @@ from kernel.frontends import ListeningFrontend, machine_share
 from kernel.interfaces import Frontend
 from kernel.observability import LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins, is_location
+from kernel.recording import Recorder
 from kernel.registry import UNLOADED, ModelIndex
 from kernel.replicas import SPARE, Member, PeerTable, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
@@ -161,6 +164,7 @@ def check_options(parser: Parser, options: argparse.Namespace) -> list[str]:
     if options.watch and (far := [path for path in paths if is_location(path)]):
         parser.error(f"--watch is for development, with folders: {far[0]} can't be watched; --model-control-mode=poll follows it")
     check_group(parser, options)
+    check_record(parser, options)
     return paths
 
 
@@ -315,6 +319,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
             kernel.supervision.peers = member.peers = PeerTable(kernel, member.index, member.role.count)
         kernel.gate = kernel.plugins.gate(kernel, options)
         frontends = kernel.plugins.frontends(kernel, options)
+        recorder = recorder_of(kernel, options, __version__)
     except ServingError as error:
         return _not_created(error)
     if not await _reserve(frontends, member):  # before models load, which may take minutes
@@ -348,7 +353,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     elif options.watch:
         await kernel.stop(0.0)
         return _not_created(kernel.broken)
-    if not await _open(kernel, frontends, member, stop, modules):
+    if not await _begin(recorder, _open(kernel, frontends, member, stop, modules)):
         await kernel.stop(0.0)
         return 0 if stop.is_set() else 1
     if options.watch:
@@ -361,7 +366,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     leaving = await _until_told(stop, member)
     notify("STOPPING=1", "STATUS=stopping: what is in flight is answered")
     delay = MOMENT_SECONDS if options.drain_delay is None else options.drain_delay
-    return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now, leaving)
+    return await _stop(kernel, frontends, delay, options.exit_timeout_secs, now, leaving, recorder)
 
 
 def _budget(options: argparse.Namespace) -> Budget | None:
@@ -436,6 +441,22 @@ async def _until_told(stop: asyncio.Event, member: Member | None) -> bool:
 def _speaks(member: Member | None) -> bool:
     """Whether this process tells what is the same for all replicas."""
     return member is None or member.role.speaks
+
+
+async def _begin(recorder: Recorder | None, opening: Coroutine[Any, Any, bool]) -> bool:
+    """Record, where that is asked for, and open the ports. False: one of these can't be, and neither is then."""
+    if recorder is None:
+        return await opening
+    try:
+        recorder.start()
+    except ServingError as error:
+        opening.close()
+        _not_created(error)
+        return False
+    opened = await opening
+    if not opened:
+        await recorder.stop()
+    return opened
 
 
 async def _open(
@@ -514,8 +535,9 @@ def _service(frontend: Frontend) -> tuple[str, str]:
 
 
 async def _stop(
-    kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, now: asyncio.Event, leaving: bool
-) -> int:
+    kernel: Kernel, frontends: Sequence[Frontend], delay: float, limit: float, now: asyncio.Event, leaving: bool,
+    recorder: Recorder | None,
+) -> int:  # fmt: skip
     """End everything in its order, within `limit` seconds, of which the ports stay open for `delay`; return the exit status.
 
     `leaving`: another one serves at the same ports.
@@ -523,6 +545,8 @@ async def _stop(
     ending = asyncio.ensure_future(_drain(kernel, frontends, delay, limit, leaving))
     hurry = asyncio.ensure_future(now.wait())
     await asyncio.wait((ending, hurry), timeout=limit + LAST_WORDS_SECONDS, return_when=FIRST)
+    if recorder is not None:
+        await recorder.stop()
     if not ending.done() or not ending.result():
         log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
         # A model that is still computing on its thread would hold up the interpreter's own end for ever.

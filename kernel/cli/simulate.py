@@ -35,7 +35,8 @@ code is not run. The same command line gives the same result.
   constant:RATE[,SECONDS]     at equal distances
   ramp:FROM-TO[,SECONDS]      by chance, from one rate to another
   intervals:FILE              microseconds between them, one a line, as perf_analyzer's --request-intervals
-  FILE                        seconds from the start and, if need be, rows, one request a line
+  FILE                        seconds from the start and, if need be, rows, one request a line; or what
+                              kernel serve --record has written
 
 --cost says how long an execution takes; MODEL=COST says it of one model only (steps of ensembles):
   2ms+0.3ms/row               a sum of s, ms and us; what ends with /row is for each row
@@ -106,7 +107,7 @@ def _run(options: argparse.Namespace) -> Simulated:
     return run(
         options.repository,
         options.model,
-        read_arrivals(options.arrivals, options.seed),
+        read_arrivals(options.arrivals, options.seed, options.model),
         read_costs(options.cost, ask),
         version=options.version,
         rows=options.rows,

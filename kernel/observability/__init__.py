@@ -45,7 +45,7 @@ from kernel.observability.settings import (
     TraceOptions,
     TraceSettings,
 )
-from kernel.observability.statistics import Duration, ModelStatistics, StatisticsCounter
+from kernel.observability.statistics import Duration, ModelStatistics, StatisticsCounter, record_of
 from kernel.observability.trace import Trace, TraceSink
 from kernel.observability.tracer import APP, Tracer
 
@@ -92,6 +92,7 @@ __all__ = [
     "duration",
     "explained",
     "known_as",
+    "record_of",
     "set_up_log",
     "wait",
 ]

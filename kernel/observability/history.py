@@ -10,12 +10,12 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, islice
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kernel.errors import SHOWN, ServingError, clipped
 from kernel.interfaces import Record
@@ -57,7 +57,9 @@ CALLER: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request that was accepted, or refused, and has failed. `started`, `ended`: of its execution, 0.0 for none."""
+    """A request that was accepted, or refused, and has failed. `started`, `ended`: of its execution, 0.0 for none. `called`: by a
+    model.
+    """
 
     enqueued: float
     started: float
@@ -68,6 +70,7 @@ class FailedRequest:
     code: str
     words: str
     refused: bool
+    called: bool = False
 
 
 class _Delivery:
@@ -114,10 +117,24 @@ class Kept:
         return self.record[ANSWERED] - self.record[ENQUEUED]
 
 
+class RecordListener(Protocol):
+    """Who is told of all that the history is told of."""
+
+    def answered(self, model: ModelHistory, records: Sequence[Record]) -> None:
+        """Requests have succeeded. The records are the history's: they are to stay as they are."""
+
+    def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
+        """A request has failed, or was refused."""
+
+
 class History:
-    """The records of one kernel's requests. On the loop. Who asks has those settled who count requests, first."""
+    """The records of one kernel's requests. On the loop. Who asks has those settled who count requests, first.
+
+    `listeners`: who is told of all records as they come.
+    """
 
     def __init__(self) -> None:
+        self.listeners: tuple[RecordListener, ...] = ()
         self._deliveries: deque[_Delivery] = deque()
         self._size = 0
         self._slowest: list[tuple[float, int, Kept]] = []  # a heap, the quickest of them first
@@ -133,6 +150,8 @@ class History:
         """Keep the records, which are nobody else's from here on."""
         if max(map(len, map(itemgetter(ID), records))) > SHOWN:  # what a client has made up is not kept as it is
             records = [_shorter(*one) for one in records]
+        for listener in self.listeners:
+            listener.answered(model, records)
         delivery = _Delivery(model, records)
         self._deliveries.append(delivery)
         model.deliveries.append(delivery)
@@ -177,6 +196,8 @@ class History:
         delivery.model.deliveries.popleft()
 
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
+        for listener in self.listeners:
+            listener.failed(model, failure)
         failures = self._refusals if failure.refused else self._failures
         failures.append((model, failure))
         if failure.started and failure.ended:
@@ -302,7 +323,8 @@ class ModelHistory:
         if error is None:
             self.take([record_of(request, batch, now)])
         elif request.counted:
-            self.failed(request.id, error, request.enqueued, now, (batch.instance.name, batch.started, batch.ended))
+            execution = batch.instance.name, batch.started, batch.ended
+            self.failed(request.id, error, request.enqueued, now, execution, called=request.parent is not None)
 
     def ran(self, batch: Batch) -> None:
         """An execution is over of which no record comes, or not soon."""
@@ -311,12 +333,14 @@ class ModelHistory:
 
     def failed(
         self, id: str, error: ServingError, enqueued: float, now: float,
-        execution: tuple[str, float, float] = ("", 0.0, 0.0), *, refused: bool = False,
+        execution: tuple[str, float, float] = ("", 0.0, 0.0), *, refused: bool = False, called: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a request that failed. `execution`: the instance, when it started and when it ended, 0.0 for not yet."""
+        """Keep a request that failed. `execution`: the instance, when it started and when it ended, 0.0 for not yet; `called`: by
+        a model.
+        """
         instance, started, ended = execution
         words = error.message if len(error.message) <= LONGEST_WORDS else f"{error.message[:LONGEST_WORDS]}…"
-        failure = FailedRequest(enqueued, started, ended, now, known_as(id), instance, error.code.name, words, refused)
+        failure = FailedRequest(enqueued, started, ended, now, known_as(id), instance, error.code.name, words, refused, called)
         self.history.failed(self, failure)
 
 

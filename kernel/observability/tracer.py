@@ -79,6 +79,8 @@ class Tracer:
         self.clock: Callable[[], float] = kernel.clock
         self.propagates = settings.options.mode != TRITON  # a client's own trace is continued
         self.active = False  # some model has a `tracing`
+        #: Puts the recording of requests as they pass in front of a model's `tracing`; None: they are not recorded.
+        self.recording: Callable[[RequestTracing | None], RequestTracing] | None = None
         settings.on_change = self.refresh
         settings.on_retire = self.retire
         kernel.log_settings.on_change = self.refresh
@@ -99,7 +101,7 @@ class Tracer:
         self.refresh()
 
     def refresh(self) -> None:
-        """Give each model the `tracing` that the settings ask for now: traces, the request log, both, or None."""
+        """Give each model the `tracing` that the settings ask for now: traces, the request log, a recording, all, or None."""
         models = self._kernel.models()
         for model in models:
             model.tracing = self.of_model(model.name)
@@ -108,8 +110,10 @@ class Tracer:
     def of_model(self, name: str) -> RequestTracing | None:
         """Return what a model's `tracing` is to be."""
         sampler = self.settings.sampler(name) if self._sink is not None else None
-        tracing = None if sampler is None else Tracing(self, sampler)
-        return tracing if not self._kernel.log_settings.options.verbose else RequestLog(tracing, self.clock)
+        tracing: RequestTracing | None = None if sampler is None else Tracing(self, sampler)
+        if self._kernel.log_settings.options.verbose:
+            tracing = RequestLog(tracing, self.clock)
+        return tracing if self.recording is None else self.recording(tracing)
 
     def next_id(self) -> int:
         self._id += 1

@@ -244,8 +244,8 @@ class Lifecycle(Release):
         statistics = self.statistics
         if error is not None and self.history is not None:
             execution = ("", 0.0, 0.0) if batch is None else (batch.instance.name, batch.started, batch.ended)
-            refused = batch is None and not request.order
-            self.history.failed(request.id, error, request.enqueued, self._clock(), execution, refused=refused)
+            refused, called = batch is None and not request.order, request.parent is not None
+            self.history.failed(request.id, error, request.enqueued, self._clock(), execution, refused=refused, called=called)
         if batch is None and not request.order:
             return  # refused
         if error is not None:

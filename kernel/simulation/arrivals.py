@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel.recording import is_recording, read_recording
 from kernel.simulation.numbers import number, wrong
 
 __all__ = ["MOST", "Arrivals", "read_arrivals"]
@@ -17,7 +18,7 @@ MOST = 50_000_000
 
 SECONDS = 10.0  # where nobody has said for how long they come
 
-FORMS = "poisson:RATE[,SECONDS], constant:RATE[,SECONDS], ramp:FROM-TO[,SECONDS], intervals:FILE or a file of offsets"
+FORMS = "poisson:RATE[,SECONDS], constant:RATE[,SECONDS], ramp:FROM-TO[,SECONDS], intervals:FILE, file of offsets, recording"
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,13 @@ class Arrivals:
         return float(self.offsets[-1] - self.offsets[0])
 
 
-def read_arrivals(text: str, seed: int = 0) -> Arrivals:
+def read_arrivals(text: str, seed: int = 0, model: str = "") -> Arrivals:
     """Read what `--arrivals` says. Raises ServingError.
 
     `poisson:500,20`: 500 a second by chance, for 20 s; `constant:500`: at equal distances; `ramp:100-900,60`: by chance, from
     100 a second to 900 after 60 s; without seconds 10. `intervals:FILE`: microseconds between them, one a line, as perf_analyzer
-    has them (`--request-intervals`). Else a file of offsets: seconds from the start and, if need be, rows, one request a line.
+    has them (`--request-intervals`). A recording of `kernel serve --record`: the requests of `model` in it, by default all. Else
+    a file of offsets: seconds from the start and, if need be, rows, one request a line.
     """
     kind, colon, rest = text.partition(":")
     if colon and kind in ("poisson", "constant", "ramp"):
@@ -47,6 +49,9 @@ def read_arrivals(text: str, seed: int = 0) -> Arrivals:
         return Arrivals(np.cumsum(_read(Path(rest), 1)[:, 0]) / 1e6)
     if colon and not Path(text).exists():
         raise wrong(f"--arrivals '{text}' is of no known form; there are {FORMS}")
+    if is_recording(text):
+        with read_recording(text) as recording:
+            return Arrivals(*recording.arrivals(model))
     lines = _read(Path(text), 2)
     offsets = lines[:, 0]
     if (late := np.flatnonzero(np.diff(offsets) < 0)).size:

@@ -28,6 +28,7 @@ ROOMS = (
     "circles",
     "observability",
     "options",
+    "recording",
     "scheduling",
     "models",
     "registry",
