@@ -1,5 +1,5 @@
 // The page: which view is shown, and what all of them share. Views are made when they are opened, and told what is new.
-import { $, h, say } from "./dom.js";
+import { $, h, put, say } from "./dom.js";
 import { graphView } from "./graph.js";
 import { modelView } from "./model.js";
 import { overview } from "./overview.js";
@@ -25,8 +25,8 @@ function route() {
   view = path === "model" ? modelView(store, store.watched) : chosen.make();
   const title = path === "model" ? store.watched : chosen.title;
   document.title = `${title} – ${store.hello.server ?? "kernel"}`;
-  $("main").replaceChildren(...view.elements);
-  $("nav").replaceChildren(...VIEWS.map((one) => h("li", {}, h("a", {
+  put($("main"), ...view.elements);
+  put($("nav"), ...VIEWS.map((one) => h("li", {}, h("a", {
     href: `#/${one.path}`, text: one.title, "aria-current": one === chosen && path !== "model" ? "page" : null,
   }))));
   update();
@@ -65,7 +65,7 @@ function refused(error) {
       resolve();
     });
     const notice = $("notice");
-    notice.replaceChildren(h("p", { text: `The server shows its figures only to who has a key: ${error.message}` }), form);
+    put(notice, h("p", { text: `The server shows its figures only to who has a key: ${error.message}` }), form);
     notice.hidden = false;
   });
 }

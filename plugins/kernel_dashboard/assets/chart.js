@@ -1,5 +1,5 @@
 // Plots of the last minutes on a canvas. One has a few series over the same moments; gaps in time stay gaps.
-import { h, say } from "./dom.js";
+import { h, put, say } from "./dom.js";
 
 const SPAN = 300_000; // milliseconds that a plot shows
 const GAP = 6_000; // longer than that between two moments: nobody looked in between
@@ -27,7 +27,7 @@ export class Chart {
     this.canvas = h("canvas", { role: "img", "aria-label": `${title}: nothing yet` });
     this.keys = series.map((name, at) => h("span", { class: colours[at], text: name }));
     this.legend = h("div", { class: "legend" }, ...(series.length > 1 ? this.keys : []));
-    this.element = h("div", { class: "card chart" }, h("h3", { text: title }), this.value, this.canvas, this.legend);
+    this.element = h("div", { class: "card chart" }, h("h2", { text: title }), this.value, this.canvas, this.legend);
     this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.watcher = new ResizeObserver(() => this.draw());
@@ -133,7 +133,7 @@ export class Chart {
     const whole = `${text(1)} ${note}`;
     if (this.told !== whole) {
       this.told = whole;
-      this.value.replaceChildren(text(1), ...(note ? [h("small", { text: note })] : []));
+      put(this.value, text(1), ...(note ? [h("small", { text: note })] : []));
     }
     this.keys.forEach((key, at) => say(key, `${this.series[at]} ${text(at + 1)}`));
     const words = this.series.map((name, at) => `${name} ${text(at + 1)}`).join(", ");

@@ -20,6 +20,11 @@ function fill(element, given, children) {
   return element;
 }
 
+/** Have an element hold these and nothing else; what is null or false is left out. */
+export function put(element, ...children) {
+  element.replaceChildren(...children.filter((child) => child !== null && child !== undefined && child !== false));
+}
+
 /** Set a text only where it differs: what a screen reader or a selection holds on to stays. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

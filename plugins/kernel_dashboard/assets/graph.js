@@ -1,5 +1,5 @@
 // Which models call which: the steps of ensembles, and calls that were seen. A drawing, and the same as a table.
-import { count, h, modelLink, svg } from "./dom.js";
+import { count, h, modelLink, put, svg } from "./dom.js";
 import { askJson } from "./stream.js";
 
 const WIDE = 190, HIGH = 34, ACROSS = 90, DOWN = 18;
@@ -26,12 +26,12 @@ export function graphView() {
 
   function show({ nodes, edges }) {
     if (!edges.length) {
-      place.replaceChildren(h("p", { class: "empty", text: "No model calls another: there is no ensemble, and no call by exec was seen among the newest requests." }));
+      put(place, h("p", { class: "empty", text: "No model calls another: there is no ensemble, and no call by exec was seen among the newest requests." }));
       return;
     }
     const rows = edges.map((edge) => h("tr", {}, h("td", { class: "name" }, link(edge.from)), h("td", { class: "name" }, link(edge.to)),
       h("td", { text: edge.step ? "step of the ensemble" : "call" }), h("td", { class: "num", text: edge.calls ? count(edge.calls) : "–" })));
-    place.replaceChildren(
+    put(place, 
       h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Drawing of calls between models" }, draw(nodes, edges)),
       h("p", { class: "muted small", text: "Solid: steps of ensembles, by their configs. Dashed: calls that were seen. The numbers are of the newest requests, some thousands." }),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of calls" }, h("table", {}, h("thead", {}, h("tr", {}, ...["From", "To", "How", "Seen"].map((title, at) => h("th", { scope: "col", text: title, class: at === 3 ? "num" : "" })))), h("tbody", {}, ...rows))));

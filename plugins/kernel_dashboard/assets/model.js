@@ -1,5 +1,5 @@
 // One model: its versions and their states, why a load failed and where, what it does, where each value of its config comes from.
-import { chip, count, h, plural, say, time } from "./dom.js";
+import { chip, count, h, plural, put, say, time } from "./dom.js";
 import { plots, stateChip } from "./overview.js";
 import { ask, askJson } from "./stream.js";
 import { tryIt } from "./tryit.js";
@@ -41,16 +41,16 @@ export function modelView(store, name) {
     const text = versions.join(" ");
     if (choice.dataset.told !== text) {
       choice.dataset.told = text;
-      choice.replaceChildren(...versions.map((one) => h("option", { value: one, text: `version ${one}` })));
+      put(choice, ...versions.map((one) => h("option", { value: one, text: `version ${one}` })));
       choice.hidden = versions.length < 2;
     }
     choice.value = chosen;
     showFailure(found.failure);
     const version = found.versions.find((one) => one.version === chosen);
     facts.hidden = config.hidden = loads.hidden = charts.element.hidden = !version;
-    if (!version) { place.replaceChildren(); formed = ""; return; }
+    if (!version) { put(place); formed = ""; return; }
     const key = JSON.stringify([version.version, version.inputs, version.outputs, version.decoupled]);
-    if (formed !== key) { formed = key; place.replaceChildren(tryIt(name, version)); }
+    if (formed !== key) { formed = key; put(place, tryIt(name, version)); }
     const now = JSON.stringify(version);
     if (told === now) return;
     told = now;
@@ -63,7 +63,7 @@ export function modelView(store, name) {
     const text = JSON.stringify(one);
     if (failure.dataset.told === text) return;
     failure.dataset.told = text;
-    failure.replaceChildren(...(one ? [h("section", { class: "card failure" }, h("h2", { text: "The last load failed" }), h("p", { text: one.message }),
+    put(failure, ...(one ? [h("section", { class: "card failure" }, h("h2", { text: "The last load failed" }), h("p", { text: one.message }),
       one.place ? h("p", { class: "mono", text: one.place }) : null, one.source ? h("pre", { tabindex: "0", text: one.source }) : null,
       one.causes.length ? h("ul", {}, ...one.causes.map((cause) => h("li", { class: "muted", text: cause }))) : null)] : []));
   }
@@ -71,7 +71,7 @@ export function modelView(store, name) {
   function showFacts(version) {
     const row = (title, value) => (value ? h("div", {}, h("dt", { text: title }), h("dd", { text: value })) : null);
     const spec = (one) => `${one.name} ${one.datatype} [${one.shape.join(", ")}]${one.optional ? ", optional" : ""}`;
-    facts.replaceChildren(h("dl", { class: "facts" },
+    put(facts, h("dl", { class: "facts" },
       row("Backend", version.backend), row("Runs", version.placement && `${version.placement.where}: ${version.placement.reason}`),
       row("Inputs", version.inputs.map(spec).join("; ")), row("Outputs", version.outputs.map(spec).join("; ")),
       row("Largest batch", version.max_batch_size ? plural(version.max_batch_size, "row") : "does not batch"), row("Loaded in", time(version.load_seconds * 1000)),
@@ -81,11 +81,11 @@ export function modelView(store, name) {
 
   let all = false;
   function showConfig(version) {
-    const blank = ([, value, origin]) => origin === "default" && (value === "" || value === 0 || value === false || (typeof value === "object" && !Object.keys(value).length));
+    const blank = ([, value, origin]) => origin === "default" && (value === "" || value === 0 || value === false || value === "FORMAT_NONE" || value === "PRIORITY_DEFAULT" || (typeof value === "object" && !Object.keys(value).length));
     const rows = version.config.filter((one) => all || !blank(one));
     const hidden = version.config.length - version.config.filter((one) => !blank(one)).length;
     const button = h("button", { type: "button", text: all ? "Hide empty defaults" : `Show ${hidden} empty defaults`, onclick: () => { all = !all; showConfig(version); config.querySelector("button")?.focus(); } });
-    config.replaceChildren(h("div", { class: "bar" }, h("h2", { text: "Config" }), h("span", { class: "muted mono small", text: version.source.kind === "file" ? version.source.path : version.source.kind === "override" ? "came with a load request" : "there is no config file" }), hidden ? h("span", { class: "end" }, button) : null),
+    put(config, h("div", { class: "bar" }, h("h2", { text: "Config" }), h("span", { class: "muted mono small", text: version.source.kind === "file" ? version.source.path : version.source.kind === "override" ? "came with a load request" : "there is no config file" }), hidden ? h("span", { class: "end" }, button) : null),
       ...version.warnings.map((one) => h("p", { class: "warn", text: one })),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of config values" }, h("table", {}, h("caption", { class: "hidden-visually", text: "Values of the config and where each comes from" }),
         h("thead", {}, h("tr", {}, ...["Field", "Value", "From"].map((title) => h("th", { scope: "col", text: title })))),
@@ -100,7 +100,7 @@ export function modelView(store, name) {
       fill.style.width = `${(100 * number) / most}%`;
       return h("li", { class: "batchrow" }, h("span", { text: plural(rows, "row") }), h("span", { class: "meter", "aria-hidden": "true" }, fill), h("span", { class: "num", text: `${count(number)} × ${time(infer / number)}` }));
     });
-    loads.replaceChildren(h("h2", { text: "Batches and instances" }),
+    put(loads, h("h2", { text: "Batches and instances" }),
       bars.length ? h("ul", { class: "stack" }, ...bars) : h("p", { class: "empty", text: "Nothing has been executed yet." }),
       bars.length ? h("p", { class: "muted small", text: "How often so many rows were executed together, and how long the model computed each time." }) : null,
       h("ul", { class: "stack" }, ...version.instances.map((one) => h("li", { class: "row" }, h("code", { text: one.name }), one.healthy ? h("span", { class: "muted", text: one.running ? `executes ${plural(one.running, "request")}` : "is free" }) : h("span", { class: "bad", text: "is down" })))));
@@ -123,7 +123,7 @@ export function modelView(store, name) {
 
   function greeted() {
     const may = store.hello.control && ["explicit", "on-demand"].includes(store.hello.mode);
-    control.replaceChildren(...(may ? [act("Load or reload", "load"), act("Unload", "unload"), message] : []));
+    put(control, ...(may ? [act("Load or reload", "load"), act("Unload", "unload"), message] : []));
     control.hidden = !may;
   }
 
@@ -132,7 +132,7 @@ export function modelView(store, name) {
     const text = rows.map((row) => `${row.version}${row.state}${row.reason}`).join("\n");
     if (text !== shownStates) {
       shownStates = text;
-      states.replaceChildren(...rows.map((row) => h("span", { class: "row" }, stateChip(row), h("span", { class: "muted", text: row.version ? `version ${row.version}` : "" }))));
+      put(states, ...rows.map((row) => h("span", { class: "row" }, stateChip(row), h("span", { class: "muted", text: row.version ? `version ${row.version}` : "" }))));
       wait();
     }
     const row = rows.find((one) => one.version === chosen) ?? rows.find((one) => one.state === "READY");

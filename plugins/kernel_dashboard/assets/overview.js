@@ -1,6 +1,6 @@
 // All models: plots of the whole server, and a table that can be filtered and sorted.
 import { Chart } from "./chart.js";
-import { chip, count, h, modelLink, plural, say, time } from "./dom.js";
+import { chip, count, h, modelLink, plural, put, say, time } from "./dom.js";
 import { BROKEN, F, KNOWN, READY } from "./store.js";
 
 const SHOWN = 100; // rows at first, and how many more each time
@@ -81,7 +81,7 @@ export function overview(store) {
     }
     if (view.told !== `${row.state}\n${row.reason}`) {
       view.told = `${row.state}\n${row.reason}`;
-      view.state.replaceChildren(stateChip(row), ...(row.reason && row.reason !== "unloaded" ? [h("span", { class: "reason", text: row.reason })] : []));
+      put(view.state, stateChip(row), ...(row.reason && row.reason !== "unloaded" ? [h("span", { class: "reason", text: row.reason })] : []));
     }
     COLUMNS.forEach(([, , text], at) => say(view.cells[at], text(row)));
     return view.element;

@@ -1,5 +1,5 @@
 // Requests: those in flight and why they have no answer, the slowest with what their time went to, and those that failed.
-import { chip, h, modelLink, plural, say, time } from "./dom.js";
+import { chip, h, modelLink, plural, put, say, time } from "./dom.js";
 import { askJson } from "./stream.js";
 
 const EVERY = 1500; // milliseconds between two looks at what is in flight
@@ -32,7 +32,7 @@ export function requestsView() {
   function showFlight(found) {
     flight.show(found.length, found.length === 50 ? "the 50 oldest" : plural(found.length, "request"));
     table.hidden = !found.length;
-    flights.replaceChildren(...found.map((one) => h("tr", {},
+    put(flights, ...found.map((one) => h("tr", {},
       h("td", { class: "name" }, h("a", { href: modelLink(one.model), text: one.model }), h("span", { class: "muted", text: ` ${one.version}` })),
       h("td", {}, chip(one.state)), h("td", { class: "num", text: time(one.age * 1000) }), h("td", { class: "why", text: one.why }),
       h("td", { class: "mono", text: one.id || "–" }), h("td", { class: "muted", text: one.client }))));
@@ -48,7 +48,7 @@ export function requestsView() {
         return known.get(key);
       });
       const shown = [...panel.content.children];
-      if (elements.length !== shown.length || elements.some((element, at) => element !== shown[at])) panel.content.replaceChildren(...elements);
+      if (elements.length !== shown.length || elements.some((element, at) => element !== shown[at])) put(panel.content, ...elements);
       for (const key of known.keys()) if (!known.get(key).isConnected) known.delete(key);
     };
   };

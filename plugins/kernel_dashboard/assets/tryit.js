@@ -1,5 +1,5 @@
 // A form that is made of a model's inputs: numbers, text, an image or a file each. It shows the answer, and the request as code.
-import { count, h, plural, say, time } from "./dom.js";
+import { count, h, plural, put, say, time } from "./dom.js";
 import { curl, python } from "./code.js";
 import { ask } from "./stream.js";
 import { element, numbers, pixels, product, SIZES, strings } from "./tensors.js";
@@ -15,7 +15,7 @@ export function tryIt(name, version) {
   const code = { curl: h("pre", { tabindex: "0", role: "tabpanel", "aria-label": "The request as curl" }), python: h("pre", { tabindex: "0", role: "tabpanel", "aria-label": "The request as Python" }) };
   const send = h("button", { type: "submit", class: "primary", text: "Send" });
   const files = h("p", { class: "small", hidden: true });
-  const tabs = Object.keys(code).map((kind) => h("button", { type: "button", role: "tab", text: kind === "curl" ? "curl" : "Python", "aria-selected": kind === "curl", onclick: () => choose(kind) }));
+  const tabs = Object.keys(code).map((kind) => h("button", { type: "button", role: "tab", text: kind === "curl" ? "curl" : "Python", "aria-selected": String(kind === "curl"), onclick: () => choose(kind) }));
   code.python.hidden = true;
   let kept = [];
 
@@ -37,7 +37,7 @@ export function tryIt(name, version) {
       say(code.python, python(location, name, version, given));
       const saved = [...(request.binary ? [["request.bin", request.body]] : []), ...given.filter((one) => one.bytes).map((one) => [`${one.name}.bin`, one.raw ?? one.bytes])];
       files.hidden = !saved.length;
-      files.replaceChildren("The code reads ", ...saved.flatMap(([file, body], at) => {
+      put(files, "The code reads ", ...saved.flatMap(([file, body], at) => {
         const url = URL.createObjectURL(new Blob([body]));
         kept.push(url);
         return [at ? ", " : "", h("a", { href: url, download: file, text: file })];
@@ -63,21 +63,21 @@ export function tryIt(name, version) {
       if (version.decoupled) showStream(await response.text(), performance.now() - began);
       else show(await response.json(), performance.now() - began);
     } catch (error) {
-      answer.replaceChildren(h("p", { class: "bad", text: error.message }));
+      put(answer, h("p", { class: "bad", text: error.message }));
     }
     send.disabled = false;
   });
 
   function show(body, ms) {
     const explained = body.parameters?.explain;
-    answer.replaceChildren(h("p", {}, h("span", { class: "good", text: "Answered" }), ` in ${time(ms)}, as this browser saw it.`),
+    put(answer, h("p", {}, h("span", { class: "good", text: "Answered" }), ` in ${time(ms)}, as this browser saw it.`),
       explained ? h("p", { class: "muted", text: explained }) : null,
       ...(body.outputs ?? []).map((one) => h("div", { class: "output" }, h("p", {}, h("b", { text: one.name }), h("span", { class: "muted", text: ` ${one.datatype} [${one.shape.join(", ")}]` })), h("pre", { tabindex: "0", text: values(one) }))));
   }
 
   function showStream(text, ms) {
     const events = text.split("\n\n").filter((one) => one.startsWith("data: ")).map((one) => one.slice(6));
-    answer.replaceChildren(h("p", {}, h("span", { class: "good", text: plural(events.length, "response") }), ` in ${time(ms)}.`), h("pre", { tabindex: "0", text: events.join("\n").slice(0, 20_000) }));
+    put(answer, h("p", {}, h("span", { class: "good", text: plural(events.length, "response") }), ` in ${time(ms)}.`), h("pre", { tabindex: "0", text: events.join("\n").slice(0, 20_000) }));
   }
 
   write();
@@ -107,14 +107,14 @@ function input(spec) {
   const looks = !bytes && spec.shape.length >= 3 && [spec.shape[spec.shape.length - 3], spec.shape[spec.shape.length - 1]].some((size) => size === 1 || size === 3);
   const kinds = [bytes ? "text" : "numbers", ...(looks || bytes ? ["image"] : []), "file"];
   const label = (words, field) => h("label", {}, h("span", { class: "muted", text: words }), field);
-  const kind = h("select", { onchange: () => swap() }, ...kinds.map((one) => h("option", { value: one, text: one })));
-  const shape = h("input", { type: "text", value: fixed.join(", "), size: 12, spellcheck: "false" });
+  const kind = h("select", { "aria-label": `${spec.name} as`, onchange: () => swap() }, ...kinds.map((one) => h("option", { value: one, text: one })));
+  const shape = h("input", { type: "text", "aria-label": `${spec.name} shape`, value: fixed.join(", "), size: 12, spellcheck: "false" });
   const area = h("textarea", { rows: 3, spellcheck: "false", "aria-label": `Values of ${spec.name}`, placeholder: bytes ? "one text a line" : "numbers, with spaces or commas between, or JSON" });
   const file = h("input", { type: "file", "aria-label": `File for ${spec.name}`, onchange: () => preview() });
   const image = h("img", { class: "preview", alt: "", hidden: true });
-  const layout = h("select", {}, ...["channels first", "channels last"].map((one) => h("option", { text: one })));
-  const scale = h("select", {}, ...Object.keys(SCALES).map((one) => h("option", { text: one })));
-  const skip = spec.optional ? h("input", { type: "checkbox", checked: true }) : null;
+  const layout = h("select", { "aria-label": `${spec.name} layout` }, ...["channels first", "channels last"].map((one) => h("option", { text: one })));
+  const scale = h("select", { "aria-label": `${spec.name} values` }, ...Object.keys(SCALES).map((one) => h("option", { text: one })));
+  const skip = spec.optional ? h("input", { type: "checkbox", checked: true, "aria-label": `Leave ${spec.name} out` }) : null;
   const fills = ["zeros", "ones", "random", "count"].map((how) => h("button", { type: "button", text: how, "aria-label": `Fill ${spec.name} with ${how}`, onclick: () => { area.value = filled(how); area.dispatchEvent(new Event("input", { bubbles: true })); } }));
   const typed = h("div", { class: "stack" }, area, bytes ? null : h("div", { class: "row" }, ...fills));
   const picture = h("div", { class: "row" }, label("layout", layout), label("values", scale));
