@@ -32,6 +32,9 @@ log = logging.getLogger("kernel")
 AWAY_SECONDS = 1.0
 AGAIN_SECONDS = 5.0
 
+#: How many notes of sequences that are over are kept.
+SPARE_NOTES = 64
+
 #: How long executions on the loop last at least for requests to wait for them in the queue, where it can be seen how many do;
 #: what is quicker begins the moment it comes.
 GATHERED_SECONDS = 0.0003
@@ -71,7 +74,10 @@ class Takers(Protocol):
     def owner(self, model: str, id: int | str) -> Taker | None:
         """Return who is to have a sequence that is not here, None where it is this replica."""
 
-    def began(self, model: str, id: int | str) -> None:
+    def catch_up(self) -> None:
+        """Hear what others have said of sequences, where who is there has changed lately."""
+
+    def began(self, model: str, id: int | str, when: float) -> None:
         """A sequence begins here."""
 
     def was_lost(self, id: int | str) -> bool:
@@ -127,6 +133,7 @@ class HandoverStage:
         self._enqueue = enqueue
         self._clock = clock
         self._inside: set[InferenceRequest] = set()
+        self._began: dict[int | str, float] = {}  # sequences here, when; some are over
         self._duration = ExecutionTime()
         #: Whether a request may be executed anywhere: not where answers keep an order, which is this replica's.
         self._movable = not scheduler.queue.bound and scheduler.life.ordering is None
@@ -151,6 +158,8 @@ class HandoverStage:
         """All of a sequence is executed where it is, or is to begin; calls of models, too."""
         queue, id = self._queue, request.correlation_id
         assert queue is not None
+        if id:
+            self._peers.catch_up()
         if id and id not in queue.ids:
             peer = self._peers.owner(self.key, id)
             if peer is not None:
@@ -164,7 +173,7 @@ class HandoverStage:
         if not id:
             pass
         elif request.flags & START:
-            self._peers.began(self.key, id)
+            self._begins(id, queue)
         elif id not in queue.ids and self._peers.was_lost(id):
             words = (
                 f"{request.log_id}sequence {clipped(str(id))} is unknown to model '{self._scheduler.name}', and the replica that "
@@ -173,6 +182,14 @@ class HandoverStage:
             self._scheduler.life.refuse(request, ServingError(Code.UNAVAILABLE, words))
             return
         self._here(request)
+
+    def _begins(self, id: int | str, queue: SequenceQueue) -> None:
+        """Note when a sequence has begun, and tell others where they have to know."""
+        began, now = self._began, self._clock()
+        if len(began) > 2 * len(queue.ids) + SPARE_NOTES:
+            began = self._began = {one: when for one, when in began.items() if one in queue.ids}
+        began[id] = now
+        self._peers.began(self.key, id, now)
 
     def _to_home(self, request: InferenceRequest) -> None:
         """All is executed where the model lives."""
@@ -252,6 +269,18 @@ class HandoverStage:
     def sequences(self) -> Collection[int | str]:
         """The ids of the sequences that are running here."""
         return () if self._queue is None else self._queue.ids
+
+    def began(self, id: int | str) -> float:
+        """Return when a sequence that is running here has begun."""
+        return self._began.get(id, 0.0)
+
+    def give_up(self, id: int | str, where: str) -> None:
+        """A sequence that is running here has begun anew at another replica: what waits of it is refused, and it is over."""
+        assert self._queue is not None
+        waiting = self._queue.give_up(id)
+        for request in reversed(waiting):
+            words = f"{request.log_id}sequence {clipped(str(id))} of model '{self._scheduler.name}' has begun anew at {where}"
+            self._scheduler.cancel(request, ServingError(Code.UNAVAILABLE, words))
 
     @property
     def size(self) -> int:

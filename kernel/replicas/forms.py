@@ -112,9 +112,12 @@ class Bye(msgspec.Struct, array_like=True, tag=6, frozen=True):
 
 
 class Keeps(msgspec.Struct, array_like=True, tag=7, frozen=True):
-    """The sender has these sequences, by model and id, which are not its own by the hash, and none besides."""
+    """The sender has these sequences, by model and id, which are not its own by the hash, or of which others may think that they
+    have them; and none besides that are not its own. `began`: when, each, on the clock of `deadline`.
+    """
 
     sequences: list[tuple[str, int | str]]
+    began: list[float] = []
 
 
 class Hello(msgspec.Struct, array_like=True, tag=8, frozen=True):

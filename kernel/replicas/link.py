@@ -53,12 +53,12 @@ class Link:
         self._body: memoryview | None = None
         self._received = 0
         self._waiting: deque[Buffer] = deque()
-        self._closed = False
+        self._closed = self._reading = False
         self.unsent = 0  # bytes
         sock.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER)
-        loop.add_reader(sock, self._read)
+        loop.add_reader(sock, self.read)
 
     def send(self, head: bytes, body: Sequence[Buffer] = ()) -> None:
         """Send a message. What `body` consists of is not to be changed until it has been sent."""
@@ -112,7 +112,16 @@ class Link:
                 return
         self._loop.remove_writer(self._sock)
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Give out now what has come; nothing while something is given out."""
+        if not self._reading and not self._closed:
+            self._reading = True
+            try:
+                self._receive()
+            finally:
+                self._reading = False
+
+    def _receive(self) -> None:
         left = MOST
         while not self._closed and left > 0:
             space = self._buffer[self._filled :] if self._body is None else self._body[self._received :]

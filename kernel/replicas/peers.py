@@ -53,6 +53,9 @@ IDLE_TICK = 0.25
 #: Bytes that one may have to send to another replica before it is given no more.
 MOST_UNSENT = 64 * 1024 * 1024
 
+#: For how long after a change of who is there others may not have heard of it; their loops may be held.
+SETTLED_SECONDS = 5.0
+
 #: By how much each replica looks later for circles of calls than the one before it.
 LATER_SECONDS = 0.005
 
@@ -97,12 +100,14 @@ class PeerTable:
         self.hop_time = HopTime()
         self.owners = Owners()
         self.beyond = FarWaits(self, kernel.clock)
-        self._kept: set[tuple[str, int | str]] = set()  # sequences here that are not this replica's own by the hash
+        self._kept: dict[tuple[str, int | str], float] = {}  # sequences here of which the others were told, when they began
+        self._unsettled = (0.0, 0.0)  # since when, and until when, others may know less of who is there, or more
         self._introducing: set[_Other] = set()  # those who have not told yet what they keep
         self._introduced: asyncio.Event | None = None
         self._chance = chance
         self._cost = COST_SECONDS
         self._timer: asyncio.TimerHandle | None = None
+        self._settles = False
         self._hurried = False
         self._leaving = False
         guard(self)
@@ -115,8 +120,9 @@ class PeerTable:
         self.kernel.supervision.lookout.later = self._index * LATER_SECONDS
         other = _Other(self, PeerLoad(name), index, sock)
         self.others[other.load] = other
-        kept = [one for one in self._sequences() if self._leaving or not self.owners.is_own(one[1], name)]
-        other.link.send(write(Keeps(kept)))
+        self._changed()
+        kept = {one: began for one, began in self._sequences().items() if self._leaving or not self.owners.is_own(one[1], name)}
+        other.link.send(write(Keeps([*kept], [*kept.values()])))
         if self._introduced is None:
             self._introducing.add(other)
         elif not self._leaving:
@@ -201,10 +207,50 @@ class PeerTable:
             return None
         return self.named(name)
 
-    def began(self, model: str, id: int | str) -> None:
-        """A sequence begins here. If others would look for it elsewhere they are told, before anybody has its first answer."""
-        if not self.owners.is_own(id) and (model, id) not in self._kept:
-            self._keep({*self._kept, (model, id)})
+    def catch_up(self) -> None:
+        """Hear what others have said of sequences, where who is there has changed lately: what they said before a client had its
+        answer is known before that client's next request is dealt with.
+        """
+        if self.kernel.clock() < self._unsettled[1]:
+            for other in list(self.others.values()):
+                other.link.read()
+
+    def began(self, model: str, id: int | str, when: float) -> None:
+        """A sequence begins here. If others might look for it elsewhere they are told, before anybody has its first answer."""
+        if self._is_told((model, id), when):
+            self._keep({**self._kept, (model, id): when})
+
+    def contest(self, name: str, sequences: dict[tuple[str, int | str], float]) -> None:
+        """Another one has these sequences: of those that are here, too, the one that has begun later is alive."""
+        stages = {stage.key: stage for stage in self.stages.values()} if sequences else {}
+        for (model, id), began in sequences.items():
+            stage = stages.get(model)
+            if stage is None or id not in stage.sequences:
+                continue
+            own = stage.began(id)
+            if self.owners.is_newer(name, began, own):
+                self._kept.pop((model, id), None)
+                stage.give_up(id, f"replica {self._place_of(name)}")
+            else:
+                self._kept = {}  # so that it is told again
+                self._keep_told()
+
+    def _place_of(self, name: str) -> object:
+        other = self.named(name)
+        return "?" if other is None else other.index
+
+    def _is_told(self, sequence: tuple[str, int | str], began: float) -> bool:
+        """Whether others are told that a sequence is here: they might not think so, or another one has had it."""
+        since, until = self._unsettled
+        lately = began >= since and self.kernel.clock() < until
+        return lately or not self.owners.is_own(sequence[1]) or bool(self.owners.keeper(sequence))
+
+    def _changed(self) -> None:
+        """Who is there has changed."""
+        now = self.kernel.clock()
+        since, until = self._unsettled
+        self._unsettled = (since if now < until else now), now + SETTLED_SECONDS
+        self._settles = True
 
     def was_lost(self, id: int | str) -> bool:
         """Whether a replica that has died would have had a sequence."""
@@ -212,17 +258,22 @@ class PeerTable:
 
     def regard(self) -> None:
         """Others have come or gone, so the hash gives other sequences to this replica than before."""
-        self._keep({one for one in self._sequences() if not self.owners.is_own(one[1])})
+        self._changed()
+        self._keep_told()
         self.settle()
 
-    def _sequences(self) -> list[tuple[str, int | str]]:
-        return [(stage.key, id) for stage in self.stages.values() for id in stage.sequences]
+    def _sequences(self) -> dict[tuple[str, int | str], float]:
+        """Return the sequences that are running here, and when they began."""
+        return {(stage.key, id): stage.began(id) for stage in self.stages.values() for id in stage.sequences}
 
-    def _keep(self, kept: set[tuple[str, int | str]]) -> None:
+    def _keep_told(self) -> None:
+        self._keep({one: began for one, began in self._sequences().items() if self._is_told(one, began)})
+
+    def _keep(self, kept: dict[tuple[str, int | str], float]) -> None:
         if kept != self._kept:
             self._kept = kept
             for other in self.others.values():
-                other.link.send(write(Keeps(list(kept))))
+                other.link.send(write(Keeps([*kept], [*kept.values()])))
 
     # -- models that live at one ---------------------------------------------------------------------------------------
 
@@ -268,8 +319,12 @@ class PeerTable:
 
     def _tick(self) -> None:
         now = self.kernel.clock()
-        if self._kept:
-            self._keep(self._kept.intersection(self._sequences()))
+        if self._settles and now >= self._unsettled[1]:
+            self._settles = False
+            self._keep_told()
+        elif self._kept:
+            there = self._sequences()
+            self._keep({one: there[one] for one in self._kept if one in there})
         for other in self.others.values():
             other.look(now)
         self.settle()
@@ -466,7 +521,9 @@ class _Other:
     def _of_sequences(self, form: Bye | Keeps | Hello) -> None:
         owners = self._peers.owners
         if isinstance(form, Keeps):
-            owners.keeps(self.load.name, form.sequences)
+            kept = dict(zip(form.sequences, form.began or [0.0] * len(form.sequences)))
+            owners.keeps(self.load.name, kept)
+            self._peers.contest(self.load.name, kept)
             self._peers.told(self)
             return
         if isinstance(form, Hello):

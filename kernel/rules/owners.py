@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 
 __all__ = ["Owners", "rendezvous"]
 
@@ -20,14 +20,15 @@ class Owners:
     """Who has which sequence: by rendezvous hash one of those that are there, unless another has it and keeps it to its end.
 
     `own`: the name of the replica that asks; "" until it is known. The others are named, too, and no name comes again. A
-    sequence is a model's key and its id.
+    sequence is a model's key and its id. Where two have one of the same id, that one is alive which has begun later (`is_newer`):
+    whoever has the other is told so, and gives it up.
     """
 
     def __init__(self) -> None:
         self.own = ""
         self._there: set[str] = {""}
         self._gone: deque[str] = deque(maxlen=GONE)
-        self._kept: dict[tuple[str, int | str], str] = {}  # by others, whose own they are not
+        self._kept: dict[tuple[str, int | str], tuple[float, str]] = {}  # by others: when they began there, and where
 
     def called(self, own: str) -> None:
         """This replica has a name."""
@@ -43,19 +44,28 @@ class Owners:
         """One takes no more; where it has not `died` it keeps those that it has."""
         self._there.discard(name)
         if died:
-            self.keeps(name, ())
+            self.keeps(name, {})
             if name not in self._gone:
                 self._gone.append(name)
 
-    def keeps(self, name: str, sequences: Iterable[tuple[str, int | str]]) -> None:
-        """Another one has these, which are not its own by the hash, and none besides."""
-        for sequence in [one for one, who in self._kept.items() if who == name]:
+    def keeps(self, name: str, sequences: Mapping[tuple[str, int | str], float]) -> None:
+        """Another one has these, since when, which the hash may not give to it; of others it says nothing."""
+        for sequence in [one for one, (_, who) in self._kept.items() if who == name]:
             del self._kept[sequence]
-        self._kept.update(dict.fromkeys(sequences, name))
+        for sequence, began in sequences.items():
+            self._kept[sequence] = max((began, name), self._kept.get(sequence, (began, name)))
+
+    def keeper(self, sequence: tuple[str, int | str]) -> str:
+        """Return the name of another one that has said that it has a sequence, "" where none has."""
+        return self._kept.get(sequence, (0.0, ""))[1]
+
+    def is_newer(self, name: str, began: float, own: float) -> bool:
+        """Whether a sequence that began at another one is alive, and not the one of the same id that has begun here at `own`."""
+        return (began, name) > (own, self.own)
 
     def owner(self, model: str, id: int | str) -> str:
         """Return the name of who is to have a sequence that this replica has not."""
-        return self._kept.get((model, id)) or self._hashed(self._there, id)
+        return self.keeper((model, id)) or self._hashed(self._there, id)
 
     def leaves(self) -> None:
         """This replica takes no more: all that it has are kept."""

@@ -396,6 +396,16 @@ class Sequencer:
         behind.reverse()
         return behind
 
+    def give_up(self, id: int | str, now: float) -> list[InferenceRequest]:
+        """Somebody else has a sequence from now on: it takes no more requests here. Return what waits, which is to be cut."""
+        sequence = self._known.get(id)
+        if sequence is None:
+            return []
+        self._forget(sequence)
+        if not sequence.waiting and sequence.running is None:
+            self._end(sequence, now)
+        return list(sequence.waiting)
+
     def lose(self, instance: object, now: float) -> list[InferenceRequest]:
         """What the instance knew of its sequences is lost: they are over. Return what waited of them, taken out.
 

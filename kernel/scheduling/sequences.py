@@ -221,6 +221,10 @@ class SequenceQueue:
         """Take out a request that is given up; return those behind it, as its sequence is over."""
         return self._sequencer.cut(request, self._clock()) if request.state is PENDING else ()
 
+    def give_up(self, id: int | str) -> list[InferenceRequest]:
+        """Somebody else has a sequence from now on: it takes no more requests here. Return what waits of it, to be given up."""
+        return self._sequencer.give_up(id, self._clock())
+
     def expire(self, now: float) -> list[InferenceRequest]:
         """Let sequences go that nobody has sent a request of for too long; return those that have waited too long for a slot."""
         return self._sequencer.expire(now)

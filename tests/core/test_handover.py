@@ -7,6 +7,7 @@ import heapq
 import itertools
 import random
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from virtual import BASE, Behaviour, Client, TestBackend, answer, echo, run, sle
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Overloaded, Reason, ServingError, Tensor
 from kernel.replicas.forms import Answered, Hand, answer_of, hand_of, read, response_of, tensors_of
 from kernel.replicas.link import BUFFER, Link
-from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, PeerTable
+from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, SETTLED_SECONDS, PeerTable
 from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
 from kernel.rules.handover import BEAT_SECONDS, HOP_LASTS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS
 
@@ -161,13 +162,13 @@ def test_one_that_comes_or_goes_changes_nothing_between_the_others() -> None:
 def test_what_another_keeps_it_has_until_it_says_otherwise_or_dies() -> None:
     view = owners("1", "2")
     id = next(id for id in range(99) if view.is_own(id))
-    view.keeps("2", [("m/1", id)])
+    view.keeps("2", {("m/1", id): 1.0})
     assert view.owner("m/1", id) == "2" and view.owner("n/1", id) == "1"
     view.went("2", died=False)  # it leaves, and finishes what it has
     assert view.owner("m/1", id) == "2" and not view.was_lost(id)
-    view.keeps("2", [])
+    view.keeps("2", {})
     assert view.owner("m/1", id) == "1"
-    view.keeps("2", [("m/1", id)])
+    view.keeps("2", {("m/1", id): 1.0})
     view.went("2", died=True)
     assert view.owner("m/1", id) == "1"
 
@@ -375,6 +376,32 @@ def test_a_link_brings_messages_of_any_size_in_their_order(sizes: list[int]) -> 
     asyncio.run(scenario())
 
 
+def test_what_lies_in_a_link_is_given_out_when_that_is_asked_for() -> None:
+    """But not while a message is given out: the ones behind it come after it."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        here = Link(loop, ours, lambda head, body: None, lambda: None)
+        got: list[bytes] = []
+
+        def take(head: bytes, body: memoryview) -> None:
+            there.read()
+            got.append(head)
+
+        there = Link(loop, theirs, take, lambda: None)
+        for k in range(3):
+            here.send(b"%d" % k)
+        there.read()  # in the same turn of the loop
+        assert got == [b"0", b"1", b"2"]
+        here.close()
+        there.read()
+        there.read()
+        assert got == [b"0", b"1", b"2"]
+
+    asyncio.run(scenario())
+
+
 # -- two kernels -------------------------------------------------------------------------------------------------------
 
 
@@ -391,17 +418,25 @@ class Wire:
         self.unsent = 0
         self.closed = False
         self.sent: list[Any] = []
+        self.coming: deque[tuple[bytes, memoryview]] = deque()  # to the other end
 
     def send(self, head: bytes, body: Sequence[Any] = ()) -> None:
         if not self.closed:
             self.sent.append(read(head))
             data = memoryview(bytearray(b"".join(body)))
-            self.loop.call_later(self.DELAY, self._arrive, head, data)
+            self.coming.append((head, data))
+            self.loop.call_later(self.DELAY, self._arrive)
 
-    def _arrive(self, head: bytes, body: memoryview) -> None:
+    def _arrive(self) -> None:
         for one in self.ends:
-            if one is not self and not one.closed:
-                one.on_message(head, body)
+            if one is not self and not one.closed and self.coming:
+                one.on_message(*self.coming.popleft())
+
+    def read(self) -> None:
+        """What has been sent lies in the socket, though the loop has not come to it."""
+        for one in self.ends:
+            while one is not self and not self.closed and one.coming:
+                self.on_message(*one.coming.popleft())
 
     def close(self) -> None:
         if not self.closed:
@@ -792,13 +827,17 @@ class Talk:
         self.clients = [Client(kernel) for kernel in group.kernels]
         self.count = 0
 
-    async def say(self, value: float, flags: int = 0, to: int | None = None) -> str:
-        """Send one; return "ok", or why not. What is right is held to here."""
+    async def say(self, value: float, flags: int = 0, to: int | None = None, soon: bool = False) -> str:
+        """Send one; return "ok", or why not, after a while, or as `soon` as it is known. What is right is held to here."""
         self.count += 1
         client = self.clients[self.count % len(self.clients) if to is None else to]
         name = f"{self.id}-{self.count}"
         client.send("m", name, [value], correlation_id=self.id, flags=flags)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.0 if soon else 0.01)
+        for _ in range(2000):
+            if not soon or client.answers[name]:
+                break
+            await asyncio.sleep(0.00002)
         words = client.outcome(name)[1]
         if words == "ok":
             self.sum = value if flags & 1 else self.sum + value
@@ -868,6 +907,119 @@ def test_sequences_of_one_that_dies_are_refused_and_begin_anew(tmp_path: Path) -
             for talk in moved:  # over, and so forgotten by those who have kept them
                 assert await talk.say(6.0, 1) == "ok"
             assert {talk.id for talk in moved} == set(kernel.model("m").scheduler.queue.ids)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sequence_that_is_begun_anew_while_a_replica_comes_is_alive_once(tmp_path: Path, seed: int) -> None:
+    """Sums are right or refused, whichever replica hears of what first, though clients send as soon as they have an answer."""
+
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        async with sequences(tmp_path, 3) as group:
+            talks = [Talk(group, id) for id in range(1, 41)]
+            for talk in talks:
+                assert await talk.say(1.0, 1) == "ok"
+            group.die(2)
+            await asyncio.sleep(0.05 if seed % 2 else SETTLED_SECONDS + 1.0)
+            for talk in talks:
+                talk.clients.pop()
+                await talk.say(1.0, 1)
+
+            kernel = Kernel(tmp_path / "models", plugins=[TestBackend({"m": Summing()})])
+            kernel.open()
+            peers = PeerTable(kernel, 2, 3, random.Random(1).random, Wire)
+            kernel.supervision.peers = peers
+            await kernel.start()
+            group.kernels[2], group.peers[2] = kernel, peers
+            counts = {"ok": 0}
+
+            async def go_on(talk: Talk) -> None:
+                for k in range(12):
+                    await asyncio.sleep(chance.choice((0.0, 0.0, 0.00005, 0.0001, 0.0003, 0.001)))
+                    flags = int(chance.random() < 0.4) + 2 * int(chance.random() < 0.3)
+                    words = await talk.say(float(k), flags, chance.randrange(len(talk.clients)), soon=True)
+                    counts[words] = counts.get(words, 0) + 1
+
+            async def come() -> None:
+                await asyncio.sleep(0.001)
+                for k, name in enumerate(("r0", "r1")):
+                    ends: list[Wire] = []
+                    group.peers[k].join("r3", 2, ends, name)  # type: ignore[arg-type]
+                    await asyncio.sleep(chance.choice((0.0, 0.0001, 0.0005)))
+                    peers.join(name, k, ends, "r3")  # type: ignore[arg-type]
+                await peers.introduce()
+                for talk in talks:
+                    talk.clients.append(Client(kernel))
+
+            await asyncio.gather(come(), *map(go_on, talks))
+            await asyncio.sleep(0.01)
+            alive = [id for one in group.kernels for id in one.model("m").scheduler.queue.ids]
+            assert len(alive) == len(set(alive))
+            assert counts["ok"] > 250 and kernel.model("m").scheduler.queue.ids
+            for talk in talks:  # whatever became of it, it can begin anew, and then goes on
+                assert await talk.say(1.0, 1) == await talk.say(2.0) == await talk.say(3.0, 2) == "ok"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.00005, 0.0001, 0.0002, 0.01])
+def test_a_sequence_that_began_while_one_came_is_where_that_is_known(tmp_path: Path, wait: float) -> None:
+    """The others don't know of the one that has come as a client does, who begins it anew there, and goes on elsewhere."""
+
+    async def scenario() -> None:
+        async with sequences(tmp_path, 2) as group:
+            kernel = Kernel(tmp_path / "models", plugins=[TestBackend({"m": Summing()})])
+            kernel.open()
+            peers = PeerTable(kernel, 2, 3, random.Random(1).random, Wire)
+            kernel.supervision.peers = peers
+            await kernel.start()
+            group.kernels.append(kernel)
+            group.peers.append(peers)
+            group.backends.append(group.backends[0])
+            group.meet(2, (0, 1))
+            await asyncio.sleep(0.0005)
+            talks = [Talk(group, id) for id in range(1, 41)]
+            for talk in talks:
+                assert await talk.say(1.0, 1, 0, soon=True) == "ok"
+            await peers.introduce()
+            await asyncio.sleep(wait)
+
+            async def go_on(talk: Talk) -> None:
+                assert await talk.say(2.0, 1, 2, soon=True) == "ok"
+                for to in (0, 1, 2, 0, 1, 2):
+                    assert await talk.say(3.0, 0, to, soon=True) == "ok"
+
+            await asyncio.gather(*map(go_on, talks))
+            alive = [id for one in group.kernels for id in one.model("m").scheduler.queue.ids]
+            assert sorted(alive) == list(range(1, 41))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.00005, 0.001])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_sequences_of_one_id_the_one_that_began_later_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int], gap: float
+) -> None:
+    """What waits of the other is refused, whichever hears of it first."""
+
+    async def scenario() -> None:
+        async with Two(tmp_path, {"m": SEQUENCES}, [{"m": sleeping(1.0)}] * 2) as group:
+            clients = [Client(kernel) for kernel in group.kernels]
+            for peers in group.peers:
+                monkeypatch.setattr(peers, "owner", lambda model, id: None)  # as if each thought that it is alone
+            for k in order:
+                clients[k].send("m", "first", correlation_id=7, flags=1)
+                clients[k].send("m", "second", correlation_id=7)
+                await asyncio.sleep(gap)
+            await asyncio.sleep(5.0)
+            outcomes = [client.outcomes() for client in clients]
+            assert [each["first"][1] for each in outcomes] == ["ok", "ok"]
+            (lost,) = [each["second"][1] for each in outcomes if each["second"][1] != "ok"]
+            assert "sequence 7 of model 'm' has begun anew at replica " in lost
+            assert sum(len(kernel.model("m").scheduler.queue.ids) for kernel in group.kernels) == 1
 
     run(scenario())
 
