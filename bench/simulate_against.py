@@ -161,6 +161,7 @@ def run(port: int, repository: Path, offsets: np.ndarray) -> tuple[Seen, Seen]:
 
 
 class _Known:
+    calls: frozenset[str] = frozenset()
     """What executions of the model have cost."""
 
     def __init__(self, cost: Cost) -> None:

@@ -1,16 +1,20 @@
-"""Pictures of numbers: bars of block characters for a terminal, and a page of them as SVG. Knows nothing of what they show."""
+"""Pictures of numbers: bars of block characters for a terminal, and a page of them as SVG or PNG. Knows not what they show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from kernel.cli.table import columns
+from kernel.errors import Code, ServingError
 
-__all__ = ["Chart", "bars", "spark", "svg"]
+__all__ = ["Chart", "bars", "spark", "svg", "write_png"]
 
 WIDTH = 40  # of the longest bar, in characters
+COLOUR = "#4878a8"  # of bars
+SCALE = 2  # pixels of a PNG for each of the picture's
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -44,26 +48,77 @@ def spark(values: Sequence[float]) -> str:
     return "".join(_HEIGHTS[min(7, int(max(0.0, value) / most * 7.999))] for value in values)
 
 
-def svg(title: str, lines: Sequence[str], charts: Sequence[Chart]) -> str:
-    """Return a page: a title, lines of text and the charts below one another."""
-    parts = [_text(20, 30, title, size=18)]
+@dataclass(frozen=True)
+class Words:
+    """Words of a picture. `anchor`: "start" where they begin at `x`, "end" where they end there; `y`: of their line."""
+
+    x: float
+    y: int
+    text: str
+    size: int = 12
+    anchor: str = "start"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a picture, from its upper left corner."""
+
+    x: float
+    y: int
+    width: float
+
+
+PICTURE = 780  # pixels across
+BAR = 13  # and the height of a bar
+
+
+def picture(title: str, lines: Sequence[str], charts: Sequence[Chart]) -> tuple[int, list[Words | Bar]]:
+    """Return height and parts of a page: a title, lines of text and the charts below one another."""
+    parts: list[Words | Bar] = [Words(20, 30, title, size=18)]
     y = 52
     for line in lines:
-        parts.append(_text(20, y, line))
+        parts.append(Words(20, y, line))
         y += 17
     for chart in charts:
         y += 26
-        parts.append(_text(20, y, chart.title, size=14))
+        parts.append(Words(20, y, chart.title, size=14))
         most = max((value for _, value, _ in chart.rows), default=0.0) or 1.0
         for label, value, shown in chart.rows:
             y += 17
             width = value / most * 480
-            parts.append(_text(170, y, label, anchor="end"))
-            parts.append(f'<rect x="180" y="{y - 11}" width="{width:.1f}" height="13" fill="#4878a8"/>')
-            parts.append(_text(188 + width, y, shown))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{y + 24}" font-family="sans-serif">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+            parts += [Words(170, y, label, anchor="end"), Bar(180, y - 11, width), Words(188 + width, y, shown)]
+    return y + 24, parts
 
 
-def _text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y}" font-size="{size}" text-anchor="{anchor}" xml:space="preserve">{escape(words)}</text>'
+def svg(title: str, lines: Sequence[str], charts: Sequence[Chart]) -> str:
+    """Return the page as SVG."""
+    height, parts = picture(title, lines, charts)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{PICTURE}" height="{height}" font-family="sans-serif">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *map(_svg, parts), "</svg>", ""])
+
+
+def _svg(part: Words | Bar) -> str:
+    if isinstance(part, Bar):
+        return f'<rect x="{part.x:.0f}" y="{part.y}" width="{part.width:.1f}" height="{BAR}" fill="{COLOUR}"/>'
+    place = f'x="{part.x:.1f}" y="{part.y}" font-size="{part.size}" text-anchor="{part.anchor}"'
+    return f'<text {place} xml:space="preserve">{escape(part.text)}</text>'
+
+
+def write_png(path: Path, title: str, lines: Sequence[str], charts: Sequence[Chart]) -> None:
+    """Write the page as PNG. Raises ServingError where Pillow is not installed, OSError where the file can't be written."""
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        words = "a picture as PNG needs Pillow, which is not installed: pip install 'kernel-serve[png]'"
+        raise ServingError(Code.UNAVAILABLE, words) from None
+    height, parts = picture(title, lines, charts)
+    image = Image.new("RGB", (PICTURE * SCALE, height * SCALE), "white")
+    draw = ImageDraw.Draw(image)
+    for part in parts:
+        x, y = part.x * SCALE, part.y * SCALE
+        if isinstance(part, Bar):
+            draw.rectangle((x, y, x + part.width * SCALE, y + BAR * SCALE), fill=COLOUR)
+        else:
+            font = ImageFont.load_default(part.size * SCALE)
+            draw.text((x, y), part.text, fill="black", font=font, anchor="ls" if part.anchor == "start" else "rs")
+    image.save(path, format="PNG")

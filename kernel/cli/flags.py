@@ -25,6 +25,7 @@ __all__ = [
     "add_config_flags",
     "add_log_flags",
     "add_other_flags",
+    "add_rate_flags",
     "add_repository_flags",
     "add_serve_flags",
     "add_storage_flags",
@@ -358,6 +359,14 @@ def add_serve_flags(parser: Parser) -> None:
         "flat, and binary data are not counted (default: 0, 1048576)",
     )
     add_backend_flags(parser)
+    add_rate_flags(parser)
+    add_cache_flags(parser)
+    add_log_flags(parser)
+    add_trace_flags(parser)
+    add_record_flags(parser)
+
+
+def add_rate_flags(parser: Parser) -> None:
     parser.add_argument(
         "--rate-limit",
         type=str.lower,
@@ -374,10 +383,6 @@ def add_serve_flags(parser: Parser) -> None:
         metavar="NAME:COUNT[:DEVICE]",
         help="how much there is of a resource; by default as much as the instance needs that needs most",
     )
-    add_cache_flags(parser)
-    add_log_flags(parser)
-    add_trace_flags(parser)
-    add_record_flags(parser)
 
 
 def client_shm(text: str) -> bool | str:

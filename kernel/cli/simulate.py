@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel.cli.asking import ask
-from kernel.cli.chart import Chart, bars, spark, svg
-from kernel.cli.flags import add_config_flags, auto_complete
-from kernel.cli.parser import Parser, positive
+from kernel.cli.cache_config import add_cache_flags, cache_options
+from kernel.cli.chart import Chart, bars, spark, svg, write_png
+from kernel.cli.flags import add_config_flags, add_rate_flags, auto_complete, refuse_late
+from kernel.cli.parser import Parser, positive, size
 from kernel.cli.table import columns
-from kernel.errors import ServingError
+from kernel.errors import Code, ServingError
 from kernel.observability import LogOptions, set_up_log
-from kernel.simulation import Simulated, duration, read_arrivals, read_costs
+from kernel.simulation import (
+    Mix,
+    Simulated,
+    duration,
+    read_arrivals,
+    read_contents,
+    read_costs,
+    read_priorities,
+    read_shapes,
+)
 from kernel.simulation import simulate as run
 
 __all__ = ["simulate"]
@@ -34,13 +45,18 @@ code is not run. The same command line gives the same result.
   poisson:RATE[,SECONDS]      by chance, RATE a second on average (for 10 seconds)
   constant:RATE[,SECONDS]     at equal distances
   ramp:FROM-TO[,SECONDS]      by chance, from one rate to another
+  closed:CLIENTS[,SECONDS]    from clients that send the next one when they have the answer
   intervals:FILE              microseconds between them, one a line, as perf_analyzer's --request-intervals
+  FILE.jsonl                  JSON objects, one a line: {"at": 0.5, "rows": 2, "content": 7, "priority": 1,
+                              "timeout_us": 5000, "sequence": 3, "start": true, "end": true}
   FILE                        seconds from the start and, if need be, rows, one request a line; or what
                               kernel serve --record has written
 
---cost says how long an execution takes; MODEL=COST says it of one model only (steps of ensembles):
+--cost says how long an execution takes; MODEL=COST says it of one model only (steps of ensembles, callees):
   2ms+0.3ms/row               a sum of s, ms and us; what ends with /row is for each row
   FILE.json                   {"1": 0.002, "8": {"mean": 0.004, "p99": 0.007}}: rows -> seconds
+                              ["1ms", "detect", ["left", "right"], "2ms"]: computes, calls a model and waits,
+                              calls two together, computes
   http://localhost:8000       what a running server has measured
 """
 
@@ -60,36 +76,17 @@ SLICES = 60  # of time
 
 def simulate(arguments: Sequence[str]) -> int:
     """Run `kernel simulate`; return the exit status."""
-    usage = "[FLAG ...] REPO [MODEL] --arrivals ARRIVALS --cost COST [--cost MODEL=COST ...]"
-    parser = Parser("kernel simulate", usage, DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("repository", metavar="REPO", help="model repository")
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="", help="whose requests they are (default: the only one)")
-    parser.add_argument("--version", default="", metavar="N", help="version of the model (default: the newest)")
-    parser.add_argument("--arrivals", required=True, metavar="ARRIVALS", help="when requests come, see above")
-    parser.add_argument("--cost", action="append", required=True, metavar="COST", help="how long executions take, see above")
-    parser.add_argument("--rows", type=positive, default=1, metavar="N", help="of each request, where no file says (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is by chance (default: 0)")
-    parser.add_argument(
-        "--overhead", default="0s", metavar="TIME", help="that the server's loop takes for a request, such as 50us (default: 0s)"
-    )
-    parser.add_argument("--gpus", type=positive, metavar="N", help="simulate a machine with N GPUs (default: as this one)")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures as SVG")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_config_flags(parser)
-    options = parser.read(arguments)
-    if options.seed < 0:
-        parser.error(f"--seed is {options.seed}, wanted is an integer of at least 0")
-    set_up_log(LogOptions(info=False, error=False))  # what fails is told
+    options = _parser().read(arguments)
+    set_up_log(LogOptions(info=False, warning=False, error=False))  # what fails is told
     try:
         result = _run(options)
         charts = [_latencies(result), *_batches(result)]
         if options.svg is not None:
-            options.svg.write_text(svg(_title(result), _summary(result), charts))
+            _write(options.svg, lambda path: path.write_text(svg(_title(result), _summary(result), charts), encoding="utf-8"))
+        if options.png is not None:
+            _write(options.png, lambda path: write_png(path, _title(result), _summary(result), charts))
     except ServingError as error:
         print(f"error: {error.message.strip()}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {options.svg} can't be written: {error}", file=sys.stderr)
         return 1
     if options.json:
         print(json.dumps(_as_json(result, options), ensure_ascii=False))
@@ -103,19 +100,97 @@ def simulate(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _parser() -> Parser:
+    usage = "[FLAG ...] REPO [MODEL] --arrivals ARRIVALS --cost COST [--cost MODEL=COST ...]"
+    parser = Parser("kernel simulate", usage, DESCRIPTION, epilog=EPILOG)
+    add = parser.add_argument
+    add("repository", metavar="REPO", help="model repository")
+    add("model", metavar="MODEL", nargs="?", default="", help="whose requests they are (default: the only one)")
+    add("--version", default="", metavar="N", help="version of the model (default: the newest)")
+    add("--arrivals", required=True, metavar="ARRIVALS", help="when requests come, see above")
+    add("--cost", action="append", required=True, metavar="COST", help="how long executions take, see above")
+    add("--seed", type=size, default=0, metavar="N", help="of all that is by chance (default: 0)")
+    add("--overhead", default="0s", metavar="TIME", help="that the server's loop takes for a request, such as 50us (default: 0s)")
+    add("--gpus", type=positive, metavar="N", help="simulate a machine with N GPUs (default: as this one)")
+    _add_mix(parser)
+    add("--svg", type=Path, metavar="FILE", help="write the pictures as SVG")
+    add("--png", type=Path, metavar="FILE", help="write the pictures as PNG; needs Pillow (kernel-serve[png])")
+    add("--json", action="store_true", help="print the result as JSON")
+    add("--max-inflight", type=size, default=0, metavar="N", help="as of kernel serve (default: 0, no limit)")
+    add("--refuse-late", type=refuse_late, metavar="SHARE", help="as of kernel serve (default: off)")
+    add_rate_flags(parser)
+    add_cache_flags(parser)
+    add_config_flags(parser)
+    return parser
+
+
+def _add_mix(parser: Parser) -> None:
+    """Add what requests are like where the arrivals do not say it."""
+    add = parser.add_argument
+    add("--rows", type=positive, default=1, metavar="N", help="of each request, where no file says (default: 1)")
+    add("--shape", action="append", default=[], metavar="NAME:D,D", help="of a tensor whose config has -1 (default: 1)")
+    add("--distinct", metavar="N[,SKEW]", help="how many contents there are; the k-th comes 1/k^SKEW as often as the first")
+    add("--priority", default="", metavar="LEVEL[:WEIGHT,…]", help="their priorities, such as 1:20,2:80 (default: the model's)")
+    add("--timeout", default="0s", metavar="TIME", help="their parameter timeout, which queue policies heed (default: none)")
+    add("--deadline", default="0s", metavar="TIME", help="after which no answer is of use to them (default: none)")
+    add("--sequence-length", type=positive, default=20, metavar="N", help="requests of a sequence on average (default: 20)")
+    add("--sequence-length-variation", type=share, default=20, metavar="PERCENT", help="more or fewer than that (default: 20)")
+    add("--num-of-sequences", type=positive, default=4, metavar="N", help="that go on at a time (default: 4)")
+
+
+def share(text: str) -> float:
+    """Read a percentage."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}' is no percentage, wanted is a number from 0 to 100")
+    return value
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise ServingError(Code.INVALID_ARG, f"{path} can't be written: {error}") from None
+
+
 def _run(options: argparse.Namespace) -> Simulated:
+    given: dict[str, Any] = {"gpus": range(options.gpus)} if options.gpus else {}
     return run(
         options.repository,
         options.model,
         read_arrivals(options.arrivals, options.seed, options.model),
         read_costs(options.cost, ask),
         version=options.version,
-        rows=options.rows,
+        mix=_mix(options),
         seed=options.seed,
         effort=duration(options.overhead, "--overhead"),
         auto_complete=auto_complete(options),
         config_name=options.model_config_name,
-        **({"gpus": range(options.gpus)} if options.gpus else {}),
+        max_inflight=options.max_inflight,
+        refuse_late=options.refuse_late,
+        rate_limit=options.rate_limit,
+        rate_limit_resources=options.rate_limit_resource,
+        cache=cache_options(options),
+        **given,
+    )
+
+
+def _mix(options: argparse.Namespace) -> Mix:
+    contents, skew = read_contents(options.distinct) if options.distinct is not None else (0, 0.0)
+    return Mix(
+        rows=options.rows,
+        contents=contents,
+        skew=skew,
+        priorities=read_priorities(options.priority) if options.priority else (),
+        timeout=duration(options.timeout, "--timeout"),
+        deadline=duration(options.deadline, "--deadline"),
+        sequence_length=options.sequence_length,
+        length_variation=options.sequence_length_variation / 100,
+        sequences=options.num_of_sequences,
+        shapes=read_shapes(options.shape),
     )
 
 
@@ -129,15 +204,24 @@ def _summary(result: Simulated) -> list[str]:
     rows = [("answered", f"{well.size}", f"{well.size / result.requests:.1%}")]
     rows += [("not answered", str(count), words) for words, count in result.refused.items()]
     if well.size:
-        percentiles = (f"p{percent} {_ms(result.latency(percent))}" for percent in PERCENTILES)
-        rows.append(("latency", f"mean {_ms(float(well.mean()))}", "  ".join([*percentiles, f"max {_ms(float(well.max()))}"])))
+        rows.append(_latency_row("latency", well))
+    if result.priorities is not None:
+        levels = ((level, well[result.priorities == level]) for level in np.unique(result.priorities).tolist())
+        rows += [_latency_row(f"priority {level}", one) for level, one in levels]
     for work in result.works:
         count = sum(work.batches.values())
         mean = sum(size * times for size, times in work.batches.items()) / max(count, 1)
         instances = "1 instance" if work.instances == 1 else f"{work.instances} instances"
         told = f"{count} executions of {mean:.1f} rows on average"
+        if work.hits:
+            told += f"; {work.hits} answers from the cache"
         rows.append((f"{work.model}", f"{work.busy:.1%} busy", f"{instances}, {told}"))
     return columns(rows, indent="  ")
+
+
+def _latency_row(title: str, latencies: NDArray[np.float64]) -> tuple[str, str, str]:
+    percentiles = (f"p{percent} {_ms(float(np.percentile(latencies, percent)))}" for percent in PERCENTILES)
+    return title, f"mean {_ms(float(latencies.mean()))}", "  ".join([*percentiles, f"max {_ms(float(latencies.max()))}"])
 
 
 def _latencies(result: Simulated) -> Chart:
@@ -173,27 +257,35 @@ def _over_time(result: Simulated) -> list[float]:
 
 
 def _as_json(result: Simulated, options: argparse.Namespace) -> dict[str, Any]:
-    well = result.latencies
-    latency = {f"p{percent}": result.latency(percent) for percent in PERCENTILES}
+    levels = [] if result.priorities is None else np.unique(result.priorities).tolist()
     return {
         "model": result.model,
         "version": result.version,
         "arrivals": options.arrivals,
         "seed": options.seed,
         "requests": result.requests,
-        "answered": int(well.size),
+        "answered": int(result.latencies.size),
         "refused": result.refused,
         "seconds": result.seconds,
-        "latency_seconds": {"mean": float(well.mean()), **latency, "max": float(well.max())} if well.size else {},
+        "latency_seconds": _as_object(result.latencies),
+        "priorities": {str(level): _as_object(result.latencies[result.priorities == level]) for level in levels},
         "models": {
             work.model: {
                 "instances": work.instances,
                 "utilization": work.busy,
+                "cache_hits": work.hits,
                 "batches": {str(rows): count for rows, count in work.batches.items()},
             }
             for work in result.works
         },
     }
+
+
+def _as_object(latencies: NDArray[np.float64]) -> dict[str, float]:
+    if not latencies.size:
+        return {}
+    percentiles = {f"p{percent}": float(np.percentile(latencies, percent)) for percent in PERCENTILES}
+    return {"mean": float(latencies.mean()), **percentiles, "max": float(latencies.max())}
 
 
 def _ms(seconds: float) -> str:

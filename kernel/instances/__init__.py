@@ -18,12 +18,14 @@ from kernel.instances.mailbox import Mailbox
 from kernel.instances.on_thread import ThreadInstance, ThreadTaskInstance
 from kernel.instances.own_loop import OwnLoop
 from kernel.instances.remote import RemoteInstance
+from kernel.instances.run_length import READY_SECONDS, RunLength
 from kernel.instances.thread import DaemonThreads, InstanceThread
 from kernel.instances.turn import NESTED, TURN_SECONDS, Turn
 
 __all__ = [
     "HELD_SECONDS",
     "NESTED",
+    "READY_SECONDS",
     "TURN_SECONDS",
     "AsyncInstance",
     "BlockedCall",
@@ -37,6 +39,7 @@ __all__ = [
     "OwnLoop",
     "Owner",
     "RemoteInstance",
+    "RunLength",
     "TaskInstance",
     "ThreadInstance",
     "ThreadTaskInstance",

@@ -16,7 +16,7 @@ from kernel.instances.blocked_call import BlockedCall
 from kernel.instances.instance import AsyncInstance, ModelInstance, all_gone
 from kernel.instances.mailbox import Mailbox
 from kernel.instances.own_loop import OwnLoop
-from kernel.instances.run_length import RUN_SECONDS, RunLength
+from kernel.instances.run_length import READY_SECONDS, RUN_SECONDS, RunLength
 from kernel.instances.thread import InstanceThread
 from kernel.interfaces import Executor
 from kernel.requests import LATER, SKIPPED, Batch, InferenceRequest, InferenceResponse, RequestState
@@ -24,7 +24,6 @@ from kernel.requests import LATER, SKIPPED, Batch, InferenceRequest, InferenceRe
 __all__ = ["ThreadInstance", "ThreadTaskInstance"]
 
 RELEASED = RequestState.RELEASED
-READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it
 
 
 class ThreadInstance(ModelInstance):
@@ -71,10 +70,7 @@ class ThreadInstance(ModelInstance):
     def fit(self) -> None:
         """Let the next runs be as long as what was learnt allows. On the instance's thread."""
         if self.runs:
-            assert self.owner is not None
-            # Without a batch that lies ready the thread would wait for the loop between any two of them.
-            least = 2 if self.owner.rule is not None and self.length.seconds < READY_SECONDS else 1
-            self.limit = max(least, self.length.now)
+            self.limit = self.length.on_thread(batches=self.owner.rule is not None)  # type: ignore[union-attr]
 
     def _serve(self, batch: Batch) -> None:
         """Execute one batch. On the instance's thread."""

@@ -6,10 +6,11 @@ them.
 
 from __future__ import annotations
 
-__all__ = ["RUN_LIMIT", "RUN_SECONDS", "RunLength"]
+__all__ = ["READY_SECONDS", "RUN_LIMIT", "RUN_SECONDS", "RunLength"]
 
 RUN_SECONDS = 0.001  # what one run should take
 RUN_LIMIT = 256  # executions in one run at most
+READY_SECONDS = 2 * RUN_SECONDS  # while a batch of a model takes less than this, a second one is laid ready behind it on a thread
 STEP = 1.2  # the factor by which the time of an execution may change before the length of runs does
 LEAST = 1e-6  # what an execution takes at least
 
@@ -41,3 +42,8 @@ class RunLength:
         self.now = min(RUN_LIMIT, max(1, int(RUN_SECONDS / max(seconds, LEAST))))
         self._from, self._to = seconds / STEP, seconds * STEP
         return True
+
+    def on_thread(self, *, batches: bool) -> int:
+        """Return how many executions an instance on a thread may be handed. `batches`: they are of several requests each."""
+        # Without a batch that lies ready the thread would wait for the loop between any two of them.
+        return max(2 if batches and self.seconds < READY_SECONDS else 1, self.now)

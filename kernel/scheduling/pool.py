@@ -76,10 +76,13 @@ class Pool:
         single = self.single
         if single is not None:
             return single if len(single.running) < single.limit else None
-        best = None
+        best, least = None, 0
         for instance in self.instances:  # not by `outstanding`: this is asked twice for each request
-            if len(instance.running) < instance.limit and (best is None or len(instance.running) < len(best.running)):
-                best = instance
+            count = len(instance.running)
+            if count < instance.limit and (best is None or count < least):
+                if not count:
+                    return instance  # no other has fewer
+                best, least = instance, count
         return best
 
     def free(self) -> Sequence[ModelInstance]:

@@ -41,7 +41,7 @@ class Queue(RequestQueue):
         if not instance.alone:
             requests = self.take_first(1)
             return (Batch(requests, requests[0].batch_size),), None
-        count = min(self.size, instance.limit - instance.outstanding)
+        count = min(self.size, instance.limit - len(instance.running))
         return [Batch([request], request.batch_size) for request in self.take_first(count)], None
 
     def withdraw(self, request: InferenceRequest) -> Sequence[InferenceRequest]:
@@ -124,7 +124,7 @@ class BatchingQueue(Queue):
         count, again, why = rule.decide(self, now)
         if not count:
             return (), again
-        if instance.outstanding >= instance.capacity and self._rows(count) < rule.largest:
+        if len(instance.running) >= instance.capacity and self._rows(count) < rule.largest:
             return (), None  # only full batches may lie ready in a run: smaller ones grow while the instance is busy
         requests = self.take_first(count) if isinstance(count, int) else self.pick(count)
         batch = Batch(requests, sum([request.batch_size for request in requests]))

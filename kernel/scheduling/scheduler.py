@@ -280,7 +280,7 @@ class Scheduler:
                 for batch in batches:
                     started = True
                     self.start(instance, batch, now)
-                if instance.runs and instance.outstanding > 1:
+                if instance.runs and len(instance.running) > 1:
                     self._runs.guard(instance)
                 if when is not None and (again is None or when < again):
                     again = when

@@ -4,9 +4,26 @@ The law: nothing is decided here. Models are loaded with their own configs, requ
 long as they are said to, and all between is what serves, too. One seed gives one result.
 """
 
-from kernel.simulation.arrivals import Arrivals, read_arrivals
-from kernel.simulation.cost import Cost, Costs, read_costs
+from kernel.simulation.arrivals import Arrivals, Closed, read_arrivals
+from kernel.simulation.cost import Cost, Costs, Steps, read_costs
 from kernel.simulation.numbers import duration
 from kernel.simulation.run import ModelWork, Simulated, simulate
+from kernel.simulation.traffic import Mix, read_contents, read_priorities, read_shapes
 
-__all__ = ["Arrivals", "Cost", "Costs", "ModelWork", "Simulated", "duration", "read_arrivals", "read_costs", "simulate"]
+__all__ = [
+    "Arrivals",
+    "Closed",
+    "Cost",
+    "Costs",
+    "Mix",
+    "ModelWork",
+    "Simulated",
+    "Steps",
+    "duration",
+    "read_arrivals",
+    "read_contents",
+    "read_costs",
+    "read_priorities",
+    "read_shapes",
+    "simulate",
+]

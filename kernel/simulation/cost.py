@@ -1,9 +1,10 @@
-"""How long executions take: seconds by rows, said on the command line, in a file, or measured by a running server."""
+"""How long executions take, and which models they call: said on the command line, in a file, or measured by a running server."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ import numpy as np
 from kernel.errors import ServingError
 from kernel.simulation.numbers import duration, number, wrong
 
-__all__ = ["Cost", "Costs", "read_costs"]
+__all__ = ["Cost", "Costs", "ModelCall", "Steps", "read_costs"]
+
+LONGEST = 86_400.0  # seconds that an execution may take
 
 NORMAL_P99 = 2.3263478740408408  # of the standard normal distribution
 DRAWN = 4096  # at a time
+MOST = 10_000  # rows of a call, and calls for one request
+TERM = re.compile(r"\s*[0-9.]+(s|ms|us|µs)(\s*[/+]|\s*$)")  # what a step begins with that is no call
 
 #: Asks a server: `ask(url, path)` returns status, reason and content of the answer. Raises ServingError where there is none.
 Ask = Callable[[str, str], tuple[int, str, Any]]
@@ -35,6 +40,10 @@ class Cost:
 
     points: tuple[tuple[int, float, float], ...]
 
+    def __post_init__(self) -> None:
+        if (most := max(mean for _, mean, _ in self.points)) > LONGEST:
+            raise wrong(f"--cost says that an execution takes {most:g} s, wanted are at most {LONGEST:.0f} s")
+
     @classmethod
     def line(cls, fixed: float, each: float) -> Cost:
         """`fixed` seconds, and `each` for a row."""
@@ -42,7 +51,7 @@ class Cost:
 
     def mean(self, rows: int) -> float:
         """Return the mean of an execution of so many rows, in seconds."""
-        return max(0.0, self._along(rows, [mean for _, mean, _ in self.points]))
+        return min(max(0.0, self._along(rows, [mean for _, mean, _ in self.points])), LONGEST)
 
     def sigma(self, rows: int) -> float:
         """Return how much it scatters."""
@@ -61,26 +70,52 @@ class Cost:
 
     def drawing(self, seed: Sequence[int]) -> Callable[[int], float]:
         """Return what says how long the next execution of so many rows takes, in seconds."""
-        means: dict[int, float] = {}
         if not any(sigma for _, _, sigma in self.points):
-
-            def always(rows: int) -> float:
-                seconds = means.get(rows)
-                if seconds is None:
-                    seconds = means[rows] = self.mean(rows)
-                return seconds
-
-            return always
+            return _Means(self).__getitem__
         generator = np.random.default_rng(seed)
         normal: list[float] = []
+
+        known: dict[int, tuple[float, float]] = {}
 
         def drawn(rows: int) -> float:
             if not normal:
                 normal.extend(generator.standard_normal(DRAWN).tolist())
-            sigma = self.sigma(rows)
-            return self.mean(rows) * math.exp(sigma * normal.pop() - sigma * sigma / 2)
+            mean, sigma = known.get(rows) or known.setdefault(rows, (self.mean(rows), self.sigma(rows)))
+            return mean * math.exp(sigma * normal.pop() - sigma * sigma / 2)
 
         return drawn
+
+
+class _Means(dict[int, float]):
+    """Rows -> seconds, reckoned once: what is asked for each execution takes no Python code then."""
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost = cost
+
+    def __missing__(self, rows: int) -> float:
+        seconds = self[rows] = self._cost.mean(rows)
+        return seconds
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A call of a model for each request of an execution. `rows`: None: as many as the request has. `times`: how often."""
+
+    model: str
+    rows: int | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What an execution does, one after another: it computes, or makes calls, all of those in a tuple together, and waits."""
+
+    steps: tuple[Cost | tuple[ModelCall, ...], ...]
+
+    @property
+    def calls(self) -> set[ModelCall]:
+        """All of them."""
+        return {call for step in self.steps if isinstance(step, tuple) for call in step}
 
 
 class Costs:
@@ -89,9 +124,18 @@ class Costs:
     def __init__(self, given: Mapping[str, str], ask: Ask | None = None) -> None:
         self._given = given
         self._ask = ask
-        self._read: dict[str, Cost] = {}
+        self._read: dict[str, Cost | Steps] = {}
 
-    def of(self, model: str) -> Cost:
+    @property
+    def calls(self) -> set[ModelCall]:
+        """What executions call, as far as files say it. Raises ServingError."""
+        found: set[ModelCall] = set()
+        for text in self._given.values():
+            if Path(text).is_file() and isinstance(cost := _of_file(Path(text)), Steps):
+                found |= cost.calls
+        return found
+
+    def of(self, model: str) -> Cost | Steps:
         """Return what executions of a model cost. Raises ServingError where nothing says it."""
         cost = self._read.get(model)
         if cost is None:
@@ -122,7 +166,7 @@ def read_costs(texts: Sequence[str], ask: Ask | None = None) -> Costs:
     return Costs(given, ask)
 
 
-def read_cost(text: str, model: str, ask: Ask | None) -> Cost:
+def read_cost(text: str, model: str, ask: Ask | None) -> Cost | Steps:
     """Read one cost. `model`: whose it is, for a server that is asked. Raises ServingError."""
     if "://" in text and ask is not None:
         return _measured(text, model, ask)
@@ -130,12 +174,17 @@ def read_cost(text: str, model: str, ask: Ask | None) -> Cost:
         return _of_file(Path(text))
     if text.endswith(".json"):
         raise wrong(f"--cost '{text}': there is no such file")
+    return _sum(text, f"--cost '{text}'")
+
+
+def _sum(text: str, what: str) -> Cost:
+    """Read `2ms+0.3ms/row`. `what`: where it stands, for the error."""
     fixed = each = 0.0
     for term in text.split("+"):
         value, slash, unit = term.partition("/")
         if slash and unit.strip() != "row":
-            raise wrong(f"--cost '{text}': '{term}' is of no known form; wanted is {FORMS}")
-        seconds = duration(value, f"a term of --cost '{text}'")
+            raise wrong(f"{what}: '{term}' is of no known form; wanted is {FORMS}")
+        seconds = duration(value, f"a term of {what}")
         if slash:
             each += seconds
         else:
@@ -143,15 +192,50 @@ def read_cost(text: str, model: str, ask: Ask | None) -> Cost:
     return Cost.line(fixed, each)
 
 
-def _of_file(path: Path) -> Cost:
-    """Read `{"1": 0.002, "8": {"mean": 0.004, "p99": 0.007}}`: rows -> seconds."""
+def _of_file(path: Path) -> Cost | Steps:
+    """Read rows -> seconds (`{"1": 0.002, "8": {"mean": 0.004, "p99": 0.007}}`), or a list of steps. Raises ServingError."""
     try:
         told = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise wrong(f"--cost {path} can't be read as JSON: {error}") from None
+    if isinstance(told, list) and told:
+        return Steps(tuple(_step(path, place, one) for place, one in enumerate(told, 1)))
+    return _by_rows(path, told)
+
+
+def _by_rows(path: Path, told: object) -> Cost:
     if not isinstance(told, dict) or not told:
-        raise wrong(f'--cost {path}: wanted is an object of rows to seconds, such as {{"1": 0.002, "8": 0.004}}')
-    return Cost(tuple(sorted(_point(path, rows, value) for rows, value in told.items())))
+        words = 'wanted is an object of rows to seconds, such as {"1": 0.002, "8": 0.004}, or a list of steps'
+        raise wrong(f"--cost {path}: {words}")
+    points = sorted(_point(path, rows, value) for rows, value in told.items())
+    if (twice := {one[0] for one in points if [other[0] for other in points].count(one[0]) > 1}):
+        raise wrong(f"--cost {path}: {min(twice)} rows are there twice")
+    return Cost(tuple(points))
+
+
+def _step(path: Path, place: int, told: object) -> Cost | tuple[ModelCall, ...]:
+    """Read one of: "2ms+0.1ms/row", rows to seconds, a call, a list of calls that are made together."""
+    what = f"--cost {path}: step {place}"
+    if isinstance(told, list) and told:
+        return tuple(_call(what, one) for one in told)
+    if isinstance(told, dict) and "model" not in told:
+        return _by_rows(path, told)
+    if isinstance(told, str) and TERM.match(told):
+        return _sum(told, what)
+    return (_call(what, told),)
+
+
+def _call(what: str, told: object) -> ModelCall:
+    """Read the name of a model, or `{"model": "rank", "rows": 8, "times": 2}`."""
+    call = {"model": told} if isinstance(told, str) else told
+    if not isinstance(call, dict) or call.keys() - {"model", "rows", "times"} or not isinstance(call.get("model"), str):
+        words = 'a time such as "2ms+0.1ms/row", the name of a model, {"model": …, "rows": …, "times": …} or a list of calls'
+        raise wrong(f"{what} is {json.dumps(told, ensure_ascii=False)[:80]}, wanted is {words}")
+    rows, times = call.get("rows"), call.get("times", 1)
+    for name, value in (("rows", 1 if rows is None else rows), ("times", times)):
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise wrong(f"{what}: {name} is {json.dumps(value)}, wanted is an integer from 1 to {MOST}")
+    return ModelCall(call["model"], rows, times)
 
 
 def _point(path: Path, rows: str, value: object) -> tuple[int, float, float]:

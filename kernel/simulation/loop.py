@@ -47,12 +47,12 @@ class _Call(list[Any]):
 
 
 class SimulationLoop(VirtualLoop):
-    """Virtual time from 1000 s on. `come`: has requests come."""
+    """Virtual time from 1000 s on. `come`: has requests come. `later`: what is to be called when; `number()`: its order."""
 
     def __init__(self) -> None:
         self._soon: deque[_Call] = deque()
-        self._later: list[tuple[float, int, _Call]] = []
-        self._number = count().__next__
+        self.later: list[tuple[float, int, Callable[[Any], object], Any]] = []
+        self.number = count().__next__
         self._moments: Sequence[float] = ()  # when requests come
         self._come = 0  # how many have
         self._next = math.inf
@@ -92,54 +92,57 @@ class SimulationLoop(VirtualLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
         call = _Call((callback, args, context, when))
-        heapq.heappush(self._later, (when, self._number(), call))
+        heapq.heappush(self.later, (when, self.number(), _Call.run, call))
         return call
+
+    def end_at(self, when: float, callback: Callable[[Any], object], argument: Any) -> None:
+        """As `call_at`, of what nobody cancels: for the ends of executions, of which there are as many as requests."""
+        heapq.heappush(self.later, (when, self.number(), callback, argument))
 
     def _run_once(self) -> None:
         """Live until somebody stops the loop: asyncio calls this for each turn, and has no other place where turns are made."""
-        soon, later, pop = self._soon, self._later, heapq.heappop
+        soon, later, pop = self._soon, self.later, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
+            turn = self.now
             if not soon:
-                due = later[0][0] if later else math.inf
-                if (moment := min(due, self._next)) > self.now:
+                moment = self._next
+                if later and later[0][0] < moment:
+                    moment = later[0][0]
+                if moment > turn:
                     if moment == math.inf:
                         raise Deadlock("deadlock: nothing is ready, no timer is due and no request is to come")
-                    self.now = moment
-            # What is there now is all that this turn sees, in asyncio's order.
-            turn = self.now
-            late: list[_Call] = []
-            while later and later[0][0] <= turn:
-                late.append(pop(later)[2])
-            for _ in range(len(soon)):
-                callback, args, context, _ = soon.popleft()
-                if context is None and callback is not None:
-                    callback(*args)
-                elif callback is not None:
-                    context.run(callback, *args)
+                    self.now = turn = moment
+            # What is there now is all that this turn sees, in asyncio's order: what was put off, requests, timers.
+            late = [pop(later)] if later and later[0][0] <= turn else None
+            if late is not None:
+                while later and later[0][0] <= turn:
+                    late.append(pop(later))
+            if soon:
+                for _ in range(len(soon)):
+                    callback, args, context, _ = soon.popleft()
+                    if context is None:
+                        if callback is not None:
+                            callback(*args)
+                    elif callback is not None:
+                        context.run(callback, *args)
             if self._next <= turn:
-                self._receive(turn, not late)
-            for call in late:
-                call.run()
+                self._receive(turn)
+            if late is not None:
+                for _, _, callback, argument in late:
+                    callback(argument)
 
-    def _receive(self, turn: float, more: bool) -> None:
-        """Have the requests come that are there. `more`: and those behind them, for as long as nothing else happens."""
-        soon, later, arrive, moments, effort = self._soon, self._later, self._arrive, self._moments, self._effort
-        index, last, following = self._come, len(moments), self._next
-        try:
-            while True:
-                if following > turn:
-                    if not more or soon or following == math.inf or (later and later[0][0] <= following):
-                        return
-                    if following > self.now:
-                        self.now = following
-                    turn = self.now
-                arrive(index)
-                if effort:
-                    self.now += effort
-                index += 1
-                following = moments[index] if index < last else math.inf
-        finally:
-            self._come, self._next = index, following
+    def _receive(self, turn: float) -> None:
+        """Have the requests come that are there."""
+        moments, index, effort = self._moments, self._come, self._effort
+        while True:
+            self._come = following = index + 1
+            self._next = moments[following] if following < len(moments) else math.inf
+            self._arrive(index)
+            if effort:
+                self.now += effort
+            if self._next > turn:
+                return
+            index = following
 
 
 def _nothing() -> None:

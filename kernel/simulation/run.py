@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,33 +13,30 @@ from numpy.typing import NDArray
 
 from kernel.config import did_you_mean
 from kernel.errors import ServingError
-from kernel.models import Form, Model
-from kernel.requests import InferenceRequest, InferenceResponse
+from kernel.models import Model
 from kernel.server import Kernel
-from kernel.simulation.arrivals import Arrivals
-from kernel.simulation.cost import Costs
+from kernel.simulation.arrivals import Arrivals, Closed
+from kernel.simulation.cost import Costs, ModelCall
+from kernel.simulation.executors import Worked
+from kernel.simulation.forms import Forms, Shapes
 from kernel.simulation.loop import SimulationLoop
 from kernel.simulation.numbers import wrong
-from kernel.simulation.stand_ins import StandIns, Worked, tensor_of
-from kernel.tensor import Tensor
+from kernel.simulation.stand_ins import StandIns
+from kernel.simulation.traffic import Mix, Traffic
+from kernel.simulation.workload import Workload
 
 __all__ = ["ModelWork", "Simulated", "simulate"]
 
-PATIENCE = 3600.0  # virtual seconds without any answer after which nobody waits any longer
-LOOKED = 0.05  # virtual seconds between two looks at whether all have their answers
-
-#: Where the response has no error that says more.
-NO_DATA = "a response without data"
-
-
 @dataclass(frozen=True)
 class ModelWork:
-    """What one model has executed. `batches`: rows -> executions; `busy`: the share of the time that its instances worked."""
+    """What one model has executed. `batches`: rows -> executions; `busy`: the share of the time that its instances worked;
+    `hits`: requests that the response cache has answered."""
 
     model: str
     instances: int
     batches: dict[int, int]
     busy: float
+    hits: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,8 +44,9 @@ class Simulated:
     """What became of the requests.
 
     `arrivals`, `latencies`: of those that succeeded, when they came, in seconds from the start, and how many seconds their
-    answers took. `refused`: why the others failed -> how many. `seconds`: from the first arrival to the last answer. `works`: of
-    the model and all that it consists of. `took`: seconds of this computer, for what came between the first and the last.
+    answers took; `priorities`: theirs, None where none was said. `refused`: why the others failed -> how many. `seconds`: from
+    the first arrival to the last answer. `works`: of the model and all that it consists of, or calls. `took`: seconds of this
+    computer's processor, for what came between the first and the last.
     """
 
     model: str
@@ -64,6 +58,7 @@ class Simulated:
     seconds: float
     works: tuple[ModelWork, ...]
     took: float = field(compare=False)
+    priorities: NDArray[np.int64] | None = None
 
     def latency(self, percent: float) -> float:
         """Return the latency in seconds that so many percent of those that succeeded do not exceed; NaN where none did."""
@@ -71,38 +66,55 @@ class Simulated:
 
 
 def simulate(
-    repository: str, model: str, arrivals: Arrivals, costs: Costs, *, version: str = "", rows: int = 1, seed: int = 0,
-    effort: float = 0.0, **options: Any,
+    repository: str, model: str, arrivals: Arrivals | Closed, costs: Costs, *, version: str = "", rows: int = 1, seed: int = 0,
+    effort: float = 0.0, mix: Mix | None = None, **options: Any,
 ) -> Simulated:  # fmt: skip
     """Have requests come to a model of a repository, on virtual time. Raises ServingError.
 
-    `model`: "" where there is only one besides the steps of an ensemble; `rows`: of each request, where the arrivals do not say;
-    `effort`: seconds that the server's loop is busy with each; `options`: of class Kernel.
+    `model`: "" where there is only one besides the steps of an ensemble and what is called; `rows`: of each request, where the
+    arrivals do not say; `effort`: seconds that the server's loop is busy with each; `mix`: what requests are like besides that;
+    `options`: of class Kernel.
     """
     loop = SimulationLoop()
-    stand_ins = StandIns(costs, loop, seed)
+    mix = mix or Mix(rows=rows)
+    stand_ins = StandIns(costs, loop, seed, mix.shapes)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, rows, effort, options))
+        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, mix, effort, options))
 
 
 async def _simulate(
-    repository: str, name: str, arrivals: Arrivals, stand_ins: StandIns, version: str, rows: int, effort: float,
-    options: dict[str, Any],
+    repository: str, name: str, arrivals: Arrivals | Closed, stand_ins: StandIns, version: str, mix: Mix, effort: float,
+    options: Mapping[str, Any],
 ) -> Simulated:  # fmt: skip
-    given = {"control_mode": "explicit", "load_models": [name or "*"], "exit_on_error": False, **options}
+    calls = stand_ins.costs.calls
+    called = {call.model for call in calls}
+    wanted = [name, *sorted(called - {name})] if name else ["*"]
+    given = {"control_mode": "explicit", "load_models": wanted, "exit_on_error": False, **options}
     async with Kernel(repository, plugins=stand_ins, **given) as kernel:
-        model = _model(kernel, name, version)
-        for one in kernel.models():
-            found = kernel.model(one.name, one.version)
-            found.accept_any_output()
-            found.scheduler.statistics.keep = None
-        stand_ins.nested = model.config.is_ensemble
-        tally = _Tally(stand_ins.loop, model, arrivals, rows)
-        took = await tally.all_answered(effort)
-        return tally.simulated(stand_ins.worked, took)
+        model = _model(kernel, name, version, called)
+        _look_at(kernel, calls, mix.shapes)
+        loaded = [kernel.model(one.name, one.version) for one in kernel.models()]
+        for one in loaded:
+            one.accept_any_output()
+            one.scheduler.statistics.keep = None
+        if any(one.config.is_ensemble for one in loaded):
+            for answers in stand_ins.answers:
+                answers.apart = True
+        stream = arrivals if isinstance(arrivals, Arrivals) else None
+        traffic = Traffic(model, stream, mix, stand_ins.seed, _sequential(kernel, model))
+        workload = Workload(stand_ins.loop, traffic, arrivals, effort)
+        await workload.all_answered()
+        hits = {one.name: one.scheduler.statistics.hits for one in loaded}
+        return _simulated(workload, traffic, stand_ins.worked, hits)
 
 
-def _model(kernel: Kernel, name: str, version: str) -> Model:
+def _sequential(kernel: Kernel, model: Model) -> bool:
+    """Whether requests for a model have to be of sequences."""
+    steps = [kernel.model(step.model_name, step.model_version) for step in model.config.ensemble or ()]
+    return model.config.sequence_batching is not None or any(_sequential(kernel, one) for one in steps)
+
+
+def _model(kernel: Kernel, name: str, version: str, called: set[str]) -> Model:
     """Return the model that is asked for. Raises ServingError with why it is not there, or can't be simulated."""
     if kernel.broken is not None:
         raise kernel.broken
@@ -110,117 +122,56 @@ def _model(kernel: Kernel, name: str, version: str) -> Model:
     names = sorted({one.name for one in models})
     failed = [f"{line.name}: {line.reason.strip()}" for line in kernel.index() if line.reason and line.state != "READY"]
     if not name:
-        steps = {step.model_name for one in models for step in one.config.ensemble or ()}
+        steps = {step.model_name for one in models for step in one.config.ensemble or ()} | called
         if len(tops := [one for one in names if one not in steps]) != 1:
             words = f"the repository has the models {', '.join(names)}; say which one the requests are for" if names else (
                 "the repository has no model that can be served"
             )
             raise wrong("; ".join([words, *failed]))
         name = tops[0]
+    model = _found(kernel, name, version)
+    for one in models:
+        if (batching := one.config.sequence_batching) is not None and batching.iterative:
+            words = "has iterative_sequence: how often a request is executed is for its code to say, so it can't be simulated"
+            raise wrong(f"model '{one.name}' {words}")
+    return model
+
+
+def _look_at(kernel: Kernel, calls: set[ModelCall], shapes: Shapes) -> None:
+    """Raise ServingError if one of the calls can't be made."""
+    for call in calls:
+        try:
+            Forms(_found(kernel, call.model, ""), shapes).of(call.rows or 1)
+        except ServingError as error:
+            raise wrong(f"--cost says that model '{call.model}' is called: {error.message}") from None
+
+
+def _found(kernel: Kernel, name: str, version: str) -> Model:
+    """Return a model. Raises ServingError with why it is not there."""
     try:
-        model = kernel.model(name, version)
+        return kernel.model(name, version)
     except ServingError as error:
         index = kernel.index()
         reasons = [line.reason.strip() for line in index if line.name == name and line.reason]
         near = "" if reasons else did_you_mean(name, [line.name for line in index])
         raise ServingError(error.code, "; ".join([error.message + near, *reasons])) from None
-    if model.config.sequence_batching is not None:
-        raise wrong(f"model '{name}' is one for sequences; requests that stand alone are all that is simulated")
-    return model
 
 
-class _Tally:
-    """Sends the requests, and keeps what became of them. `answered`: when, NaN for those that failed or wait."""
-
-    def __init__(self, loop: SimulationLoop, model: Model, arrivals: Arrivals, rows: int) -> None:
-        self.loop = loop
-        self.model = model
-        self.began = loop.now
-        self.moments = arrivals.offsets - arrivals.offsets[0] + self.began
-        self.answered = [math.nan] * len(self.moments)
-        self.refused: Counter[str] = Counter()
-        self.last = loop.now  # when the last one has failed
-        self._rows: Sequence[int] = [] if arrivals.rows is None else arrivals.rows.tolist()
-        self._forms = {count: _form(model, count) for count in set(self._rows) or {rows}}
-        self._one = _form(model, rows) if not self._rows else None
-
-    def failed(self, error: ServingError) -> None:
-        """Count a request that has failed, by its reason."""
-        words = error.message
-        if words.startswith("[request id"):
-            words = words.partition("] ")[2]
-        self.refused[words] += 1
-        self.last = self.loop.now
-
-    async def all_answered(self, effort: float) -> float:
-        """Have the requests come, and wait for their answers; return how many real seconds that took.
-
-        Raises ServingError for such as never have one.
-        """
-        loop = self.loop
-        loop.come(self.moments.tolist(), self._arrival(), effort)
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        began = time.perf_counter()
-        try:
-            await asyncio.sleep(self.moments[-1] - self.began)
-            left, since = 0, loop.now
-            while missing := sum(map(math.isnan, self.answered)) - self.refused.total():
-                if missing != left:
-                    left, since = missing, loop.now
-                elif loop.now - since > PATIENCE:
-                    raise wrong(f"{missing} requests had no answer {PATIENCE:.0f} s after all others")
-                await asyncio.sleep(max(LOOKED, 0.1 * (loop.now - since)))
-            return time.perf_counter() - began
-        finally:
-            gc.enable()
-            gc.unfreeze()
-
-    def _arrival(self) -> Any:
-        """Return what makes the request with this index, and hands it to the model."""
-        name, enqueue, rows, forms, one = self.model.name, self.model.enqueue, self._rows, self._forms, self._one
-        nested, answered, loop = self.model.config.is_ensemble, self.answered, self.loop
-
-        def respond(index: int, response: InferenceResponse | None, final: bool) -> None:
-            if response is not None and response.error is not None:
-                self.failed(response.error)
-            elif final:
-                answered[index] = loop.now
-
-        def arrive(index: int) -> None:
-            inputs, form = one or forms[rows[index]]
-            if nested:  # it takes them over
-                inputs = {key: Tensor(key, each.datatype, each.array) for key, each in inputs.items()}
-            answer = partial(respond, index)
-            enqueue(InferenceRequest(name, inputs, answer, "", "", None, None, 0, 0, None, 0, 0, None, None, form))
-
-        return arrive
-
-    def simulated(self, worked: dict[str, Worked], took: float) -> Simulated:
-        answered = np.array(self.answered)
-        well = ~np.isnan(answered)
-        seconds = float(max(np.max(answered[well], initial=self.last), self.moments[-1]) - self.began)
-        works = tuple(
-            ModelWork(name, work.instances, dict(sorted(work.batches.items())), work.seconds / max(seconds * work.capacity, 1e-9))
-            for name, work in sorted(worked.items())
-            if work.batches or name == self.model.name
+def _simulated(workload: Workload, traffic: Traffic, worked: Mapping[str, Worked], hits: Mapping[str, int]) -> Simulated:
+    came, answered = np.frombuffer(workload.came), np.frombuffer(workload.answered)
+    well = ~np.isnan(answered)
+    seconds = float(max(np.max(answered[well], initial=workload.last), came[-1]) - workload.began)
+    works = tuple(
+        ModelWork(
+            name, work.instances, dict(sorted(work.batches.items())), work.seconds / max(seconds * work.capacity, 1e-9),
+            hits.get(name, 0),
         )
-        model, came = self.model, self.moments[well]
-        refused = dict(self.refused.most_common())
-        return Simulated(
-            model.name, model.version, len(answered), came - self.began, answered[well] - came, refused, seconds, works, took
-        )
-
-
-def _form(model: Model, rows: int) -> tuple[dict[str, Any], Form]:
-    """Return the inputs of a request of so many rows, and what the model's check says of it. Raises ServingError."""
-    config = model.config
-    if rows > 1 and not config.max_batch_size:
-        raise wrong(f"model '{model.name}' does not batch, so its requests have no {rows} rows")
-    inputs = {
-        spec.name: tensor_of(spec.name, spec.datatype, spec.dims, rows if config.max_batch_size else 0) for spec in config.inputs
-    }
-    request = InferenceRequest(model.name, inputs, lambda response, final: None)
-    model.check(request)
-    return inputs, Form(request)
+        for name, work in sorted(worked.items())
+        if work.batches or name == traffic.model.name
+    )  # fmt: skip
+    levels = None if traffic.levels is None else np.array(traffic.levels, np.int64)[well]
+    refused = dict(workload.refused.most_common())
+    return Simulated(
+        traffic.model.name, traffic.model.version, len(came), came[well] - workload.began, (answered - came)[well], refused,
+        seconds, works, workload.took, levels,
+    )  # fmt: skip

@@ -211,14 +211,14 @@ def test_costs_that_a_server_has_measured(server: str) -> None:
         ("poisson:-5", "is of no known form"),
         ("poisson:0", "are 0 requests, wanted are 1 to"),
         ("poisson:inf", "the rate in --arrivals is 'inf'"),
-        ("poisson:1e9,1e9", "requests, wanted are 1 to 50000000"),
+        ("poisson:1e9,1e9", "the number of seconds in --arrivals is '1e9', wanted are at most 2678400"),
         ("poisson:5,x", "the number of seconds in --arrivals is 'x'"),
         ("ramp:100", "is of no known form"),
         ("constant:1-2", "is of no known form"),
         ("missing.txt", "missing.txt can't be read"),
         ("late.txt", "late.txt: request 2 comes at 0.5 s, before the one in front of it"),
         ("words.txt", "words.txt:2: a number is 'soon', wanted is a number of at least 0"),
-        ("rows.txt", "rows.txt:1: a request has 0 rows, wanted is an integer of at least 1"),
+        ("rows.txt", "rows.txt:1: a request has 0 rows, wanted is an integer from 1 to 1000000"),
         ("mixed.txt", "mixed.txt:2: there are 1 numbers, wanted 2"),
         ("empty.txt", "empty.txt has 0 requests, wanted are 1 to"),
     ],
@@ -253,7 +253,7 @@ def test_arrivals_that_can_not_be(arrivals: str, words: str, tmp_path: Path, mon
 )  # fmt: skip
 def test_costs_that_can_not_be(costs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files = {"list": [1], "rows": {"none": 1}, "wide": {"1": {"mean": 1, "p99": 50}}, "half": {"1": {"mean": 1}}}
+    files: dict[str, Any] = {"list": 1, "rows": {"none": 1}, "wide": {"1": {"mean": 1, "p99": 50}}, "half": {"1": {"mean": 1}}}
     for name, told in files.items():
         Path(f"{name}.json").write_text(json.dumps(told))
     with pytest.raises(ServingError) as raised:
@@ -296,11 +296,11 @@ def test_the_command_says_what_it_can_not_simulate(tmp_path: Path, capsys: pytes
     line = ("--arrivals", "poisson:10", "--cost", "1ms")
     status, _, err = call(capsys, repository, "mm", *line)
     assert status == 1 and err == "error: Request for unknown model: 'mm' is not found; did you mean 'm'?\n"
-    write(tmp_path / "r", "other", "sequence_batching { }")
+    write(tmp_path / "r", "other", "sequence_batching { iterative_sequence: true }")
     _, _, err = call(capsys, repository, *line)
     assert err == "error: the repository has the models m, other; say which one the requests are for\n"
     _, _, err = call(capsys, repository, "other", *line)
-    assert "model 'other' is one for sequences" in err
+    assert err.startswith("error: model 'other' has iterative_sequence: how often a request is executed is for its code to say")
     assert "its requests have no 2 rows" in call(capsys, repository, "m", *line, "--rows", "2")[2]
     assert call(capsys, repository, "m", *line, "--svg", str(tmp_path))[0] == 1
     assert call(capsys, str(tmp_path / "nowhere"), "m", *line)[0] == 1
