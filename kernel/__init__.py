@@ -127,7 +127,18 @@ from kernel.requests import (
     nobody,
 )
 from kernel.rules import Budget, CacheUsage, LocalCache, StoredResponse, StoredTensor
-from kernel.server import AskOthers, InflightRequest, Kernel, ModelScale, ObservedCalls, ServerScale, steered
+from kernel.server import (
+    AskOthers,
+    InflightRequest,
+    Kernel,
+    ModelScale,
+    ObservedCalls,
+    ServerScale,
+    steered,
+    tune_collector,
+    tune_process,
+    usable_cores,
+)
 from kernel.tensor import DATATYPES, Tensor, as_bytes_array, copy_bytes, datatype_of, pack_bytes, unpack_bytes
 from kernel.watchdog import Watchdog
 
@@ -172,6 +183,8 @@ __all__ += [
     "ServerScale",
     "TraceSettings",
     "Watchdog",
+    "tune_collector",
+    "tune_process",
 ]
 
 # Every plugin: how it is found, the server as it sees it, a model's config, and requests.
@@ -218,6 +231,7 @@ __all__ += [
     "datatype_of",
     "pack_bytes",
     "unpack_bytes",
+    "usable_cores",
 ]
 
 # Front ends: what takes requests from outside.

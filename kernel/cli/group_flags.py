@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import stat
-from collections.abc import Sequence
-from pathlib import Path
 
 from kernel.cli.parser import Parser, seconds
 from kernel.replicas import Role
+from kernel.server import usable_cores
 
-__all__ = ["add_group_flags", "check_group", "usable_cores"]
-
-#: Where the kernel says how much of the machine's time this process's group may have: control groups of version 2, and of 1.
-CPU_MAX = (Path("/sys/fs/cgroup/cpu.max"),)
-CPU_MAX_1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+__all__ = ["add_group_flags", "check_group"]
 
 #: More replicas than so many are a slip of the keyboard: each takes what a server takes.
 MOST = 1024
@@ -94,20 +88,6 @@ def _role(text: str) -> Role:
     if not is_channel:
         raise argparse.ArgumentTypeError("is what the supervisor of --replicas gives a process that it has started")
     return role
-
-
-def usable_cores(*quotas: Sequence[Path]) -> int:
-    """Return on how many cores this process may run, and no fewer than one: by its affinity, and by its control group's quota.
-
-    `quotas`: the files with a quota and its period; by default those of both versions of control groups.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for paths in quotas or (CPU_MAX, CPU_MAX_1):
-        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-            quota, period = " ".join(path.read_text() for path in paths).split()
-            if quota not in ("max", "-1"):
-                cores = min(cores, round(int(quota) / int(period)))
-    return max(1, cores)
 
 
 def check_group(parser: Parser, options: argparse.Namespace) -> None:

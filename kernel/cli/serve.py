@@ -19,8 +19,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from math import inf
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,7 +49,7 @@ from kernel.registry import UNLOADED, ModelIndex
 from kernel.replicas import SPARE, Member, PeerTable, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
 from kernel.rules import Budget
-from kernel.server import Kernel, join, steered
+from kernel.server import Kernel, join, steered, tune_collector, tune_process
 from kernel.watchdog import Watchdog
 
 __all__ = ["check_options", "serve", "serve_parser"]
@@ -59,21 +57,6 @@ __all__ = ["check_options", "serve", "serve_parser"]
 log = logging.getLogger("kernel.serve")
 
 FIRST = asyncio.FIRST_COMPLETED
-
-#: How long a thread may keep the interpreter lock while the loop waits for it. With CPython's 5 ms, one model that computes in
-#: pure Python on its thread would add 5 ms to every turn of the loop.
-SWITCH_INTERVAL = 0.001
-
-#: A request leaves no reference cycles behind, so collections cost time and find next to nothing. What lives after the load will
-#: live on: it is frozen, out of the collector's sight. What comes later is looked at seven times less often than by default: as
-#: 5000 objects more are alive, each fifth time 25 000 together, and hardly ever all. The loop waits 0.3 microseconds for each.
-GC_THRESHOLDS = (5_000, 3, 500)
-
-#: What glibc's `malloc` keeps for later instead of giving it back to the system, and up to which size it serves from that; bytes.
-#: By default it gives back what a large request has used, and asks for it again, page by page, for the next one.
-KEPT_FREE = 128 * 1024 * 1024
-LARGEST_KEPT = 32 * 1024 * 1024  # the most that glibc takes
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 #: How many files may be open, where the system lets a process choose: a connection takes one, an instance's thread two.
 OPEN_FILES = 65_536
@@ -195,9 +178,7 @@ def serve(arguments: Sequence[str]) -> int:
     _allow_files()
     if role is None and options.replicas > 1:
         return supervise(arguments, options, process_log)
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    _keep_memory()
-    _use_small_pages()
+    tune_process()
     process_log.protect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = _until_done(runner.get_loop(), _run(paths, options, process_log, streams))
@@ -226,28 +207,6 @@ def _until_done(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, int])
             if task.done():
                 raise
             log.error("model code has stopped the event loop; the server goes on")
-
-
-def _use_small_pages() -> None:
-    """Have numpy not ask for huge pages, as it does for arrays above 4 MB; NUMPY_MADVISE_HUGEPAGE may still say otherwise.
-
-    Where free memory is in pieces, Linux moves others about until there is one, and the loop, which receives into it, waits.
-    """
-    if "NUMPY_MADVISE_HUGEPAGE" not in os.environ:
-        with contextlib.suppress(AttributeError, ImportError):
-            name = "numpy._core.multiarray" if find_spec("numpy._core") else "numpy.core.multiarray"
-            import_module(name)._set_madvise_hugepage(False)
-
-
-def _keep_memory() -> None:
-    """Have the allocator keep what is free; without effect where the C library has no `mallopt`."""
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    set_option(_M_MMAP_THRESHOLD, LARGEST_KEPT)
-    set_option(_M_TRIM_THRESHOLD, KEPT_FREE)
-    set_option(_M_ARENA_MAX, 1)  # what threads have used can't be given back from arenas of their own
 
 
 def _tidier(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
@@ -358,9 +317,7 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
         return 0 if stop.is_set() else 1
     if options.watch:
         kernel.watch(Console(sys.stderr))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    tune_collector()
     kernel.on_unload = _tidier(asyncio.get_running_loop())
     notify("READY=1", "STATUS=serving" if kernel.is_ready() else "STATUS=serving; not ready, as the log tells")
     leaving = await _until_told(stop, member)

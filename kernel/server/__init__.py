@@ -10,6 +10,7 @@ from kernel.server.kernel import Kernel
 from kernel.server.recent import ObservedCalls
 from kernel.server.scaling import ModelScale, ServerScale
 from kernel.server.together import AskOthers, join, steered
+from kernel.server.tuning import tune_collector, tune_process, usable_cores
 
 __all__ = [
     "AskOthers",
@@ -20,4 +21,7 @@ __all__ = [
     "ServerScale",
     "join",
     "steered",
+    "tune_collector",
+    "tune_process",
+    "usable_cores",
 ]

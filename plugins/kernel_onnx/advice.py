@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from kernel import Finding, Key, ModelConfig
+from kernel import Finding, Key, ModelConfig, usable_cores
 from kernel_onnx.settings import RunSettings
 
 __all__ = ["advice"]
@@ -15,7 +14,7 @@ def advice(config: ModelConfig, settings: RunSettings) -> Iterator[Finding]:
     """Return what there is to tell; `settings`: what the model's config says, and whether pools are shared by all."""
     if settings.shared_threads is not None:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     instances = sum(group.count for group in config.instance_groups if group.kind == "CPU")
     pools = min(instances, 1) if settings.share_session else instances
     threads = settings.intra_op_threads or cores

@@ -10,10 +10,7 @@ import argparse
 import asyncio
 import concurrent.futures
 import contextlib
-import ctypes
-import gc
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,23 +19,13 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from kernel import CATEGORIES, Code, Kernel, ServingError
+from kernel import CATEGORIES, Code, Kernel, ServingError, tune_collector, tune_process
 from kernel_ray.files import Listing, keep, listing, stamp_of
 
 __all__ = ["HEADER", "KernelActor", "Order", "Started"]
 
 #: The metadata that has the secret; gRPC's restricted protocols have this in front of their key.
 HEADER = "kernel-ray"
-
-#: How long a thread may keep the interpreter lock while the loop waits for it, and the collector's thresholds: as `kernel serve`.
-SWITCH_INTERVAL = 0.001
-GC_THRESHOLDS = (5_000, 3, 500)
-
-#: What glibc's `malloc` keeps for later instead of giving it back to the system, and up to which size; bytes, as `kernel serve`.
-#: By default each large tensor is in pages that are new, which cost several times what copying into them does.
-KEPT_FREE = 128 * 1024 * 1024
-LARGEST_KEPT = 32 * 1024 * 1024
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 #: Seconds that the end of a kernel may take beyond what is in flight.
 STOP_SECONDS = 10.0
@@ -139,7 +126,7 @@ class _Serving:
             self.over.wait(seconds + STOP_SECONDS)
 
     def _run(self) -> None:
-        sys.setswitchinterval(SWITCH_INTERVAL)
+        tune_process()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
@@ -153,7 +140,6 @@ class _Serving:
             self.over.set()
 
     async def _serve(self) -> None:
-        _keep_memory()
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         order = self._order
         kernel = Kernel(
@@ -167,9 +153,7 @@ class _Serving:
             await _load(kernel, order)
             (frontend,) = kernel.plugins.frontends(kernel, _options(kernel, self._host, order.secret))
             await frontend.start()
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
+            tune_collector()
             port = urlsplit(frontend.address).port or 0
             config = kernel.model(order.model, order.version).config.message.SerializeToString()
             self.started.set_result(Started(self._host, port, config, os.getpid()))
@@ -180,14 +164,6 @@ class _Serving:
                     await frontend.drain()
             await frontend.stop()
             await kernel.stop(1.0)
-
-
-def _keep_memory() -> None:
-    """Have the allocator keep what is free; without effect where the C library has no `mallopt`."""
-    with contextlib.suppress(AttributeError, OSError):
-        set_option = ctypes.CDLL(None).mallopt
-        set_option(_M_MMAP_THRESHOLD, LARGEST_KEPT)
-        set_option(_M_TRIM_THRESHOLD, KEPT_FREE)
 
 
 async def _load(kernel: Kernel, order: Order) -> None:

@@ -15,13 +15,14 @@ import pytest
 from virtual import run
 
 from kernel.cli import serve
+from kernel.server import tuning
 
 
 def test_allocator_keeps_what_large_requests_have_used(monkeypatch: pytest.MonkeyPatch) -> None:
     options: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda option, value: options.append((option, value)))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    serve._keep_memory()
+    tuning._keep_memory()
     # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX
     assert options == [(-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024), (-8, 1)]
 
@@ -34,7 +35,7 @@ def test_c_library_without_it(monkeypatch: pytest.MonkeyPatch, problem: Exceptio
         raise problem
 
     monkeypatch.setattr(ctypes, "CDLL", library)
-    serve._keep_memory()
+    tuning._keep_memory()
 
 
 @pytest.mark.parametrize(("said", "wanted"), [(None, False), ("1", True)])
@@ -45,7 +46,7 @@ def test_the_loop_does_not_wait_for_huge_pages(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", said)
     before = multiarray._set_madvise_hugepage(True)
     try:
-        serve._use_small_pages()
+        tuning._use_small_pages()
     finally:
         assert multiarray._set_madvise_hugepage(before) is wanted
 
@@ -61,7 +62,7 @@ def test_no_collection_looks_at_more_than_25_000_objects_as_long_as_ten_millions
 
     thresholds = gc.get_threshold()
     gc.collect()
-    gc.set_threshold(*serve.GC_THRESHOLDS)
+    gc.set_threshold(*tuning.GC_THRESHOLDS)
     gc.callbacks.append(look)
     try:
         alive = [[k] for k in range(200_000)]

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from virtual import run
 
+from kernel import usable_cores
 from kernel.cli import group
-from kernel.cli.group_flags import add_group_flags, replicas, usable_cores
+from kernel.cli.group_flags import add_group_flags, replicas
 from kernel.cli.parser import Parser
 from kernel.errors import ServingError
 from kernel.observability import Duration, ModelStatistics

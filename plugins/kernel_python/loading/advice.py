@@ -6,12 +6,11 @@ Reads the source as placement by evidence does (evidence.py), and tells what sta
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel import Finding, ModelConfig, PlacementChoice
+from kernel import Finding, ModelConfig, PlacementChoice, usable_cores
 from kernel_python.loading.mentions import Mention
 from kernel_python.loading.parsing import tree_of
 from kernel_python.loading.sources import Doubt, Names, Program
@@ -65,7 +64,7 @@ def _pools(config: ModelConfig, file: Path, choice: PlacementChoice) -> Iterator
     number, library = _number(config), _POOLS.search(choice.reason)
     if library is None or number < 2 or _TOLD.search(file.read_bytes()):
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     words = f"{number} processes import {library[1]}, each with a thread for each of {cores} cores unless it is told otherwise"
     remedy = f"have it use {max(1, cores // number)} (torch.set_num_threads, OMP_NUM_THREADS or the like), or fewer instances"
     yield from _at_count(config, "costs", "oversubscribed", words, remedy)
