@@ -3,10 +3,10 @@
 
 PYTHON ?= python3
 
-.PHONY: help serve check test bench fuzz proto reference setup clean
+.PHONY: help serve check test bench fuzz proto reference site setup clean
 
 help:
 	@$(PYTHON) dev.py help
 
-serve check test bench fuzz proto reference setup clean:
+serve check test bench fuzz proto reference site setup clean:
 	@$(PYTHON) dev.py $@ $(ARGS)

@@ -34,7 +34,8 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   bench      measure, side by side with the real Triton where it can be installed
   fuzz       feed the parsers with what a seed makes of good inputs, for a minute; --seconds, --only; see tests/fuzz
   proto      write each schema's *_pb2.py and *_pb2.pyi anew from its .proto; --check only compares
-  reference  write docs/reference.md anew from the public names and their docstrings; --check only compares
+  reference  write the pages of docs/ anew that are made from the code: names, commands, fields, metrics; --check only compares
+  site       build the documentation into site/, as a web site
   setup      only make the environment, .venv
   clean      remove it, and what tools have left behind
 """
@@ -94,7 +95,12 @@ def proto(arguments: list[str]) -> int:
 
 def reference(arguments: list[str]) -> int:
     install("dev")
-    return run("python", "scripts/reference.py", *arguments)
+    return run("python", "scripts/reference.py", *arguments) or run("python", "scripts/pages.py", *arguments)
+
+
+def site(arguments: list[str]) -> int:
+    install("dev")
+    return run("mkdocs", "build", "--strict", *arguments)
 
 
 def setup(arguments: list[str]) -> int:
@@ -103,7 +109,7 @@ def setup(arguments: list[str]) -> int:
 
 
 def clean(arguments: list[str]) -> int:
-    names = (".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "build", "dist")
+    names = (".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "build", "dist", "site")
     for path in [*(ROOT / name for name in names), *ROOT.glob("**/__pycache__"), *ROOT.glob("**/*.egg-info")]:
         shutil.rmtree(str(path), ignore_errors=True)
     return 0
@@ -117,6 +123,7 @@ COMMANDS = {
     "fuzz": fuzz,
     "proto": proto,
     "reference": reference,
+    "site": site,
     "setup": setup,
     "clean": clean,
 }

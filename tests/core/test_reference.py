@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -133,3 +134,11 @@ def test_the_check_names_what_is_stale_and_writes_nothing(tmp_path: Path) -> Non
     page = (tmp_path / "docs" / "reference.md").read_text()
     assert "- `size: int = 0`" in page
     assert "hidden" not in page
+
+
+def test_the_other_pages_are_up_to_date() -> None:
+    """Of commands, of fields of configs, of metrics; whatever the machine, the user and the terminal."""
+    check = [sys.executable, ROOT / "scripts" / "pages.py", "--check"]
+    environment = os.environ | {"COLUMNS": "60", "HOME": "/nowhere"}
+    done = subprocess.run(check, check=False, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
