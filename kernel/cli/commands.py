@@ -15,7 +15,7 @@ from kernel.cli.ending import Ending
 __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
-COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "new", "completion")
+COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "replay", "new", "completion")
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
 COMMAND_GROUP = "kernel.commands"
@@ -36,6 +36,7 @@ commands:
   infer       run one inference in this process, without a port
   explain     ask a running server why requests took as long as they did
   simulate    tell what would become of requests: batches, latencies, refusals
+  replay      have recorded requests answered again, and compare
   new         write a new model or plugin to start from, with a test
   completion  write what completes commands and flags in a shell
   ray         serve on the nodes of a Ray cluster: deploy, down

@@ -5,12 +5,17 @@ Takes its records from the history and from requests as they pass; no request wa
 
 from __future__ import annotations
 
-from kernel.recording.form import RecordedError, RecordedRequest, Told
+from kernel.recording.comparing import Difference, Tolerance, differences
+from kernel.recording.exporting import export_input_data
+from kernel.recording.form import Placed, RecordedError, RecordedRequest, Told
 from kernel.recording.reading import Recording, is_recording, read_recording
 from kernel.recording.recorder import Recorder, RecordOptions
 from kernel.recording.redaction import Redactor, hashing
+from kernel.recording.wire import answer_of, body_of, path_of
 
 __all__ = [
+    "Difference",
+    "Placed",
     "RecordOptions",
     "RecordedError",
     "RecordedRequest",
@@ -18,7 +23,13 @@ __all__ = [
     "Recording",
     "Redactor",
     "Told",
+    "Tolerance",
+    "answer_of",
+    "body_of",
+    "differences",
+    "export_input_data",
     "hashing",
     "is_recording",
+    "path_of",
     "read_recording",
 ]
