@@ -4,34 +4,35 @@
 
 A server executes a model that sleeps for 4 ms and 1 ms for each row, on two instances with the dynamic batcher. A client sends it
 requests over HTTP at moments that it has drawn before: by chance at one rate, at a rate that grows, and in bursts. When each was
-sent is recorded, and these moments are simulated; executions cost what the server's own statistics say that they have, and each
-request costs its loop EFFORT.
+sent is kept, and these moments are simulated; executions cost what those of the same run have cost, as the server has recorded
+them (`--record`), and each request costs its loop EFFORT.
 
 Compared are the sizes of batches, by the largest distance of the two distributions (Kolmogorov), p50 and p99. Wanted: a distance
 of at most 0.1, p50 within 10 %, p99 within 25 %; exits with 1 where the median of the runs is not. Server and client need a core
-each, and the machine has to be quiet: a sleep that ends late is simulated by its mean, a client that is late is not.
+each, and the machine has to be quiet: what takes the processor from either of them is not simulated. A run takes what `--seconds`
+says, and 3 s: all three traffics 5 times some 4 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
 import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import servers
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kernel.simulation import Arrivals, Cost, read_arrivals, simulate
+from kernel.simulation import Arrivals, Cost, Measured, read_arrivals, simulate
+from kernel.simulation.recorded import recorded_times
 
 MODEL = """\
 import time
@@ -124,40 +125,30 @@ class Client:
         return moments - moments[0], latencies
 
 
-def counted(port: int) -> dict[int, tuple[int, float]]:
-    """Return what the server has counted: rows -> executions, and seconds in all."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", "/v2/models/work/stats")
-    told: Any = json.loads(connection.getresponse().read())
-    connection.close()
-    found = {}
-    for batch in told["model_stats"][0]["batch_stats"]:
-        times = [batch[name] for name in ("compute_input", "compute_infer", "compute_output")]
-        found[batch["batch_size"]] = (times[1]["count"], sum(one["ns"] for one in times) / 1e9)
-    return found
+@dataclass(frozen=True)
+class Live:
+    """A run: when requests were sent and how long their answers took, in seconds, and between which moments of the epoch."""
+
+    moments: np.ndarray
+    latencies: np.ndarray
+    between: tuple[float, float]
 
 
-def run(port: int, repository: Path, offsets: np.ndarray) -> tuple[Seen, Seen]:
-    """Have the same requests live and simulated."""
+def run(port: int, offsets: np.ndarray) -> Live:
+    """Send requests at these moments, and some before them that are not counted."""
+    asyncio.run(Client(port).live(np.arange(WARM) * 0.003))
+    began = time.time()
+    moments, latencies = asyncio.run(Client(port).live(offsets))
+    return Live(moments, latencies, (began, time.time()))
 
-    async def warm() -> None:
-        client = Client(port)
-        await client.live(np.arange(WARM) * 0.003)
 
-    asyncio.run(warm())
-    before = counted(port)
-    client = Client(port)
-    moments, latencies = asyncio.run(client.live(offsets))
-    after = counted(port)
-    batches, points = {}, []
-    for rows, (count, seconds) in sorted(after.items()):
-        earlier = before.get(rows, (0, 0.0))
-        if count > earlier[0]:
-            batches[rows] = count - earlier[0]
-            points.append((rows, (seconds - earlier[1]) / batches[rows], 0.0))
-    live = Seen(batches, float(np.percentile(latencies, 50)), float(np.percentile(latencies, 99)))
-    result = simulate(str(repository), "work", Arrivals(moments), _Known(Cost(tuple(points))), effort=EFFORT)
-    return live, Seen(result.works[0].batches, result.latency(50), result.latency(99))
+def simulated(live: Live, repository: Path, recording: Path) -> tuple[Seen, Seen]:
+    """Return what there was of a run, and what is simulated of the same requests."""
+    times = recorded_times(str(recording), "work", live.between)
+    p50, p99 = (float(np.percentile(live.latencies, percent)) for percent in (50, 99))
+    result = simulate(str(repository), "work", Arrivals(live.moments), _Known(Measured.of(times)), effort=EFFORT)
+    there = {rows: len(seconds) for rows, seconds in times.items()}
+    return Seen(there, p50, p99), Seen(result.works[0].batches, result.latency(50), result.latency(99))
 
 
 class _Known:
@@ -178,6 +169,28 @@ def distance(one: Mapping[int, int], other: Mapping[int, int]) -> float:
     return float(np.abs(shares[0] - shares[1]).max())
 
 
+def compare(traffic: str, runs: int, seconds: float, folder: Path) -> list[tuple[float, float, float]]:
+    """Return how far away each run of a traffic is: distance of batch sizes, p50, p99."""
+    repository, recording = folder / "models", folder / "recording.zip"
+    model = repository / "work"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(MODEL)
+    (model / "config.pbtxt").write_text(CONFIG)
+    server = servers.start("default", repository, "--record", str(recording))
+    try:
+        lives = [run(server.port, offsets_of(traffic, seconds, seed)) for seed in range(runs)]
+    finally:
+        server.stop()
+    found = []
+    for live in lives:
+        there, as_if = simulated(live, repository, recording)
+        apart = distance(there.batches, as_if.batches)
+        found.append((apart, as_if.p50 / there.p50 - 1, as_if.p99 / there.p99 - 1))
+        times = [f"{1e3 * one:6.2f} ms" for one in (there.p50, as_if.p50, there.p99, as_if.p99)]
+        print(f"{traffic:8} {len(live.moments):8}  {apart:8.3f}  {times[0]} {times[1]}  {times[2]} {times[3]}", flush=True)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=TRAFFICS, help="one traffic (default: all)")
@@ -185,31 +198,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default 10)")
     options = parser.parse_args()
     far = []
-    with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder) / "models"
-        model = repository / "work"
-        (model / "1").mkdir(parents=True)
-        (model / "1" / "model.py").write_text(MODEL)
-        (model / "config.pbtxt").write_text(CONFIG)
-        server = servers.start("default", repository)
-        try:
-            titles = f"{'p50 live':>9} {'simulated':>9}  {'p99 live':>9} {'simulated':>9}"
-            print(f"{'traffic':8} {'requests':>8}  {'distance':>8}  {titles}")
-            for traffic in [options.only] if options.only else TRAFFICS:
-                found = []
-                for seed in range(options.runs):
-                    offsets = offsets_of(traffic, options.seconds, seed)
-                    live, simulated = run(server.port, repository, offsets)
-                    apart = distance(live.batches, simulated.batches)
-                    found.append((apart, simulated.p50 / live.p50 - 1, simulated.p99 / live.p99 - 1))
-                    times = [f"{1e3 * one:6.2f} ms" for one in (live.p50, simulated.p50, live.p99, simulated.p99)]
-                    print(f"{traffic:8} {len(offsets):8}  {apart:8.3f}  {times[0]} {times[1]}  {times[2]} {times[3]}", flush=True)
-                apart, p50, p99 = (statistics.median(column) for column in zip(*found))
-                print(f"{traffic:8} {'median':>8}  {apart:8.3f}  {'p50':>9} {p50:+9.1%}  {'p99':>9} {p99:+9.1%}", flush=True)
-                if apart > DISTANCE or abs(p50) > P50 or abs(p99) > P99:
-                    far.append(traffic)
-        finally:
-            server.stop()
+    titles = f"{'p50 live':>9} {'simulated':>9}  {'p99 live':>9} {'simulated':>9}"
+    print(f"{'traffic':8} {'requests':>8}  {'distance':>8}  {titles}")
+    for traffic in [options.only] if options.only else TRAFFICS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = compare(traffic, options.runs, options.seconds, Path(folder))
+        apart, p50, p99 = (statistics.median(column) for column in zip(*found))
+        print(f"{traffic:8} {'median':>8}  {apart:8.3f}  {'p50':>9} {p50:+9.1%}  {'p99':>9} {p99:+9.1%}", flush=True)
+        if apart > DISTANCE or abs(p50) > P50 or abs(p99) > P99:
+            far.append(traffic)
     print(f"too far away: {', '.join(far)}" if far else "near enough")
     return 1 if far else 0
 

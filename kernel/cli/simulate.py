@@ -58,6 +58,7 @@ code is not run. The same command line gives the same result.
                               ["1ms", "detect", ["left", "right"], "2ms"]: computes, calls a model and waits,
                               calls two together, computes
   http://localhost:8000       what a running server has measured
+  FILE.zip, measured          what kernel serve --record has written; that of --arrivals
 """
 
 EPILOG = """\
@@ -162,7 +163,7 @@ def _run(options: argparse.Namespace) -> Simulated:
         options.repository,
         options.model,
         read_arrivals(options.arrivals, options.seed, options.model),
-        read_costs(options.cost, ask),
+        read_costs(options.cost, ask, options.arrivals),
         version=options.version,
         mix=_mix(options),
         seed=options.seed,

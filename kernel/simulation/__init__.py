@@ -5,7 +5,7 @@ long as they are said to, and all between is what serves, too. One seed gives on
 """
 
 from kernel.simulation.arrivals import Arrivals, Closed, read_arrivals
-from kernel.simulation.cost import Cost, Costs, Steps, read_costs
+from kernel.simulation.cost import Cost, Costs, Measured, Steps, read_costs
 from kernel.simulation.numbers import duration
 from kernel.simulation.run import ModelWork, Simulated, simulate
 from kernel.simulation.traffic import Mix, read_contents, read_priorities, read_shapes
@@ -15,6 +15,7 @@ __all__ = [
     "Closed",
     "Cost",
     "Costs",
+    "Measured",
     "Mix",
     "ModelWork",
     "Simulated",

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel.recording import is_recording, read_recording
+from kernel.recording import is_recording
 from kernel.simulation.numbers import number, wrong
+from kernel.simulation.recorded import recorded_columns
 
 __all__ = ["MOST", "Arrivals", "Closed", "read_arrivals"]
 
@@ -88,8 +89,8 @@ def read_arrivals(text: str, seed: int = 0, model: str = "") -> Arrivals | Close
     if colon and not Path(text).exists():
         raise wrong(f"--arrivals '{text}' is of no known form; there are {FORMS}")
     if is_recording(text):
-        with read_recording(text) as recording:
-            return Arrivals(*recording.arrivals(model))
+        columns = recorded_columns(text, model)
+        return _in_order(Path(text), columns.pop("offsets"), **columns)
     if text.endswith(".jsonl"):
         return _of_objects(Path(text))
     lines = _read(Path(text), 2)
@@ -101,6 +102,8 @@ def _in_order(path: Path, offsets: NDArray[np.float64], **columns: NDArray[np.in
     if (late := np.flatnonzero(np.diff(offsets) < 0)).size:
         place = int(late[0]) + 2
         raise wrong(f"{path}: request {place} comes at {offsets[place - 1]:g} s, before the one in front of it")
+    if len(offsets) > MOST:
+        raise wrong(f"{path} has {len(offsets)} requests, wanted are at most {MOST}")
     if offsets[-1] - offsets[0] > LONGEST:
         raise wrong(f"{path}: requests come for {offsets[-1] - offsets[0]:.0f} s, wanted are at most {LONGEST:.0f} s")
     return Arrivals(offsets, **columns)

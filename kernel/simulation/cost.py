@@ -6,17 +6,20 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel.errors import ServingError
+from kernel.recording import is_recording
 from kernel.simulation.numbers import duration, number, wrong
+from kernel.simulation.recorded import recorded_times
 
-__all__ = ["Cost", "Costs", "ModelCall", "Steps", "read_costs"]
+__all__ = ["Cost", "Costs", "Measured", "ModelCall", "Steps", "read_costs"]
 
 LONGEST = 86_400.0  # seconds that an execution may take
 
@@ -28,7 +31,7 @@ TERM = re.compile(r"\s*[0-9.]+(s|ms|us|µs)(\s*[/+]|\s*$)")  # what a step begin
 #: Asks a server: `ask(url, path)` returns status, reason and content of the answer. Raises ServingError where there is none.
 Ask = Callable[[str, str], tuple[int, str, Any]]
 
-FORMS = "a sum such as 2ms+0.3ms/row, a JSON file of rows to seconds, or the URL of a server that has measured"
+FORMS = "a sum such as 2ms+0.3ms/row, a JSON file of rows to seconds, a recording, or the URL of a server that has measured"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,36 @@ class Cost:
         return drawn
 
 
+@dataclass(frozen=True)
+class Measured(Cost):
+    """As executions have taken: `times`: rows -> seconds, of which one is drawn; of other sizes as those of the nearest one."""
+
+    times: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, times: Mapping[int, NDArray[np.float64]]) -> Measured:
+        """`times`: rows -> seconds of each execution."""
+        return cls(tuple((rows, float(times[rows].mean()), 0.0) for rows in sorted(times)), times)
+
+    def drawing(self, seed: Sequence[int]) -> Callable[[int], float]:
+        generator = np.random.default_rng(seed)
+        known: dict[int, list[float]] = {}
+
+        def drawn(rows: int) -> float:
+            left = known.get(rows)
+            if not left:
+                left = known[rows] = generator.choice(self._like(rows), DRAWN).tolist()
+            return left.pop()
+
+        return drawn
+
+    def _like(self, rows: int) -> NDArray[np.float64]:
+        """Return the times of executions of so many rows, as far as is known."""
+        near = min(self.times, key=lambda one: (abs(one - rows), one))
+        mean = float(self.times[near].mean())
+        return self.times[near] * (self.mean(rows) / mean) if near != rows and mean else self.times[near]
+
+
 class _Means(dict[int, float]):
     """Rows -> seconds, reckoned once: what is asked for each execution takes no Python code then."""
 
@@ -131,7 +164,7 @@ class Costs:
         """What executions call, as far as files say it. Raises ServingError."""
         found: set[ModelCall] = set()
         for text in self._given.values():
-            if Path(text).is_file() and isinstance(cost := _of_file(Path(text)), Steps):
+            if Path(text).is_file() and not is_recording(text) and isinstance(cost := _of_file(Path(text)), Steps):
                 found |= cost.calls
         return found
 
@@ -146,10 +179,11 @@ class Costs:
         return cost
 
 
-def read_costs(texts: Sequence[str], ask: Ask | None = None) -> Costs:
+def read_costs(texts: Sequence[str], ask: Ask | None = None, arrivals: str = "") -> Costs:
     """Read what `--cost` says, any number of times: `SPEC`, or `MODEL=SPEC`. Raises ServingError.
 
-    `ask`: how servers are asked; without it none can be.
+    `ask`: how servers are asked; without it none can be. `arrivals`: what `--arrivals` says; `measured` means the executions of
+    the recording that it names, if it names one.
     """
     given: dict[str, str] = {}
     for text in texts:
@@ -160,7 +194,7 @@ def read_costs(texts: Sequence[str], ask: Ask | None = None) -> Costs:
             raise wrong("--cost is given twice for " + (f"model '{name}'" if name else "all models"))
         if not spec:
             raise wrong(f"--cost '{text}' says no cost; wanted is {FORMS}")
-        given[name] = spec
+        given[name] = arrivals if spec == "measured" and is_recording(arrivals) else spec
     if not given:
         raise wrong(f"nothing says what executions cost: --cost; wanted is {FORMS}")
     return Costs(given, ask)
@@ -170,9 +204,14 @@ def read_cost(text: str, model: str, ask: Ask | None) -> Cost | Steps:
     """Read one cost. `model`: whose it is, for a server that is asked. Raises ServingError."""
     if "://" in text and ask is not None:
         return _measured(text, model, ask)
+    if is_recording(text):
+        return Measured.of(recorded_times(text, model))
     if Path(text).is_file():
         return _of_file(Path(text))
-    if text.endswith(".json"):
+    if text == "measured":
+        words = "wanted is a recording as --arrivals, whose executions are meant, or the URL of a server that has measured"
+        raise wrong(f"--cost measured: {words}")
+    if text.endswith((".json", ".zip")):
         raise wrong(f"--cost '{text}': there is no such file")
     return _sum(text, f"--cost '{text}'")
 
