@@ -27,6 +27,7 @@ from kernel_http.inference.generate import Generate
 from kernel_http.inference.infer import Inference
 from kernel_http.operations.admin import Admin
 from kernel_http.operations.on_demand import on_demand
+from kernel_http.operations.openapi import OpenApi
 from kernel_http.operations.settings import Settings
 from kernel_http.operations.shared_memory import SharedMemoryRoutes
 from kernel_http.operations.sites import serve_sites
@@ -63,6 +64,7 @@ def make_server(
         **Admin(all_replicas, server_name=server_name, server_version=__version__).handlers(),
         **SharedMemoryRoutes(all_replicas).handlers(),
         **Settings(all_replicas).handlers(),
+        **OpenApi(kernel, server_name).handlers(),
         "infer": Inference(kernel, max_input_size),
         "generate": Generate(kernel, max_input_size, stream=False),
         "generate_stream": Generate(kernel, max_input_size, stream=True),

@@ -25,6 +25,7 @@ __all__ = [
     "error_body",
     "error_of",
     "json_reply",
+    "page",
     "reply",
     "start_of",
     "status_of",
@@ -83,6 +84,12 @@ def reply(status: int, body: bytes = b"", *, json: bool, headers: bytes = b"") -
     if json:
         return head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     return head + b"Content-Length: %d\r\nContent-Type: text/plain\r\n\r\n%b" % (len(body), body)
+
+
+def page(html: bytes, headers: bytes) -> bytes:
+    """Return a 200 with a page. `headers`: further complete header lines."""
+    kind = b"Content-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(html)
+    return b"%b%b%b%b" % (STATUS_LINES[200], headers, kind, html)
 
 
 def start_of(http10: bool) -> bytes:

@@ -81,6 +81,8 @@ ROUTES = (
     Route("cuda_status", "GET", rf"{_CUDA}/status", True, "shared-memory"),
     Route("cuda_register", "POST", rf"{_CUDA}/register", True, "shared-memory"),
     Route("cuda_unregister", "POST", rf"{_CUDA}/unregister", True, "shared-memory"),
+    Route("openapi", "GET", r"/openapi\.json", True, "metadata"),
+    Route("docs", "GET", r"/docs", True, "metadata"),
 )
 
 
