@@ -1,17 +1,17 @@
-"""Asks a running server over HTTP, for commands: one GET, its answer as JSON. Errors say who was asked and what came."""
+"""Asks a running server over HTTP, for commands: one question, its answer as JSON. Errors say who was asked and what came."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from kernel.errors import Code, ServingError
 
-__all__ = ["ask"]
+__all__ = ["ask", "headers_of"]
 
 #: How long an answer is waited for.
 SECONDS = 30.0
@@ -20,8 +20,19 @@ SECONDS = 30.0
 MOST_BYTES = 64 * 1024 * 1024
 
 
-def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str, Any]:
-    """Return status, reason and content of the answer to `GET path` below `url`; {} where it has no content.
+def headers_of(lines: Iterable[str]) -> dict[str, str]:
+    """Read values of --header, `NAME: VALUE`. Raises ServingError(INVALID_ARG)."""
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def ask(url: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> tuple[int, str, Any]:
+    """Return status, reason and content of the answer to `GET path` below `url`, with a body to POST; {} where it has no content.
 
     Raises ServingError: INVALID_ARG where `url` is none, UNAVAILABLE where there is no answer, or one that is no JSON.
     """
@@ -36,7 +47,8 @@ def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     try:
         with contextlib.closing(kind(host, port, timeout=SECONDS)) as connection:
-            connection.request("GET", f"{address.path.rstrip('/')}{path}", headers=dict(headers or {}))
+            method = "GET" if body is None else "POST"
+            connection.request(method, f"{address.path.rstrip('/')}{path}", body, dict(headers or {}))
             response = connection.getresponse()
             body = response.read(MOST_BYTES + 1)
         return response.status, response.reason, json.loads(body) if 0 < len(body) <= MOST_BYTES else {}

@@ -15,7 +15,9 @@ from kernel.cli.ending import Ending
 __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
-COMMANDS = ("serve", "check", "doctor", "models", "infer", "explain", "simulate", "replay", "new", "completion")
+COMMANDS = (
+    "serve", "check", "doctor", "models", "graph", "infer", "top", "explain", "simulate", "replay", "new", "completion"
+)  # fmt: skip
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
 COMMAND_GROUP = "kernel.commands"
@@ -33,7 +35,9 @@ commands:
   check       tell all mistakes of all models of a repository, without loading any
   doctor      tell who comes from Triton what differs, is refused or costs
   models      show what is in a repository: versions, backends, inputs, outputs
+  graph       draw ensembles, and who calls whom, as Mermaid or SVG
   infer       run one inference in this process, without a port
+  top         show what a running server does, as it does it
   explain     ask a running server why requests took as long as they did
   simulate    tell what would become of requests: batches, latencies, refusals
   replay      have recorded requests answered again, and compare

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kernel.cli.asking import ask
+from kernel.cli.asking import ask, headers_of
 from kernel.cli.parser import Parser
 from kernel.cli.perfetto import trace_of
 from kernel.errors import Code, ServingError
@@ -86,13 +86,7 @@ def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
     elif options.failed:
         path = f"failed/{options.failed}"
     url = options.url if "://" in options.url else f"http://{options.url}"
-    headers = {}
-    for line in options.header:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
-        headers[name.strip()] = value.strip()
-    status, reason, told = ask(url, f"/v2/kernel/explain/{path}", headers)
+    status, reason, told = ask(url, f"/v2/kernel/explain/{path}", headers_of(options.header))
     if status != 200 or not isinstance(told, dict) or "requests" not in told:
         why = told.get("error", "") if isinstance(told, dict) else ""
         raise ServingError(Code.UNAVAILABLE, f"{url} answers {status} {reason}{': ' if why else ''}{why}")

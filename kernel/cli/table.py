@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-__all__ = ["columns", "table"]
+__all__ = ["columns", "printable", "table"]
 
 #: Reasons may be long; they go on in the next line of their cell.
 WIDEST_CELL = 100
+
+
+#: What moves a terminal's cursor, ends lines, turns the direction of what follows, or can't be written.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return one line of a text that others have written, as it may be shown."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from kernel import __version__
 
-from .serving import BROKEN, ECHO, REPOSITORY, run, write_model
+from .serving import BROKEN, ECHO, REPOSITORY, command, run, serving, write_model
 
 COUNT = sum((folder / "config.pbtxt").exists() for folder in REPOSITORY.iterdir())
 
@@ -380,3 +382,33 @@ def test_infer_says_why_a_model_is_not_ready(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "error: Not found - Request for unknown model: 'broken'" in result.stderr
     assert "no weights today" in result.stderr.partition("error: Not found")[2]
+
+
+# -- top -------------------------------------------------------------------------------------------------------------------
+
+
+def test_top_on_a_terminal_and_off_it(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "echo")
+    with serving(tmp_path, tmp_path / "models") as server:
+        said = run("top", server.url, "--interval", "0.2")
+        assert said.returncode == 0 and "echo:1  READY" in said.stdout and "\x1b" not in said.stdout
+        mine, its = pty.openpty()
+        line = command("top", server.url, "--interval", "0.2")
+        process = subprocess.Popen(line, stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"})
+        os.close(its)
+        shown = b""
+        with contextlib.suppress(OSError):  # what reading the end of a terminal is on Linux
+            while b"q quit" not in shown:
+                shown += os.read(mine, 65536)
+            os.write(mine, b"s")
+            while b"(STATE)" not in shown:
+                shown += os.read(mine, 65536)
+            os.write(mine, b"q")
+            while part := os.read(mine, 65536):
+                shown += part
+        assert process.wait(30) == 0
+        os.close(mine)
+    assert b"echo:1" in shown and b"READY" in shown
+    assert shown.rstrip().endswith(b"\x1b[?1049l")  # the terminal is as it was
+    result = run("top", server.url)
+    assert result.returncode == 1 and f"error: http://{server.url} can't be asked: " in result.stderr
