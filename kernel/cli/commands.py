@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = (
-    "serve", "check", "doctor", "models", "graph", "infer", "top", "explain", "simulate", "replay", "new", "completion"
+    "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay", "new", "completion"
 )  # fmt: skip
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
@@ -35,6 +35,7 @@ commands:
   check       tell all mistakes of all models of a repository, without loading any
   doctor      tell who comes from Triton what differs, is refused or costs
   models      show what is in a repository: versions, backends, inputs, outputs
+  config      show a model's config, and where each of its values comes from
   graph       draw ensembles, and who calls whom, as Mermaid or SVG
   infer       run one inference in this process, without a port
   top         show what a running server does, as it does it

@@ -78,8 +78,8 @@ def graph(arguments: Sequence[str]) -> int:
             raise ServingError(Code.NOT_FOUND, words)
         graphs = [*_ensembles(configs, options.model), *_calls(options.calls, options.model)]
         _write(graphs, options)
-    except (ServingError, OSError) as error:
-        print(f"error: {error.message if isinstance(error, ServingError) else error}", file=sys.stderr)
+    except ServingError as error:
+        print(f"error: {error.message}", file=sys.stderr)
         return 1
     if not graphs:
         print("nothing to draw: there is no ensemble" + ("" if options.calls else "; --calls URL adds calls"), file=sys.stderr)
@@ -93,8 +93,11 @@ def _write(graphs: Sequence[Graph], options: argparse.Namespace) -> None:
         text = mermaid(graphs) if options.format == "mermaid" else svg(graphs)
     if options.output is None:
         print(text)
-    else:
+        return
+    try:
         options.output.write_text(text.rstrip("\n") + "\n", errors="replace")
+    except (OSError, ValueError) as error:
+        raise ServingError(Code.INVALID_ARG, f"{options.output} can't be written: {error}") from None
 
 
 def _ensembles(configs: dict[str, ModelConfig], only: Sequence[str]) -> Iterator[Graph]:
