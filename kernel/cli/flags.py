@@ -186,6 +186,15 @@ def add_log_flags(parser: Parser, *, info: bool = True) -> None:
     parser.add_argument("--log-file", default="", metavar="FILE", help="log to a file instead of the console")
 
 
+def add_access_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--access-log",
+        default="",
+        metavar="FILE",
+        help="write a line of JSON about each inference request that is answered; - for the standard output (default: none)",
+    )
+
+
 def log_options(options: argparse.Namespace) -> LogOptions:
     return LogOptions(
         info=options.log_info,
@@ -362,6 +371,7 @@ def add_serve_flags(parser: Parser) -> None:
     add_rate_flags(parser)
     add_cache_flags(parser)
     add_log_flags(parser)
+    add_access_flag(parser)
     add_trace_flags(parser)
     add_record_flags(parser)
 

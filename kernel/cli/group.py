@@ -57,7 +57,7 @@ async def _supervise(arguments: Sequence[str], options: argparse.Namespace, proc
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     loop.add_signal_handler(signal.SIGUSR2, supervisor.reload)
-    if options.log_file:
+    if options.log_file or options.access_log:
         loop.add_signal_handler(signal.SIGHUP, reopen)
     how = f"{least} replicas are started, the first before the others" if least > 1 else "1 replica is started"
     log.info("%s%s", how, f"; there are up to {most}, as the load says" if least < most else "")

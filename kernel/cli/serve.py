@@ -42,14 +42,14 @@ from kernel.cli.watch import Console
 from kernel.errors import Code, ServingError
 from kernel.frontends import ListeningFrontend, machine_share
 from kernel.interfaces import Frontend
-from kernel.observability import LogSettings, ProcessLog, set_up_log
+from kernel.observability import AccessLog, LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins, is_location
 from kernel.recording import Recorder
 from kernel.registry import UNLOADED, ModelIndex
 from kernel.replicas import SPARE, Member, PeerTable, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
 from kernel.rules import Budget
-from kernel.server import Kernel, join, steered, tune_collector, tune_process
+from kernel.server import Kernel, client_of, join, steered, tune_collector, tune_process
 from kernel.watchdog import Watchdog
 
 __all__ = ["check_options", "serve", "serve_parser"]
@@ -180,8 +180,14 @@ def serve(arguments: Sequence[str]) -> int:
         return supervise(arguments, options, process_log)
     tune_process()
     process_log.protect()
+    try:
+        access = AccessLog(options.access_log, client_of) if options.access_log else None
+    except OSError as error:
+        return _not_created(ServingError(Code.INTERNAL, f"failed to open the access log: {error}"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = _until_done(runner.get_loop(), _run(paths, options, process_log, streams))
+        status = _until_done(runner.get_loop(), _run(paths, options, process_log, access, streams))
+        if access is not None:
+            access.close()
         # Tasks of models are cancelled, and may answer that with a SystemExit; threads of the loop's executor are waited for.
         with Ending(status), contextlib.suppress(SystemExit, KeyboardInterrupt):
             runner.close()
@@ -249,7 +255,15 @@ def _keep_open(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
     loop.call_later(STREAMS_SECONDS, _keep_open, loop, streams)
 
 
-async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: ProcessLog, streams: Streams) -> int:
+def _reopen(process_log: ProcessLog, access: AccessLog | None) -> None:
+    process_log.reopen()
+    if access is not None:
+        access.reopen()
+
+
+async def _run(
+    paths: Sequence[str], options: argparse.Namespace, process_log: ProcessLog, access: AccessLog | None, streams: Streams
+) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -267,11 +281,11 @@ async def _run(paths: Sequence[str], options: argparse.Namespace, process_log: P
     signals = Signals(loop, signalled, functools.partial(leave, 1), limit, once=options.replica is not None)
     signals.start(signal.SIGTERM, signal.SIGINT)
     member = _member(loop, options.replica, signals, now)
-    if options.log_file:
-        loop.add_signal_handler(signal.SIGHUP, process_log.reopen)  # sent by who has moved the file away
+    if options.log_file or access is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reopen, process_log, access)  # sent by who has moved the files away
     frontends: list[Frontend] = []
     try:
-        kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply))
+        kernel = _kernel(paths, options, LogSettings(log_options(options), process_log.apply, access))
         kernel.open()
         if member is not None:
             join(kernel, member)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel.observability.access_log import AccessLog
 from kernel.observability.custom_metrics import (
     CustomMetrics,
     FamilySnapshot,
@@ -61,6 +62,7 @@ __all__ = [
     "OPENTELEMETRY",
     "RANGES",
     "TRITON",
+    "AccessLog",
     "CustomMetrics",
     "Duration",
     "Explanation",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel.errors import Code, ServingError, clipped
+from kernel.observability.access_log import AccessLog
 from kernel.observability.logs import FORMATS, LogOptions
 from kernel.observability.sampling import Sampler
 
@@ -175,14 +176,20 @@ class TraceSettings:
 
 class LogSettings:
     """What is logged and how. `options`: those at start. `apply` is called with the new options at each
-    update; None where the log is an app's own.
+    update; None where the log is an app's own. `access`: what has a line for each request, None for nothing.
 
     `on_change` is called after each update.
     """
 
-    def __init__(self, options: LogOptions | None = None, apply: Callable[[LogOptions], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: LogOptions | None = None,
+        apply: Callable[[LogOptions], None] | None = None,
+        access: AccessLog | None = None,
+    ) -> None:
         self.options = options or LogOptions()
         self._apply = apply
+        self.access = access
         self.on_change: Callable[[], None] = lambda: None
 
     def shown(self) -> dict[str, bool | int | str]:

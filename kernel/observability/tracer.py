@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernel.errors import Code, ServingError
+from kernel.observability.access_log import AccessTracing
 from kernel.observability.request_log import RequestLog, RequestTracing
 from kernel.observability.sampling import Sampler
 from kernel.observability.settings import TRITON, LogSettings, TraceOptions, TraceSettings
@@ -111,7 +112,10 @@ class Tracer:
         """Return what a model's `tracing` is to be."""
         sampler = self.settings.sampler(name) if self._sink is not None else None
         tracing: RequestTracing | None = None if sampler is None else Tracing(self, sampler)
-        if self._kernel.log_settings.options.verbose:
+        settings = self._kernel.log_settings
+        if settings.access is not None:
+            tracing = AccessTracing(tracing, settings.access, self.clock)
+        if settings.options.verbose:
             tracing = RequestLog(tracing, self.clock)
         return tracing if self.recording is None else self.recording(tracing)
 

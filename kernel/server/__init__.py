@@ -5,7 +5,7 @@ Nothing here decides: requests go to the model's scheduler, names to the registr
 
 from __future__ import annotations
 
-from kernel.server.inflight import InflightRequest
+from kernel.server.inflight import InflightRequest, client_of
 from kernel.server.kernel import Kernel
 from kernel.server.recent import ObservedCalls
 from kernel.server.scaling import ModelScale, ServerScale
@@ -19,6 +19,7 @@ __all__ = [
     "ModelScale",
     "ObservedCalls",
     "ServerScale",
+    "client_of",
     "join",
     "steered",
     "tune_collector",

@@ -15,7 +15,7 @@ from typing import Any
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
 
-__all__ = ["InflightRequest", "Pending", "Stage", "inflight", "pending", "unanswered"]
+__all__ = ["InflightRequest", "Pending", "Stage", "client_of", "inflight", "pending", "unanswered"]
 
 PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
 
@@ -93,7 +93,7 @@ def _record(request: InferenceRequest, scheduler: Scheduler, position: int, now:
         id=request.id,
         state=request.state.name,
         age=max(0.0, now - request.enqueued),
-        client=_client(request),
+        client=client_of(request),
         owner=owner,
         deadline=min(limits) - now if limits else None,
         why=pending(request, scheduler, position, now).words,
@@ -159,7 +159,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _client(request: InferenceRequest) -> str:
+def client_of(request: InferenceRequest) -> str:
     """Return who waits for the answer. A front end's continuation says so in `client`."""
     parent = request.parent
     if parent is not None:

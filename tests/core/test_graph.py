@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from kernel.cli import graph as module
-from kernel.cli.drawing import Graph, GraphEdge, GraphNode, mermaid, svg
+from kernel.cli.drawing import Graph, mermaid, svg
+from kernel.cli.drawing import GraphEdge as Edge
+from kernel.cli.drawing import GraphNode as Node
 from kernel.cli.graph import graph
 
 STEP = """
@@ -102,7 +104,7 @@ def test_calls_that_a_server_has_seen(models: Path, capsys: pytest.CaptureFixtur
 
 
 def test_names_are_escaped_in_both() -> None:
-    made = Graph(HOSTILE, [GraphNode("a", HOSTILE), GraphNode(HOSTILE, "\udcff", "end")], [GraphEdge("a", HOSTILE, HOSTILE, dashed=True)])
+    made = Graph(HOSTILE, [Node("a", HOSTILE), Node(HOSTILE, "\udcff", "end")], [Edge("a", HOSTILE, HOSTILE, dashed=True)])
     text = mermaid([made])
     assert all(re.fullmatch(r'[\w .,:/()+#;"\[\]<>|-]*', line) for line in text.splitlines())
     assert "script" not in re.sub(r'"[^"]*"', "", text) and '"]' not in re.sub(r'(\["[^"]*"\]|\(\["[^"]*"\]\))', "", text)
@@ -112,8 +114,8 @@ def test_names_are_escaped_in_both() -> None:
 
 
 def test_a_circle_is_drawn_all_the_same() -> None:
-    nodes = [GraphNode(name, name) for name in "abc"]
-    made = Graph("calls", nodes, [GraphEdge("a", "b"), GraphEdge("b", "c"), GraphEdge("c", "a"), GraphEdge("a", "a", "itself")])
+    nodes = [Node(name, name) for name in "abc"]
+    made = Graph("calls", nodes, [Edge("a", "b"), Edge("b", "c"), Edge("c", "a"), Edge("a", "a", "itself")])
     xml.etree.ElementTree.fromstring(svg([made]))
-    many = Graph("many", [GraphNode(str(k), str(k)) for k in range(300)], [GraphEdge(str(k), str((k + 1) % 300)) for k in range(300)])
+    many = Graph("many", [Node(str(k), str(k)) for k in range(300)], [Edge(str(k), str((k + 1) % 300)) for k in range(300)])
     xml.etree.ElementTree.fromstring(svg([many]))
