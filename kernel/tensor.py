@@ -7,10 +7,14 @@ the raw bits. Knows no request, no model and no protocol.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "DATATYPES",
@@ -18,11 +22,18 @@ __all__ = [
     "as_bytes_array",
     "copy_bytes",
     "datatype_of",
+    "html_table",
     "pack_bytes",
+    "response_html",
     "unpack_bytes",
 ]
 
 Array = NDArray[Any]
+
+#: What is shown of a tensor, of how many values, and of how many characters of each.
+HEAD = ("name", "datatype", "shape", "values")
+SHOWN = 8
+LONGEST = 40
 
 #: How many bytes are copied at a time.
 PIECE = 1024 * 1024
@@ -70,6 +81,43 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.datatype}, shape={list(self.array.shape)})"
+
+    def _repr_html_(self) -> str:
+        """Return it as notebooks show it."""
+        return html_table("", HEAD, [_row(self)])
+
+
+def _row(tensor: Tensor) -> tuple[str, str, str, str]:
+    """Return name, datatype, shape and the first values, for people."""
+    array = tensor.array
+    text = ", ".join(_shown(value) for value in array.flat[:SHOWN].tolist())
+    return tensor.name, tensor.datatype, str(list(array.shape)), text + (", …" if array.size > SHOWN else "")
+
+
+def _shown(value: Any) -> str:
+    """Return one value of an array, in short."""
+    if isinstance(value, bytes):
+        value = value[: 4 * LONGEST].decode(errors="backslashreplace")
+    text = f"{value:g}" if isinstance(value, float) else str(value)[: LONGEST + 1]
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for a notebook. Whatever the texts say, they are shown as texts."""
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
+
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    return f"<table>{caption}{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def response_html(response: Any) -> str:
+    """Return an InferenceResponse as notebooks show it."""
+    title = f"{response.model_name} version {response.model_version}"
+    if response.error is not None:
+        return html_table(title, ("error", ""), [(response.error.code.value, response.error.message)])
+    return html_table(title, HEAD, [_row(tensor) for tensor in response.outputs])
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:

@@ -34,6 +34,7 @@ from kernel.observability import Duration, ModelStatistics
 from kernel.requests import InferenceRequest, nobody
 from kernel.rules import BatchRule, InstanceSpec, instance_specs, needs_of, rearranged
 from kernel.scheduling import BatchingQueue, OutputCheck, Scheduler, chosen_by, held_back
+from kernel.tensor import html_table
 
 if TYPE_CHECKING:
     from kernel.observability import RequestTracing
@@ -428,6 +429,17 @@ class Model:
         """Return what the way to other processes and back has cost; None where there is none, or nobody knows."""
         hops = [hops for one in self.scheduler.instances if (hops := getattr(one.executor, "hops", None)) is not None]
         return Duration(sum(count for count, _ in hops), round(sum(seconds for _, seconds in hops) * 1e9)) if hops else None
+
+    def _repr_html_(self) -> str:
+        """Return it as notebooks show it."""
+        batch = (-1,) if self.config.max_batch_size else ()
+        rows = [
+            (kind, one.name, one.datatype, str([*batch, *one.dims]), "optional" if one.optional else "")
+            for kind, specs in (("input", self.config.inputs), ("output", self.config.outputs))
+            for one in specs
+        ]
+        title = f"{self.name} version {self.version}, {self.config.metadata_platform}, {self.state.name}"
+        return html_table(title, ("", "name", "datatype", "shape", ""), rows)
 
     def is_meant_by(self, name: str, version: str) -> bool:
         """Whether requests for `name` and `version` are for this very model; ask again when `kernel.generation` changes."""

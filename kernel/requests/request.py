@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kernel.errors import Code, Reason, ServingError, clipped
-from kernel.tensor import Array, Tensor
+from kernel.tensor import Array, Tensor, response_html
 
 if TYPE_CHECKING:
     from typing import TypeAlias  # not at run time: children of Python 3.9 use this file, too
@@ -250,6 +250,8 @@ class InferenceResponse:
 
     def __repr__(self) -> str:
         return f"<InferenceResponse {self.error!r}>" if self.error else f"<InferenceResponse {self.outputs}>"
+
+    _repr_html_ = response_html
 
 
 def nobody(response: InferenceResponse | None, final: bool) -> None:
