@@ -20,7 +20,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -31,6 +31,7 @@ from kernel.cli.ending import Ending, leave
 from kernel.cli.flags import add_other_flags, add_serve_flags, auto_complete, log_options, repositories, storage_options
 from kernel.cli.group import supervise
 from kernel.cli.group_flags import check_group
+from kernel.cli.load_line import load_line
 from kernel.cli.notify import notify
 from kernel.cli.parser import Parser
 from kernel.cli.record_config import check_record, recorder_of
@@ -45,7 +46,7 @@ from kernel.interfaces import Frontend
 from kernel.observability import AccessLog, LogSettings, ProcessLog, set_up_log
 from kernel.plugins import Plugins, is_location
 from kernel.recording import Recorder
-from kernel.registry import UNLOADED, ModelIndex
+from kernel.registry import UNLOADED, ModelIndex, Progress
 from kernel.replicas import SPARE, Member, PeerTable, Role, end_with_parent, take_place
 from kernel.repository import StartFailed
 from kernel.rules import Budget
@@ -166,8 +167,11 @@ def serve(arguments: Sequence[str]) -> int:
         options.replica = take_place(options.replica)
     chosen = log_options(options)
     streams = Streams()
+    line = None if options.replica is not None and not options.replica.speaks else load_line(streams.log)
+    if line is not None:
+        Progress.shown = line.show
     try:
-        process_log = set_up_log(chosen, streams.log)
+        process_log = set_up_log(chosen, streams.log if line is None else cast("TextIO", line))
     except OSError as error:
         print(f"error: creating server: Internal - failed to open the log file: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernel.registry.entries import UNLOADED, Failure, ModelIndex
 from kernel.registry.polling import Poller
+from kernel.registry.progress import Progress
 from kernel.registry.registry import LoadRequest, Registry
 from kernel.registry.watching import WATCH_SECONDS, Reload, Watcher, log_reload
 
@@ -14,6 +15,7 @@ __all__ = [
     "LoadRequest",
     "ModelIndex",
     "Poller",
+    "Progress",
     "Registry",
     "Reload",
     "Watcher",

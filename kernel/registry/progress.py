@@ -7,12 +7,12 @@ loop; does nothing while nothing is loaded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kernel.circles.wait_view import WaitView
 
@@ -39,7 +39,12 @@ class LoadStep:
 
 
 class Progress:
-    """The versions of one kernel that are being loaded. `loop` and `now` are asked for when something is."""
+    """The versions of one kernel that are being loaded. `loop` and `now` are asked for when something is.
+
+    `shown`: of all kernels of the process, called with what is being loaded whenever that has changed; None: nobody shows it.
+    """
+
+    shown: ClassVar[Callable[[Sequence[LoadStep]], None] | None] = None
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop], now: Callable[[], float]) -> None:
         self._loop = loop
@@ -52,6 +57,7 @@ class Progress:
         """Tell of one version from here to the end of the block; what has failed is told by others."""
         step = LoadStep(name, version, folder, self._now())
         self._steps.append(step)
+        self._show()
         if self._timer is None:
             self._timer = self._loop().call_later(TELL_SECONDS, self._tell)
         log.info("loading: %s:%d", name, version)
@@ -59,9 +65,14 @@ class Progress:
             yield step
         finally:
             self._steps.remove(step)
+            self._show()
             if not self._steps and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    def _show(self) -> None:
+        if Progress.shown is not None:
+            Progress.shown(tuple(self._steps))
 
     def loaded(self, step: LoadStep) -> None:
         log.info("loaded %s:%d in %.1f s", step.name, step.version, self._now() - step.began)
