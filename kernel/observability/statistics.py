@@ -69,7 +69,7 @@ class ModelStatistics:
 
 class StatisticsCounter:
     """The running counters of a model version (`model.scheduler.statistics`). Made by the scheduler, which alone writes, on
-    the loop. Whoever reads calls `settle` first.
+    the loop. Whoever reads calls `settle` first, or adds what is `unsettled`.
 
     Times are sums of seconds. `batches`: rows of an execution -> how many there were, and their compute times. `hits`,
     `misses`: of the response cache. `refused`: requests that were never accepted, which nothing else counts (a full queue, a
@@ -179,6 +179,11 @@ class StatisticsCounter:
             )
             if len(self._records) >= FOLD:
                 self._tell()
+
+    def unsettled(self) -> tuple[int, int]:
+        """Return how many requests `settle` would add up that were executed alone, and how many rows they had."""
+        ones = self._ones
+        return len(ones), sum(one[0] for one in ones)
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""

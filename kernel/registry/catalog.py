@@ -167,7 +167,13 @@ class Catalog:
 
     def states(self, name: str) -> list[ModelIndex]:
         """Return the lines of one model, as `index` has them, whether or not it lies in a repository."""
-        return self.index(False, Listing((name,), (), False))
+        shown = bare_name(name) if self._namespacing else name
+        entry = self.entries.get(name)
+        if entry is None or not entry.versions:
+            reason = entry.problem if entry is not None else None
+            return [ModelIndex(shown, "", UNAVAILABLE.value if reason else "", reason or "")]
+        versions = sorted(entry.versions.items()) if len(entry.versions) > 1 else entry.versions.items()
+        return [ModelIndex(shown, str(number), one.state.value, one.reason) for number, one in versions]
 
     def all_well(self, fleeting: Callable[[str], bool] = lambda name: False) -> bool:
         """Whether every known version is READY or was unloaded on request, and every model has one (lifecycle, section 7).

@@ -1,7 +1,7 @@
 """What the page is told as it happens: one producer for all who look, and none while nobody does.
 
-A round looks at every model, a few at a time with turns of the loop between, and sends what has changed; how often there is one
-depends on how many models there are. Who does not take what he is sent is told nothing until he does, and everything then.
+A round looks at every model, a few at a time with turns of the loop between, and sends what has changed. The more of the loop's
+time rounds take, the fewer there are. Who does not take what he is sent is told nothing until he does, and everything then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel import Code, ServingError
-from kernel_dashboard.figures import COUNTED, Figures, figures_of, latencies, quantiles, sendable
+from kernel_dashboard.figures import COUNTED, Figures, figures_of, latencies, quantiles, sendable, weighted_quantiles
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Feed", "event"]
 
-#: A round begins so many seconds after the last did, or later where there are many models: so many are looked at in a second.
+#: A round begins so many seconds after the last did, or later where it takes more of the loop's time than this share.
 PERIOD = 1.0
-MODELS_PER_SECOND = 500
+SHARE = 0.005
+LONGEST = 10.0
 
-#: How many models are looked at in one turn of the loop, and how long others have it then; seconds. A model takes some 5 µs.
+#: How many models are looked at in one turn of the loop, as long as that takes no longer than so; how long others have it then;
+#: seconds. A model takes some 10 µs, and more where its latencies are looked at.
 SLICE = 32
-PAUSE = 0.005
+SLICE_SECONDS = 0.0004
+PAUSE = 0.004
 
 #: How many may look, and how much may wait for one of them; bytes.
 MOST_READERS = 64
@@ -37,7 +40,9 @@ MOST_WAITING = 256 * 1024
 #: How many rounds are remembered for who comes later.
 ROUNDS = 300
 
-#: Of how many of a model's newest requests the quantiles are, and for how many rounds without any these are shown.
+#: Latencies are looked at of so many models in a round, of the others in the next ones; of each at most so many requests, the
+#: newest. They are shown until so many rounds have brought no request.
+LATENCIES = 32
 NEWEST = 256
 KEPT_ROUNDS = 30
 
@@ -52,15 +57,19 @@ def event(name: str, value: object) -> bytes:
 
 
 class _Row:
-    """What was last seen of a version. `shown`: its JSON. `idle`: how many rounds have brought no request."""
+    """What was last seen of a version. `shown`: its JSON. `idle`: how many rounds have brought no request. `told`: how many had
+    succeeded when its latencies were last looked at, and `at` when that was.
+    """
 
-    __slots__ = ("figures", "idle", "quantiles", "shown", "state")
+    __slots__ = ("at", "figures", "idle", "quantiles", "shown", "state", "told")
 
     def __init__(self) -> None:
         self.state: tuple[str, str] = ("", "")
         self.figures: Figures | None = None
         self.quantiles: list[float] | None = None
         self.idle = 0
+        self.told = 0
+        self.at = 0.0
         self.shown = b""
 
 
@@ -72,11 +81,13 @@ class Feed:
         self._hello = hello
         self._readers: dict[Reader, bool] = {}  # -> whether it is behind, and is to be told everything
         self._rows: dict[Key, _Row] = {}
+        self._models: tuple[int, dict[Key, Model]] = (-1, {})  # the kernel's generation, and what served then
         self._totals = [0] * COUNTED
         self._history: deque[list[Any]] = deque(maxlen=ROUNDS)
         self._timer: asyncio.TimerHandle | None = None
         self._began = 0.0
-        self._looked = 0.0  # when the round before began
+        self._spent = 0.0  # of the loop's time, in this round
+        self._rounds = 0
         self._closed = False
 
     def follow(self, reader: Reader) -> None:
@@ -108,19 +119,28 @@ class Feed:
             self._stop()
             return
         kernel = self._kernel
-        self._looked, self._began = self._began, kernel.clock()
-        models = {(model.name, str(model.version)): model for model in kernel.models()}
-        self._step(_Round(kernel.known(), models))
+        self._began, self._spent = kernel.clock(), 0.0
+        self._rounds += 1
+        if self._models[0] != kernel.generation:
+            self._models = kernel.generation, {(one.name, str(one.version)): one for one in kernel.models()}
+        self._step(_Round(kernel.known(), self._models[1]))
 
     def _step(self, round: _Round) -> None:
         """Look at some of the models that are left."""
-        changed = [shown for name in round.take(SLICE) for shown in self._look(name, round)]
+        loop, clock = self._kernel.loop, self._kernel.clock
+        changed: list[bytes] = []
+        began, left = clock(), SLICE
+        while left and not round.is_over:
+            changed += self._look(round.take(), round)
+            left = left - 1 if clock() < began + SLICE_SECONDS else 0
         if changed:
             self._send(b"event: rows\ndata: [%b]\n\n" % b",".join(changed))
-        loop, now = self._kernel.loop, self._kernel.clock()
         if round.is_over:
-            self._end(round, now)
-            period = max(PERIOD, len(self._rows) / MODELS_PER_SECOND)
+            self._end(round, clock())
+        now = clock()
+        self._spent += now - began
+        if round.is_over:
+            period = min(max(PERIOD, self._spent / SHARE), LONGEST)
             self._timer = loop.call_later(max(PAUSE, self._began + period - now), self._begin)
         else:
             self._timer = loop.call_later(PAUSE, self._step, round)
@@ -141,7 +161,7 @@ class Feed:
                 self._count(model, figures, row, round)
             round.ready += line.state == "READY"
             round.broken += line.state == "UNAVAILABLE" and line.reason not in ("", "unloaded")
-            if is_new or figures != before or state != row.state:
+            if figures != before or is_new or state != row.state:
                 row.state, row.figures = state, figures
                 told = (name, line.version, line.state, sendable(line.reason), figures, row.quantiles)
                 row.shown = _encode(told)
@@ -150,25 +170,34 @@ class Feed:
     def _count(self, model: Model, figures: Figures, row: _Row, round: _Round) -> None:
         """Add a model's figures to those of all."""
         before: Figures | None = row.figures
-        if before is None or any(now < then for now, then in zip(figures[:COUNTED], before)):
-            before = (0,) * len(figures) if before is not None else figures  # it was made anew; or was not looked at so far
-        for at in range(COUNTED):
-            self._totals[at] += figures[at] - before[at]
+        if before is None:
+            before = figures  # it was not looked at so far
+        elif figures[0] < before[0] or figures[4] < before[4]:
+            before = (0,) * len(figures)  # it was made anew
+        if figures[:COUNTED] != before[:COUNTED]:
+            self._totals = [total + now - then for total, now, then in zip(self._totals, figures, before)]
         round.pending += figures[COUNTED]
         round.running += figures[COUNTED + 1]
         round.age = max(round.age, figures[COUNTED + 2])
-        answered = figures[0] - before[0]
-        if answered:
-            took = latencies(self._kernel.recent(model, NEWEST, self._looked))
+        if figures[0] != before[0]:
+            row.idle = 0
+        elif row.idle < KEPT_ROUNDS:
+            row.idle += 1
+        else:
+            row.quantiles = None
+        if (round.at + self._rounds) % round.stride == 0:
+            self._note_latencies(model, figures[0], row, round)
+
+    def _note_latencies(self, model: Model, success: int, row: _Row, round: _Round) -> None:
+        """Look at the latencies of what a model has answered since they were looked at last."""
+        answered, since = success - row.told, row.at
+        row.told, row.at = success, self._kernel.clock()
+        if answered > 0 and since:  # what came before anybody looked is not of this moment
+            took = latencies(self._kernel.recent(model, NEWEST // round.stride or 1, since))
             if took:
-                row.quantiles = quantiles([(one, 1.0) for one in took])
-                row.idle = 0
+                row.quantiles = quantiles(took)
                 weight = answered / len(took)
                 round.took += [(one, weight) for one in took]
-        elif row.quantiles is not None:
-            row.idle += 1
-            if row.idle > KEPT_ROUNDS:
-                row.quantiles = None
 
     def _end(self, round: _Round, now: float) -> None:
         gone = self._rows.keys() - round.seen
@@ -179,7 +208,7 @@ class Feed:
         round.took.sort()
         totals = [
             round_ms(now + self._kernel.epoch_offset), *self._totals, round.pending, round.running, round.age,
-            quantiles(round.took), round.ready, len(self._rows), round.broken,
+            weighted_quantiles(round.took), round.ready, len(self._rows), round.broken,
         ]  # fmt: skip
         self._history.append(totals)
         self._send(event("round", totals))
@@ -221,18 +250,19 @@ class _Round:
         self.models = models
         self.seen: set[Key] = set()
         self.took: list[tuple[float, float]] = []  # latencies, each with how many requests it stands for
+        self.stride = -(-len(models) // LATENCIES) or 1  # latencies are looked at in one of so many rounds
         self.pending = self.running = self.age = self.ready = self.broken = 0
+        self.at = 0
         self._names = names
-        self._at = 0
 
-    def take(self, count: int) -> list[str]:
-        names = self._names[self._at : self._at + count]
-        self._at += count
-        return names
+    def take(self) -> str:
+        """Return the name of the next model, of which there is one."""
+        self.at += 1
+        return self._names[self.at - 1]
 
     @property
     def is_over(self) -> bool:
-        return self._at >= len(self._names)
+        return self.at >= len(self._names)
 
 
 def round_ms(seconds: float) -> int:

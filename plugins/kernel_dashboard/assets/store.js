@@ -4,11 +4,11 @@ const ROUNDS = 300;
 const FEW = 100; // of so many versions, the last minutes are kept; of more, only of those that somebody looks at
 
 /** Places of a row's figures, as figures.py has them. */
-export const F = { success: 0, fail: 1, refused: 2, rows: 3, executions: 4, hits: 5, time: 6, queue: 7, pending: 8, running: 9, age: 10 };
+export const F = { success: 0, fail: 1, refused: 2, rows: 3, executions: 4, hits: 5, pending: 6, running: 7, age: 8 };
 
-/** Places of a round: its moment, eight counts, then these. */
-const PENDING = 9, RUNNING = 10, AGE = 11, QUANTILES = 12;
-export const READY = 13, KNOWN = 14, BROKEN = 15;
+/** Places of a round: its moment, six counts, then these. */
+const PENDING = 7, RUNNING = 8, AGE = 9, QUANTILES = 10;
+export const READY = 11, KNOWN = 12, BROKEN = 13;
 
 class Row {
   constructor(name, version) {
