@@ -152,7 +152,8 @@ def simulated(live: Live, repository: Path, recording: Path) -> tuple[Seen, Seen
 
 
 class _Known:
-    calls: frozenset[str] = frozenset()
+    calls: frozenset[object] = frozenset()
+    models: frozenset[str] = frozenset()
     """What executions of the model have cost."""
 
     def __init__(self, cost: Cost) -> None:

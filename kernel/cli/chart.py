@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,7 +11,7 @@ from pathlib import Path
 from kernel.cli.table import columns
 from kernel.errors import Code, ServingError
 
-__all__ = ["Chart", "bars", "spark", "svg", "write_png"]
+__all__ = ["Chart", "bars", "look_for_pillow", "spark", "svg", "write_png"]
 
 WIDTH = 40  # of the longest bar, in characters
 COLOUR = "#4878a8"  # of bars
@@ -104,13 +105,17 @@ def _svg(part: Words | Bar) -> str:
     return f'<text {place} xml:space="preserve">{escape(part.text)}</text>'
 
 
-def write_png(path: Path, title: str, lines: Sequence[str], charts: Sequence[Chart]) -> None:
-    """Write the page as PNG. Raises ServingError where Pillow is not installed, OSError where the file can't be written."""
-    try:
-        from PIL import Image, ImageDraw, ImageFont
-    except ImportError:
+def look_for_pillow() -> None:
+    """Raise ServingError where Pillow is not installed."""
+    if importlib.util.find_spec("PIL") is None:
         words = "a picture as PNG needs Pillow, which is not installed: pip install 'kernel-serve[png]'"
-        raise ServingError(Code.UNAVAILABLE, words) from None
+        raise ServingError(Code.UNAVAILABLE, words)
+
+
+def write_png(path: Path, title: str, lines: Sequence[str], charts: Sequence[Chart]) -> None:
+    """Write the page as PNG, for which Pillow has to be there. Raises OSError where the file can't be written."""
+    from PIL import Image, ImageDraw, ImageFont
+
     height, parts = picture(title, lines, charts)
     image = Image.new("RGB", (PICTURE * SCALE, height * SCALE), "white")
     draw = ImageDraw.Draw(image)

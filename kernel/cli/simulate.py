@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kernel.cli.asking import ask
 from kernel.cli.cache_config import add_cache_flags, cache_options
-from kernel.cli.chart import Chart, bars, spark, svg, write_png
+from kernel.cli.chart import Chart, bars, look_for_pillow, spark, svg, write_png
 from kernel.cli.flags import add_config_flags, add_rate_flags, auto_complete, refuse_late
 from kernel.cli.parser import Parser, positive, size
 from kernel.cli.table import columns
@@ -73,6 +73,7 @@ Exit status: 0 if requests were simulated, whatever became of them, 1 if not, 2 
 PERCENTILES = (50, 90, 99)
 BINS = 16  # of latencies, up to p99
 SLICES = 60  # of time
+MOST_OVERHEAD = 60.0  # seconds
 
 
 def simulate(arguments: Sequence[str]) -> int:
@@ -80,6 +81,10 @@ def simulate(arguments: Sequence[str]) -> int:
     options = _parser().read(arguments)
     set_up_log(LogOptions(info=False, warning=False, error=False))  # what fails is told
     try:
+        for path in filter(None, (options.svg, options.png)):
+            _write(path, lambda path: path.open("a").close())  # before all is simulated for nothing
+        if options.png is not None:
+            look_for_pillow()
         result = _run(options)
         charts = [_latencies(result), *_batches(result)]
         if options.svg is not None:
@@ -158,6 +163,9 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _run(options: argparse.Namespace) -> Simulated:
+    effort = duration(options.overhead, "--overhead")
+    if effort > MOST_OVERHEAD:
+        raise ServingError(Code.INVALID_ARG, f"--overhead is '{options.overhead}', wanted are at most {MOST_OVERHEAD:.0f} s")
     given: dict[str, Any] = {"gpus": range(options.gpus)} if options.gpus else {}
     return run(
         options.repository,
@@ -167,7 +175,7 @@ def _run(options: argparse.Namespace) -> Simulated:
         version=options.version,
         mix=_mix(options),
         seed=options.seed,
-        effort=duration(options.overhead, "--overhead"),
+        effort=effort,
         auto_complete=auto_complete(options),
         config_name=options.model_config_name,
         max_inflight=options.max_inflight,

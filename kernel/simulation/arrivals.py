@@ -86,7 +86,7 @@ def read_arrivals(text: str, seed: int = 0, model: str = "") -> Arrivals | Close
         return _closed(rest)
     if colon and kind == "intervals":
         return _in_order(Path(rest), np.cumsum(_read(Path(rest), 1)[:, 0]) / 1e6)
-    if colon and not Path(text).exists():
+    if not text or (colon and not Path(text).exists()):
         raise wrong(f"--arrivals '{text}' is of no known form; there are {FORMS}")
     if is_recording(text):
         columns = recorded_columns(text, model)
@@ -209,7 +209,7 @@ def _of_objects(path: Path) -> Arrivals:
             continue
         try:
             told = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise wrong(f"{path}:{count}: this is no JSON: {error}") from None
         if not isinstance(told, dict) or "at" not in told or (unknown := told.keys() - KEYS.keys() - FLAGS.keys() - {"at"}):
             odd = sorted(unknown)[0] if isinstance(told, dict) and "at" in told else None
@@ -218,6 +218,9 @@ def _of_objects(path: Path) -> Arrivals:
         offsets.append(number(str(told["at"]), f"{path}:{count}: at"))
         for key, (_, least, most, default) in KEYS.items():
             columns[key].append(_integer(told.get(key, default), least, most, default, f"{path}:{count}: {key}"))
+        for key in FLAGS:
+            if type(told.get(key, False)) is not bool:
+                raise wrong(f"{path}:{count}: {key} is {json.dumps(told[key])[:80]}, wanted is true or false")
         columns["flags"].append(sum(flag for key, flag in FLAGS.items() if told.get(key)))
         if len(offsets) > MOST:
             break

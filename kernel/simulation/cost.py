@@ -160,6 +160,11 @@ class Costs:
         self._read: dict[str, Cost | Steps] = {}
 
     @property
+    def models(self) -> set[str]:
+        """The names that something is said of."""
+        return {*self._given} - {""}
+
+    @property
     def calls(self) -> set[ModelCall]:
         """What executions call, as far as files say it. Raises ServingError."""
         found: set[ModelCall] = set()
@@ -194,7 +199,11 @@ def read_costs(texts: Sequence[str], ask: Ask | None = None, arrivals: str = "")
             raise wrong("--cost is given twice for " + (f"model '{name}'" if name else "all models"))
         if not spec:
             raise wrong(f"--cost '{text}' says no cost; wanted is {FORMS}")
-        given[name] = arrivals if spec == "measured" and is_recording(arrivals) else spec
+        if spec == "measured" and is_recording(arrivals):
+            spec = arrivals
+        if "://" not in spec and not is_recording(spec):
+            read_cost(spec, name, ask)  # raises what is wrong with it before models are loaded
+        given[name] = spec
     if not given:
         raise wrong(f"nothing says what executions cost: --cost; wanted is {FORMS}")
     return Costs(given, ask)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kernel.config import TensorSpec
+from kernel.errors import ServingError
 from kernel.models import Form, Model
 from kernel.requests import InferenceRequest, RequestState, Respond, nobody
 from kernel.simulation.numbers import wrong
@@ -26,6 +28,7 @@ SAME = (
     "priority", "requested_outputs", "responded", "timeout_us", "trace", "wanted",
 )  # fmt: skip
 
+ELEMENTS = 100_000_000  # of a tensor, at most
 MOST = 4096  # contents that are kept; others are made again
 
 
@@ -36,7 +39,11 @@ def tensor_of(spec: TensorSpec, rows: int, shapes: Shapes, *, inside: bool = Fal
     """
     dims = spec.reshape if inside and spec.reshape is not None else shapes.get(spec.name, spec.dims)
     shape = [max(1, size) for size in dims]
-    array = np.zeros([rows, *shape] if rows else shape, DATATYPES[spec.datatype])
+    if rows:
+        shape.insert(0, rows)
+    if (count := math.prod(shape)) > ELEMENTS:
+        raise wrong(f"tensor '{spec.name}' of a request would have {count} elements, {ELEMENTS} at most are simulated")
+    array = np.zeros(shape, DATATYPES[spec.datatype])
     if array.dtype == object:
         array[...] = b""
     return Tensor(spec.name, spec.datatype, array)
@@ -88,15 +95,21 @@ class Forms:
         return found
 
     def _made(self, rows: int, content: int) -> tuple[dict[str, Tensor], Form]:
+        most = self.model.config.max_batch_size
         if rows > 1 and not self.batches:
             raise wrong(f"model '{self.model.name}' does not batch, so its requests have no {rows} rows")
+        if rows > 1 and rows > most:
+            raise wrong(f"a request has {rows} rows, model '{self.model.name}' takes {most} at most (max_batch_size)")
         inputs = {
             spec.name: tensor_of(spec, rows if self.batches else 0, self._shapes) for spec in self.model.config.inputs
         }
         if content:
             self._stamp(inputs, content)
         request = InferenceRequest(self.model.name, inputs, lambda response, final: None)
-        self.model.check(request)
+        try:
+            self.model.check(request)
+        except ServingError as error:
+            raise wrong(error.message.removeprefix(request.log_id)) from None
         return inputs, Form(request)
 
     def _stamp(self, inputs: Mapping[str, Tensor], content: int) -> None:

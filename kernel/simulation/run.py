@@ -93,6 +93,7 @@ async def _simulate(
     async with Kernel(repository, plugins=stand_ins, **given) as kernel:
         model = _model(kernel, name, version, called)
         _look_at(kernel, calls, mix.shapes)
+        _look_for(kernel, stand_ins.costs.models, mix.shapes)
         loaded = [kernel.model(one.name, one.version) for one in kernel.models()]
         for one in loaded:
             one.accept_any_output()
@@ -144,6 +145,17 @@ def _look_at(kernel: Kernel, calls: set[ModelCall], shapes: Shapes) -> None:
             Forms(_found(kernel, call.model, ""), shapes).of(call.rows or 1)
         except ServingError as error:
             raise wrong(f"--cost says that model '{call.model}' is called: {error.message}") from None
+
+
+def _look_for(kernel: Kernel, models: set[str], shapes: Shapes) -> None:
+    """Raise ServingError for names that nobody has: of models with a cost, of tensors with a shape."""
+    there = {line.name for line in kernel.index()}
+    for name in sorted(models - there):
+        raise wrong(f"--cost is said of model '{name}', which the repository has not{did_you_mean(name, sorted(there))}")
+    configs = [one.config for one in kernel.models()]
+    tensors = {spec.name for config in configs for spec in (*config.inputs, *config.outputs)}
+    for name in sorted(shapes.keys() - tensors):
+        raise wrong(f"--shape is said of '{name}', which no model has{did_you_mean(name, sorted(tensors))}")
 
 
 def _found(kernel: Kernel, name: str, version: str) -> Model:

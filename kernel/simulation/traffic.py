@@ -5,7 +5,6 @@ Nothing is drawn before it is needed, so that what a simulation keeps does not d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,6 @@ __all__ = ["CONTENTS", "Mix", "Traffic", "read_contents", "read_priorities", "re
 
 CONTENTS = 10_000_000  # different ones at most
 DRAWN = 4096  # at a time
-ELEMENTS = 100_000_000  # of a tensor at most
 
 START, END = 1, 2  # flags of a sequence's first and last request
 
@@ -81,8 +79,6 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if not name or not all(size.isascii() and size.isdigit() and int(size) for size in sizes):
             raise wrong(f"--shape is '{text}', wanted is NAME:D,D, with integers of at least 1")
         found[name] = tuple(map(int, sizes))
-        if math.prod(found[name]) > ELEMENTS:
-            raise wrong(f"--shape '{text}' are more than {ELEMENTS} elements, which no request can have here")
     return found
 
 

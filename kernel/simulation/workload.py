@@ -17,6 +17,7 @@ from functools import partial
 from kernel.errors import ServingError
 from kernel.requests import InferenceResponse
 from kernel.simulation.arrivals import MOST, Arrivals, Closed
+from kernel.simulation.cost import LONGEST
 from kernel.simulation.forms import same_requests
 from kernel.simulation.loop import SimulationLoop
 from kernel.simulation.numbers import wrong
@@ -24,7 +25,7 @@ from kernel.simulation.traffic import Traffic
 
 __all__ = ["Workload"]
 
-PATIENCE = 3600.0  # virtual seconds without any answer after which nobody waits any longer
+PATIENCE = 20 * LONGEST  # virtual seconds without any answer after which nobody waits any longer
 AT_ONCE = 30_000  # requests that clients send while no time passes, before it is clear that it never will
 REASONS = 1000  # that are known by their words, at most
 
