@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = (
-    "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay", "new", "completion"
+    "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay", "bench", "new", "completion"
 )  # fmt: skip
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
@@ -42,6 +42,7 @@ commands:
   explain     ask a running server why requests took as long as they did
   simulate    tell what would become of requests: batches, latencies, refusals
   replay      have recorded requests answered again, and compare
+  bench       send requests to a server and tell how fast it answers
   new         write a new model or plugin to start from, with a test
   completion  write what completes commands and flags in a shell
   ray         serve on the nodes of a Ray cluster: deploy, down

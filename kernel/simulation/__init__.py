@@ -6,7 +6,7 @@ long as they are said to, and all between is what serves, too. One seed gives on
 
 from kernel.simulation.arrivals import Arrivals, Closed, read_arrivals
 from kernel.simulation.cost import Cost, Costs, Measured, Steps, read_costs
-from kernel.simulation.numbers import duration
+from kernel.simulation.numbers import duration, number
 from kernel.simulation.run import ModelWork, Simulated, simulate
 from kernel.simulation.traffic import Mix, read_contents, read_priorities, read_shapes
 
@@ -21,6 +21,7 @@ __all__ = [
     "Simulated",
     "Steps",
     "duration",
+    "number",
     "read_arrivals",
     "read_contents",
     "read_costs",

@@ -38,6 +38,7 @@ ROOMS = (
     "server watchdog local __init__",
     "testing",
     "simulation",
+    "loadtest",
     "cli __main__",
 )
 PLACE_OF = {name: place for place, names in enumerate(ROOMS) for name in names.split()}

@@ -1,0 +1,67 @@
+"""gRPC calls for who makes them without a model: what `kernel bench` reaches grpc:// and grpcs:// with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+
+from kernel import Code, ServingError
+from kernel_grpc.http2 import literal
+from kernel_remote.calls import Call, Kind, Outcome
+from kernel_remote.endpoints import Endpoint, Link
+from kernel_remote.settings import Address
+from kernel_remote.tls import cause_of
+
+__all__ = ["Channel"]
+
+CONNECTIONS = 4
+
+_ADDRESS = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,]+):(\d{1,5})").fullmatch
+
+
+class Channel:
+    """Calls to one server. `headers`: metadata of all. On the loop."""
+
+    def __init__(self, address: str, headers: Mapping[str, str]) -> None:
+        match = _ADDRESS(address)
+        if match is None or not 0 < int(match[3]) < 65536:
+            raise ServingError(Code.INVALID_ARG, f"'{address}' is no address, wanted is one such as grpc://localhost:8001")
+        self._loop = asyncio.get_running_loop()
+        fields = b"".join(literal(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items())
+        place = Address(match[2].strip("[]"), int(match[3]), match[1] == "grpcs")
+        try:
+            self._endpoint = Endpoint(Link(place, CONNECTIONS, fields=fields), self._loop)
+        except (OSError, ValueError) as error:  # the system's authorities
+            raise ServingError(Code.UNAVAILABLE, f"{address} can't be reached: {cause_of(error)}") from None
+        self._kinds: dict[str, Kind] = {}
+
+    def call(
+        self, path: str, message: bytes, timeout: float, came: Callable[[bytes], None], ended: Callable[[int, str], None]
+    ) -> None:
+        """Make a call that ends within `timeout` seconds: `came` for each message, then once `ended` with status and words."""
+        kind = self._kinds.get(path)
+        if kind is None:
+            kind = self._kinds[path] = Kind(path, clock=self._loop.time)
+        call = _Call(kind, message, came, ended)
+        call.deadline = self._loop.time() + timeout
+        self._endpoint.start(call)
+
+    def close(self) -> None:
+        """End all that goes on."""
+        self._endpoint.close()
+
+
+class _Call(Call):
+    def __init__(
+        self, kind: Kind, message: bytes, came: Callable[[bytes], None], ended: Callable[[int, str], None]
+    ) -> None:
+        super().__init__(kind, [message])
+        self._came = came
+        self._ended = ended
+
+    def message(self, data: bytes) -> None:
+        self._came(data)
+
+    def concluded(self, outcome: Outcome) -> None:
+        self._ended(outcome.status, outcome.message)
