@@ -60,7 +60,7 @@ class ThreadInstance(ModelInstance):
                 work = self._inbox.popleft()
             except IndexError:
                 return taken
-            assert type(work) is Batch, "only an idle instance is told to finalize"
+            assert isinstance(work, Batch), "only an idle instance is told to finalize"
             taken.append(work)
 
     def cancelled(self, batch: Batch, request: InferenceRequest) -> None:

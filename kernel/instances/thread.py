@@ -107,7 +107,7 @@ class InstanceThread:
                 work = inbox.popleft()
             except IndexError:  # it was taken out again
                 continue
-            if type(work) is Batch:
+            if isinstance(work, Batch):
                 self.serve(work)
             elif work is None:
                 break

@@ -132,6 +132,22 @@ def test_state_comes_back_to_the_model(repo: Any, placement: str, define: str) -
 
 
 @places
+def test_a_sequence_that_had_to_wait_is_executed(repo: Any, placement: str, define: str) -> None:
+    """Its batch knows what it waited for; that is one like all others to who executes it."""
+    repo.add("m", code(ADDING, define), io=TEXT, max_batch_size=1, parameters={"placement": placement}, extra=SEQUENCES)
+
+    async def main(kernel: Kernel) -> None:
+        await ask(kernel, 1, "a", START)
+        waits = asyncio.ensure_future(ask(kernel, 2, "b", START))
+        await ask(kernel, 3, "a", END)
+        async with asyncio.timeout(60):
+            ((seen,), _) = await asyncio.gather(waits, ask(kernel, 4, "b", END))
+        assert (seen["ID"], seen["TOTAL"]) == ("b", 0)
+
+    repo.run(main)
+
+
+@places
 def test_a_request_is_executed_again_when_the_model_says_so(repo: Any, placement: str, define: str) -> None:
     repo.add(
         "m", code(COUNTING, define), io=TEXT, max_batch_size=2, parameters={"placement": placement}, extra=ITERATIVE
