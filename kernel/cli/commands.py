@@ -16,7 +16,8 @@ __all__ = ["main"]
 
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = (
-    "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay", "bench", "new", "completion"
+    "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay",
+    "bench", "new", "completion"
 )  # fmt: skip
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.

@@ -15,7 +15,7 @@ from kernel.loadtest.load import ClosedLoop, Load, OpenLoop, Plain, Sequences, S
 from kernel.loadtest.report import Result
 from kernel.loadtest.target import LoadTarget
 from kernel.loadtest.windows import LOOKED_AT, Window, steady
-from kernel.simulation import read_arrivals
+from kernel.simulation import Arrivals, read_arrivals
 from kernel.tensor import Tensor
 
 __all__ = ["Plan", "Told", "measure"]
@@ -110,7 +110,9 @@ class _Way:
 
     def _moments(self, load: OpenLoop, seconds: float) -> NDArray[np.float64]:
         seconds = max(seconds, 2 / load.rate)
-        return read_arrivals(f"{load.kind}:{load.rate!r},{seconds!r}", self._plan.seed + self._rounds).offsets
+        drawn = read_arrivals(f"{load.kind}:{load.rate!r},{seconds!r}", self._plan.seed + self._rounds)
+        assert isinstance(drawn, Arrivals)
+        return drawn.offsets
 
     def result(self) -> Result:
         offered = self.load.rate if isinstance(self.load, OpenLoop) else 0.0
