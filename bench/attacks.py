@@ -285,6 +285,10 @@ def binary_string(target: Target, size: int, wanted: bool) -> None:
     ask(target, post("/v2/models/text/infer", text + tail, f"Inference-Header-Content-Length: {len(text)}"))
 
 
+def generate(target: Target) -> None:
+    ask(target, post("/v2/models/ints/generate", b'{"X":[' + b"1," * 900_000 + b"1]}"))
+
+
 def odd_lists(target: Target) -> None:
     """Strings in lists of one, and numbers in lists of two lengths."""
     ask(target, post("/v2/models/text/infer", infer("[" + '["ab"],' * 140_000 + '["ab"]]', [140_001, 1], "BYTES")))
@@ -686,6 +690,7 @@ ROWS: list[Row] = [
     Row("one string of 16 MB, not ASCII", lambda target: one_string(target, 16_000_000, "é"), 0.050, 160 * MB),
     Row("one string of 63 MB as binary data", lambda target: binary_string(target, 63 * MB, True), 0.050, 260 * MB),
     Row("one string of 63 MB as binary data, JSON back", lambda target: binary_string(target, 63 * MB, False), 0.050, 260 * MB),
+    Row("generate with 900 000 numbers", generate, 0.050, 64 * MB),
     Row("lists of no form", odd_lists, 0.050, 181 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),

@@ -18,7 +18,16 @@ from kernel_http.inference.body import decode as decode_body
 from kernel_http.json import arrays, large
 from kernel_http.json.arrays import TEXT_PIECE
 from kernel_http.json.errors import first_wins, read_again
-from kernel_http.json.large import CALL_VALUES, LARGE, ONE_CALL, SLOW_CALL, LongArray, decode_large, weight_above
+from kernel_http.json.large import (
+    CALL_VALUES,
+    IN_DATA,
+    LARGE,
+    ONE_CALL,
+    SLOW_CALL,
+    LongArray,
+    decode_large,
+    weight_above,
+)
 from kernel_http.json.text import PIECE
 
 COUNT = 100_000
@@ -32,7 +41,7 @@ def flat(text: str, count: int = COUNT, datatype: str = "FP32") -> bytes:
 
 
 def read(data: bytes, limit: int = 2**20) -> Any:
-    return decode_large(data, limit, lambda value, text: text.count(b'"a"') > 1, first_wins, flat=True)
+    return decode_large(data, limit, lambda value, text: text.count(b'"a"') > 1, first_wins, cut=IN_DATA)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kernel import ServingError
 from kernel_http.json import large, text
 from kernel_http.json.arrays import array_of
 from kernel_http.json.errors import first_wins, read_again
-from kernel_http.json.large import LongArray, _without_collector, decode_large
+from kernel_http.json.large import IN_DATA, LongArray, _without_collector, decode_large
 from kernel_http.json.text import PIECE, FlatArray, Text, array_at
 
 SIGNS = [
@@ -107,6 +107,8 @@ BROKEN = [b"", b"\\u", b"\\ud800", b"\\udc00", b"\\x", b"\x80", b"\xf0\x9f", b"\
 
 @settings(deadline=None)
 @given(st.text('ab\\"é😀\n\x7f', max_size=40), st.booleans(), st.integers(0, 40), st.sampled_from(BROKEN))
+@example(content="\\\\aaa😀\\", ascii=False, place=7, broken=b"\x80")
+@example(content="\\\\\\aaa😀", ascii=False, place=7, broken=b"\x80")
 def test_long_strings_are_read_in_pieces(content: str, ascii: bool, place: int, broken: bytes) -> None:
     """As whole ones are; broken ones are told in the same words at the same place."""
     before, behind = (json.dumps(part, ensure_ascii=ascii)[1:-1].encode() for part in (content[:place], content[place:]))
@@ -127,7 +129,7 @@ def test_long_strings_are_read_in_pieces(content: str, ascii: bool, place: int, 
 
 def test_a_mistake_within_lists_is_told_at_its_place() -> None:
     data = b'{"inputs":[{"data":[[1,2],[3,4],[5,6.],[7,8]' + b",[9,1]" * 20_000 + b"]}]}"
-    array = decode_large(data, 2**20, lambda value, text: False, first_wins, flat=True)["inputs"][0]["data"]
+    array = decode_large(data, 2**20, lambda value, text: False, first_wins, cut=IN_DATA)["inputs"][0]["data"]
     assert isinstance(array, LongArray)
     with pytest.raises(ServingError, match=f"Miss fraction part in number. at {data.index(b'6.') + 2}"):
         list(array.pieces())
@@ -136,18 +138,18 @@ def test_a_mistake_within_lists_is_told_at_its_place() -> None:
 def test_lists_of_any_number_are_read_as_flat_ones_are() -> None:
     """`--max-request-values` bounds objects, and of these arrays there are no more than of a piece at a time."""
     data = b'{"inputs":[{"data":[%b]}]}' % b",".join([b"[[1,2],[3,4]]"] * 50_000)
-    numbers = decode_large(data, 1000, lambda value, text: False, first_wins, flat=True)["inputs"][0]["data"]
+    numbers = decode_large(data, 1000, lambda value, text: False, first_wins, cut=IN_DATA)["inputs"][0]["data"]
     array = array_of("X", "INT32", (50_000, 2, 2), 200_000, numbers)
     assert isinstance(array, np.ndarray) and array.tolist() == [[[1, 2], [3, 4]]] * 50_000
     assert max(map(len, numbers.pieces())) <= PIECE
     with pytest.raises(ServingError, match="has more values than the 1000 that --max-request-values allows"):
-        decode_large(data.replace(b"4", b"4,5", 1), 1000, lambda value, text: False, first_wins, flat=True)
+        decode_large(data.replace(b"4", b"4,5", 1), 1000, lambda value, text: False, first_wins, cut=IN_DATA)
 
 
 def test_strings_are_read_in_pieces_and_counted() -> None:
     items = ["a,b", "é", "", 'x"y', "z"] * 5000
     data = json.dumps({"inputs": [{"data": [*items[:20_000], "z" * 300_000]}]}).encode()
-    got = decode_large(data, 100_000, lambda value, text: False, first_wins, flat=True)["inputs"][0]["data"]
+    got = decode_large(data, 100_000, lambda value, text: False, first_wins, cut=IN_DATA)["inputs"][0]["data"]
     assert isinstance(got, LongArray)
     assert sum(map(len, got.pieces())) == 20_001
 
@@ -163,7 +165,7 @@ def test_no_call_of_a_decoder_is_about_more_than_a_piece(monkeypatch: pytest.Mon
     monkeypatch.setattr(large, "_decode", counted)
     for item in (b"1.5", b"[1,2]", b"[[1],[2]]", b'"abc"', b'"a,\\"]"'):
         data = b'{"inputs":[{"data":[%b]}]}' % b",".join([item] * 200_000)
-        array = decode_large(data, 2**20, lambda value, text: False, first_wins, flat=True)["inputs"][0]["data"]
+        array = decode_large(data, 2**20, lambda value, text: False, first_wins, cut=IN_DATA)["inputs"][0]["data"]
         for _ in array.pieces():
             pass
     assert max(sizes) <= PIECE + 64

@@ -27,7 +27,7 @@ from kernel_http.connection.heads import Head, HeadError, parse_head
 from kernel_http.connection.routes import ROUTES
 from kernel_http.inference.body import decode
 from kernel_http.json.errors import read_again
-from kernel_http.json.large import decode_large, weight_above
+from kernel_http.json.large import IN_DATA, decode_large, weight_above
 
 #: What does not grow with the input: instructions, bytes.
 INSTRUCTIONS = 2000
@@ -100,7 +100,7 @@ def repeated(pieces: list[bytes], start: bytes = b"", end: bytes = b"") -> Calla
 READERS: dict[str, Callable[[bytes], Any]] = {
     "decode": lambda data: decode(data, 2**20),
     "read_again": read_again,
-    "decode_large": lambda data: decode_large(data, 2**20, lambda value, text: False, dict, flat=True),
+    "decode_large": lambda data: decode_large(data, 2**20, lambda value, text: False, dict, cut=IN_DATA),
     "weight_above": lambda data: weight_above(data, 100),
 }
 

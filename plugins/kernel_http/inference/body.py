@@ -23,7 +23,7 @@ from kernel_http.json.errors import (
     malformed,
     read_again,
 )
-from kernel_http.json.large import LARGE, decode_large
+from kernel_http.json.large import IN_DATA, LARGE, decode_large
 from kernel_http.json.members import MAX_UINT64, flag_of, unsigned_of
 
 __all__ = [
@@ -69,7 +69,7 @@ def decode(data: Any, limit: int) -> dict[str, Any]:
     `limit`: of the values in a large one, in which long arrays are LongArrays.
     """
     if len(data) > LARGE:
-        value = decode_large(data, limit, _may_be_doubled, first_wins, flat=True)
+        value = decode_large(data, limit, _may_be_doubled, first_wins, cut=IN_DATA)
         return value if isinstance(value, dict) else {}
     try:
         value = _decode(data)

@@ -9,22 +9,24 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor
+from kernel import Code, InferenceRequest, InferenceResponse, ServingError, Tensor, is_much_text
 from kernel_http.connection import replies
 from kernel_http.connection.bodies import too_large
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.connection.streams import StreamExchange
 from kernel_http.inference.body import custom_value
+from kernel_http.inference.encode import VALUES_ON_LOOP
 from kernel_http.inference.reader import Reader
 from kernel_http.inference.tracing import arrived
 from kernel_http.json.arrays import json_of
 from kernel_http.json.errors import NON_OBJECT, first_wins, read_again
-from kernel_http.json.large import LARGE, decode_large
+from kernel_http.json.large import LARGE, Cut, LongArray, decode_large
 from kernel_http.json.members import text_of
 
 if TYPE_CHECKING:
@@ -151,7 +153,8 @@ class FlatReader(Reader):
     def _decoded(self, data: Any) -> Any:
         """Decode; where an input may be given twice, in a slower way that tells."""
         if len(data) > LARGE:
-            return decode_large(data, self.kernel.memory.values, self._may_be_doubled, Members)
+            cut = Cut(self.model.input_specs, _put_back, only_numbers=True)
+            return decode_large(data, self.kernel.memory.values, self._may_be_doubled, Members, cut=cut)
         try:
             value = _decode(data)
         except (ValueError, RecursionError):
@@ -182,10 +185,20 @@ class FlatReader(Reader):
         if key in self.inputs:
             raise ServingError(Code.INVALID_ARG, f"{self._prefix}input '{key}' already exists in request")
         spec = self.model.input_specs[key]
-        data = value if type(value) is list else [value]
+        data = value if type(value) in (list, LongArray) else [value]
         dims = [-1, *spec.dims] if self.model.config.max_batch_size > 0 else list(spec.dims)
-        shape = shape_of(key, dims, len(data))
+        shape = shape_of(key, dims, data.count() if type(data) is LongArray else len(data))
         self.inputs[key] = Tensor(key, spec.datatype, self._from_json(key, spec.datatype, shape, data))
+
+
+def _put_back(record: Any, restore: Callable[[Any], Any]) -> None:
+    """Give the members of a request, and those that count as such, their arrays."""
+    for holder in (record, record.get(NESTED)) if isinstance(record, dict) else ():
+        if isinstance(holder, dict):
+            for key, value in holder.items():
+                holder[key] = restore(value)
+        if type(holder) is Members:
+            holder.pairs = [(key, restore(value)) for key, value in holder.pairs]
 
 
 def _members(record: Any) -> Iterable[tuple[str, Any]]:
@@ -226,6 +239,14 @@ def rendered(response: InferenceResponse) -> tuple[int, bytes]:
     return replies.status_of(error.code), replies.error_body(error.message)
 
 
+def is_large(response: InferenceResponse) -> bool:
+    """Whether to make a response's outputs into text is more than is done on the loop."""
+    return any(
+        is_much_text(tensor.array) if tensor.datatype == "BYTES" else tensor.array.size > VALUES_ON_LOOP
+        for tensor in response.outputs
+    )
+
+
 def flat(response: InferenceResponse) -> bytes:
     """Return the JSON of a response: its tensors, its parameters and its names, by key. Scalars stand alone."""
     members = {"model_name": replies.encode(response.model_name), "model_version": replies.encode(response.model_version)}
@@ -247,7 +268,7 @@ class OneExchange(Exchange):
 
     def __init__(self, connection: ClientConnection, head: Head) -> None:
         super().__init__(connection, head)
-        self._first: tuple[int, bytes] | None = None
+        self._first: InferenceResponse | None = None
 
     def respond(self, response: InferenceResponse | None, final: bool) -> None:
         """Receive a response of the model."""
@@ -257,19 +278,29 @@ class OneExchange(Exchange):
         if response is not None:
             if self._first is not None:
                 request = None if final else self.request
-                self._answer(400, replies.error_body(NOT_ONE))
+                self.answer(self._payload(400, replies.error_body(NOT_ONE)))
                 if request is not None:  # the client has its answer: what else the model says goes nowhere
                     connection.cancel(request)
                 return
-            self._first = rendered(response)
+            self._first = response
         if final:
-            self._answer(*(self._first or (400, replies.error_body(NOT_ONE))))
+            first = self._first
+            if first is None:
+                self.answer(self._payload(400, replies.error_body(NOT_ONE)))
+            elif is_large(first):
+                making = connection.aside(partial(self._made, first))
+                making.add_done_callback(lambda done: self.answer(done.result()) if not done.cancelled() else None)
+            else:
+                self.answer(self._made(first))
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _made(self, response: InferenceResponse) -> bytes:
+        return self._payload(*rendered(response))
+
+    def _payload(self, status: int, body: bytes) -> bytes:
+        """Return the whole answer."""
         if self.head.http10:
-            self.answer(replies.reply(status, body, json=True))
-        else:
-            self.answer(replies.chunked(status, b"application/json", body))
+            return replies.reply(status, body, json=True)
+        return replies.chunked(status, b"application/json", body)
 
 
 class EventExchange(StreamExchange):

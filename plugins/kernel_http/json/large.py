@@ -16,8 +16,10 @@ import re
 import secrets
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -26,7 +28,7 @@ from kernel import Code, ServingError, clipped
 from kernel_http.json.errors import DEPTH, read_again
 from kernel_http.json.text import FlatArray, Text, array_at
 
-__all__ = ["LARGE", "ONE_CALL", "SLOW_CALL", "LongArray", "decode_large", "weight_above"]
+__all__ = ["IN_DATA", "LARGE", "ONE_CALL", "SLOW_CALL", "Cut", "LongArray", "decode_large", "weight_above"]
 
 #: JSON of more bytes than this is not read on the loop.
 LARGE = 64 * 1024
@@ -50,13 +52,37 @@ _MARK = secrets.token_hex(8)
 #: A string of more bytes in `data` is read in pieces.
 LONG_STRING = 512 * 1024
 
-_KEY = b'"data"'
 _BACKSLASH = ord("\\")
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
 _BRACKET = re.compile(rb"[\[\]]")
 _PLACE = re.compile(r" \(byte ([0-9]++)\)$")
 
 _decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which long arrays are cut out of a text: those that have one of these `names`.
+
+    `put_back(value, restore)` gives them back to what was read of the rest: `restore(member)` returns the array that stood there,
+    or else the member itself. `only_numbers`: none in which there are lists or strings. `outside`: what the rest is called.
+    """
+
+    names: Collection[str]
+    put_back: Callable[[Any, Callable[[Any], Any]], None]
+    only_numbers: bool = False
+    outside: str = "what stands outside of long arrays of numbers"
+
+
+def _in_inputs(value: Any, restore: Callable[[Any], Any]) -> None:
+    """Give the inputs of a request their arrays."""
+    inputs = value.get("inputs") if isinstance(value, dict) else None
+    for item in inputs if type(inputs) is list else ():
+        if isinstance(item, dict) and "data" in item:
+            item["data"] = restore(item["data"])
+
+
+IN_DATA = Cut(("data",), _in_inputs, outside="what stands outside of 'data'")
 
 
 class LongArray:
@@ -107,10 +133,13 @@ class LongArray:
         parts = []
         for first, last in self._text.pieces_of_string(at):
             broken = first == last  # within six bytes from there
-            whole = b'"%b"' % self._text.part(first, first + 6 if broken else last)
+            whole = b'"%b"' % self._text.part(first, self._text.behind_character(first + 6) if broken else last)
             try:
                 parts.append(_decode(whole).encode())
             except ValueError as error:
+                if not broken:  # what follows may be a part of what is wrong
+                    _, last = next(self._text.pieces_of_string(last), (last, last))
+                    whole = b'"%b"' % self._text.part(first, last)
                 _read_again(whole, error, lambda found, first=first: first + found - 1)  # type: ignore[misc]
         return b"".join(parts)
 
@@ -135,17 +164,17 @@ def decode_large(
     doubled: Callable[[Any, Any], bool],
     pairs: Callable[[list[tuple[str, Any]]], Any],
     *,
-    flat: bool = False,
+    cut: Cut | None = None,
     bounded: bool = True,
 ) -> Any:
-    """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `flat`: long arrays that are the `data` of
-    `inputs` are LongArrays, and only strings of them count. `bounded`: no call of the decoder may take long.
+    """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `cut`: which long arrays become LongArrays, of
+    which only strings count. `bounded`: no call of the decoder may take long.
 
     `doubled`: whether a value read from that text, which has a method `count` as bytes do, may have lost members to others of
     their names; `pairs` makes its objects then. Raises ServingError(INVALID_ARG).
     """
     text = Text(data)
-    arrays = list(_arrays(text)) if flat else []
+    arrays = _arrays(text, cut) if cut is not None else []
     if weight_above(text, limit, [array for array in arrays if not array.strings and array.cuts is None]):
         raise ServingError(
             Code.INVALID_ARG,
@@ -155,7 +184,7 @@ def decode_large(
         )
     short, moved = _shortened(text, arrays)
     if bounded:
-        _check_call(short, "what stands outside of 'data'" if flat else "all", CALL_VALUES if flat else limit)
+        _check_call(short, "all" if cut is None else cut.outside, limit if cut is None else CALL_VALUES)
     with _without_collector():
         try:
             value = _decode(short)
@@ -170,7 +199,9 @@ def decode_large(
                 )
             value = json.loads(str(short, "utf-8"), object_pairs_hook=pairs)
     if arrays:
-        _put_back(value, [LongArray(text, array) for array in arrays])
+        assert cut is not None
+        long = [LongArray(text, array) for array in arrays]
+        cut.put_back(value, lambda member: long[member[_MARK]] if isinstance(member, dict) and _MARK in member else member)
     return value
 
 
@@ -228,11 +259,22 @@ def _without_collector() -> Iterator[None]:
                 gc.enable()
 
 
-def _arrays(text: Text) -> Iterator[FlatArray]:
-    """Yield the long arrays that are called data, in their order."""
+def _arrays(text: Text, cut: Cut) -> list[FlatArray]:
+    """Return the long arrays that are to be cut out, in their order. None is within another: in these, nothing has a name."""
+    found = [array for name in cut.names for array in _called(text, b'"%b"' % name.encode())]
+    return sorted((array for array in found if not (cut.only_numbers and _has_more(array))), key=attrgetter("start"))
+
+
+def _has_more(array: FlatArray) -> bool:
+    """Whether there are lists or strings in an array."""
+    return array.lists or array.strings or array.cuts is not None
+
+
+def _called(text: Text, key: bytes) -> Iterator[FlatArray]:
+    """Yield the long arrays of a name, in their order."""
     at = 0
-    while (at := text.find(_KEY, at)) >= 0:
-        behind = at + len(_KEY)
+    while (at := text.find(key, at)) >= 0:
+        behind = at + len(key)
         opens = _OPENS.match(text.view, behind, behind + LARGE)
         found = None
         if opens is not None and not (at and text.view[at - 1] == _BACKSLASH):  # else it is the end of another name
@@ -265,15 +307,6 @@ def _shortened(text: Text, arrays: list[FlatArray]) -> tuple[Any, Callable[[int]
         return offset + removed[index - 1][1] if index else offset
 
     return b"".join(parts), moved
-
-
-def _put_back(value: Any, arrays: list[LongArray]) -> None:
-    """Give the inputs their arrays."""
-    inputs = value.get("inputs") if isinstance(value, dict) else None
-    for item in inputs if type(inputs) is list else ():
-        data = item.get("data") if isinstance(item, dict) else None
-        if isinstance(data, dict) and _MARK in data:
-            item["data"] = arrays[data[_MARK]]
 
 
 def weight_above(data: Any, limit: int, without: list[FlatArray] | None = None) -> bool:

@@ -116,13 +116,22 @@ class Text:
             found = _UNITS.match(view, at, min(at + WINDOW, end))
             assert found is not None
             stop = found.end()
-            for _ in range(3):
-                if at < stop < end and view[stop] & 0xC0 == 0x80:  # in the middle of a character
-                    stop -= 1
+            back = stop
+            while at < back < end and stop - back < 4 and view[back] & 0xC0 == 0x80:  # perhaps in the middle of a character
+                back -= 1
+            if back < end and stop - back < 4 and view[back] >= 0xC0:  # else no character begins there, and what follows is none
+                stop = back
             yield at, stop
             if stop == at:
                 break
             at = stop
+
+    def behind_character(self, at: int) -> int:
+        """Return `at`, or where the character ends that it is in the middle of."""
+        end = min(at + 3, len(self.view))
+        while at < end and self.view[at] & 0xC0 == 0x80:
+            at += 1
+        return at
 
     def outside_strings(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """Yield the parts that are no strings; whether a string follows."""
