@@ -252,11 +252,12 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _keep_open(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
+def _keep_open(loop: asyncio.AbstractEventLoop, streams: Streams, process_log: ProcessLog) -> None:
     """Open again what code of models has closed, now and from time to time."""
     for number in streams.restore(loop.time()):
         log.error("code of a model has closed descriptor %d, which is the server's; it has been opened again", number)
-    loop.call_later(STREAMS_SECONDS, _keep_open, loop, streams)
+    process_log.flush()
+    loop.call_later(STREAMS_SECONDS, _keep_open, loop, streams, process_log)
 
 
 def _reopen(process_log: ProcessLog, access: AccessLog | None) -> None:
@@ -280,7 +281,7 @@ async def _run(
             log.info("%s: stopping", number.name)
             stop.set()
 
-    _keep_open(loop, streams)
+    _keep_open(loop, streams, process_log)
     limit = options.exit_timeout_secs + HELD_SECONDS
     signals = Signals(loop, signalled, functools.partial(leave, 1), limit, once=options.replica is not None)
     signals.start(signal.SIGTERM, signal.SIGINT)

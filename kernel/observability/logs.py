@@ -11,15 +11,27 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
+import select
+import stat
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import gmtime, strftime
-from typing import ClassVar, TextIO
+from typing import Any, ClassVar, TextIO
 
 from kernel.errors import shortened
 
 __all__ = ["FORMATS", "Formatter", "LogOptions", "ProcessLog", "set_up_log"]
+
+#: How many lines a second are written of one place in the code, and the logger that is models'.
+MOST_LINES = 500
+MODELS = "kernel_python.model"
+
+#: How many bytes of lines wait for who reads the log, and for how many milliseconds he is waited for at the end.
+WAITING = 4 * 1024 * 1024
+LAST_MOMENT = 1000
 
 FORMATS = ("default", "ISO8601", "json")
 
@@ -106,6 +118,29 @@ class _LevelFilter(logging.Filter):
         return options.info if level >= logging.INFO else options.verbose > 0
 
 
+class _PlaceFilter(logging.Filter):
+    """Lets no more than MOST_LINES a second through of one place in the server's code: clients may be what makes it log. Lines of
+    models are theirs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # in which second the last came, and how many in it
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("kernel") or record.name == MODELS:
+            return True
+        place, second = (record.pathname, record.lineno), int(record.created)
+        since, count = self._places.get(place, (second, 0))
+        if since != second:
+            if count > MOST_LINES:
+                record.msg = f"{record.getMessage()} ({count - MOST_LINES} more from here were left out before)"
+                record.args = None
+            count = 0
+        self._places[place] = second, count + 1
+        return count < MOST_LINES
+
+
 class ProcessLog:
     """The log of this process, with options that may change."""
 
@@ -113,6 +148,7 @@ class ProcessLog:
         self._handler = handler
         self._filter = _LevelFilter(options)
         handler.addFilter(self._filter)
+        handler.addFilter(_PlaceFilter())
         self.apply(options)
 
     def apply(self, options: LogOptions) -> None:
@@ -138,6 +174,10 @@ class ProcessLog:
             logging.getLogger("kernel").error("the log file can't be opened anew, the old one goes on: %s", error)
         finally:
             handler.release()
+
+    def flush(self) -> None:
+        """Write what has waited for who reads the log, as far as he takes it now."""
+        self._handler.flush()
 
     def protect(self) -> None:
         """Log what the server says whatever is done to `logging` from now on. Call it again for loggers that were made since."""
@@ -212,7 +252,65 @@ class _Unfailing(logging.Handler):
 
 
 class _ToStream(_Unfailing, logging.StreamHandler[TextIO]):
-    """Writes to a stream."""
+    """Writes to a stream, and waits for nobody who does not read it: whoever logs may be the loop.
+
+    What can't be written waits, up to WAITING bytes; further lines are lost, and counted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._waiting = bytearray()
+        self._lost = 0
+        self._room: Callable[[int], Any] | None = None
+        with contextlib.suppress(OSError, ValueError):  # it may be no file
+            self._file = stream.fileno()
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                room = select.poll()
+                room.register(self._file, select.POLLOUT)
+                self._room = room.poll
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._room is None:
+            super().emit(record)
+            return
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+            if len(self._waiting) + len(line) <= WAITING:
+                self._waiting += line
+            else:
+                self._lost += 1
+            self._write()
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        if self._room is None:
+            super().flush()
+            return
+        with self.lock or contextlib.nullcontext():
+            self._write()
+
+    def close(self) -> None:
+        """Give who reads the log a moment to take the rest."""
+        if self._waiting and self._room is not None:
+            self._write(LAST_MOMENT)
+        super().close()
+
+    def _write(self, moment: int = 0) -> None:
+        """Write what waits, as far as there is room; wait for that so many milliseconds."""
+        assert self._room is not None
+        waiting = self._waiting
+        while waiting and self._room(moment):
+            try:
+                del waiting[: os.write(self._file, waiting[: select.PIPE_BUF])]  # for as much there is room, if for any
+            except OSError:  # nobody will ever read it
+                waiting.clear()
+        if self._lost and len(waiting) <= WAITING // 2:
+            words = f"{self._lost} lines of the log are lost, as nobody has read it"
+            record = logging.LogRecord("kernel", logging.WARNING, __file__, 0, words, None, None)
+            self._lost = 0
+            waiting += f"{self.format(record)}\n".encode()
+            self._write(moment)
 
 
 class _ToFile(_Unfailing, logging.FileHandler):

@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel.cli.table import columns, table
-from kernel.observability.logs import Formatter, LogOptions, set_up_log
+from kernel.observability.logs import MOST_LINES, WAITING, Formatter, LogOptions, set_up_log
 
 
 def record(message: str, level: int = logging.INFO, created: float = 86400.25, **more: object) -> logging.LogRecord:
@@ -145,6 +146,60 @@ def test_file(tmp_path: Path, own_logging: None) -> None:
     assert (tmp_path / "log").read_text().endswith('"hello"\n')
     with pytest.raises(OSError, match="No such file or directory"):
         set_up_log(LogOptions(file=str(tmp_path / "none" / "log")))
+
+
+@pytest.fixture
+def unread(own_logging: None) -> Iterator[tuple[Any, Any]]:
+    """A process's log, and the other end of the pipe that it is written to."""
+    there, here = os.pipe()
+    with open(there, "rb", buffering=0) as reader, open(here, "w") as console:
+        process_log = set_up_log(LogOptions(), console)
+        yield process_log, reader
+        logging.getLogger().handlers[0].close()
+
+
+def test_nobody_waits_for_who_does_not_read_the_log(unread: tuple[Any, Any]) -> None:
+    """One line more than the pipe takes held the loop until somebody read it."""
+    process_log, reader = unread
+    count = 3 * WAITING // 10_000
+    for number in range(count):
+        logging.getLogger("somebody.else").warning("%d %s", number, "x" * 10_000)
+    os.set_blocking(reader.fileno(), False)
+    got = b""
+    while piece := reader.read(1 << 20):
+        got += piece
+        process_log.flush()
+    lines = got.decode().splitlines()
+    numbers = [int(line.partition('"')[2].split()[0]) for line in lines[:-1]]
+    assert numbers == list(range(len(numbers))) and WAITING <= len(got) <= WAITING + (1 << 20)
+    assert lines[-1].endswith(f'"{count - len(numbers)} lines of the log are lost, as nobody has read it"')
+    logging.getLogger("somebody.else").warning("again")
+    assert reader.read(1 << 20).endswith(b'"again"\n')
+
+
+def test_nobody_waits_for_who_has_gone(unread: tuple[Any, Any]) -> None:
+    _, reader = unread
+    reader.close()
+    for _ in range(1000):
+        logging.getLogger("somebody.else").warning("x" * 10_000)
+
+
+def test_one_place_logs_so_many_lines_a_second_and_says_how_many_are_left_out(own_logging: None) -> None:
+    """Clients may be what makes it log. Lines of models are theirs."""
+    console = io.StringIO()
+    set_up_log(LogOptions(), console)  # type: ignore[arg-type]
+
+    def say(name: str, second: float, *lines: int) -> None:
+        for line in lines:
+            record = logging.LogRecord(name, logging.WARNING, "registry.py", line, "no %s", ("x",), None)
+            record.created = second
+            logging.getLogger(name).handle(record)
+
+    say("kernel.registry", 10.1, *[7] * (MOST_LINES + 3), 8)
+    say("kernel_python.model", 10.2, *[9] * (MOST_LINES + 3))
+    say("kernel.registry", 11.0, 7, 7, 8)
+    texts = [line.partition("] ")[2] for line in console.getvalue().splitlines()]
+    assert texts == ['"no x"'] * (2 * MOST_LINES + 4) + ['"no x (3 more from here were left out before)"', '"no x"', '"no x"']
 
 
 def configure() -> None:
