@@ -23,6 +23,7 @@ import re
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,7 @@ class Target:
     grpc: int
     metrics: int
     pid: int
+    tls: ssl.SSLContext | None = None  # by which HTTP is asked, None for none
 
     def connect(self, port: int | None = None) -> socket.socket:
         """Return a connection, of HTTP where no port is said."""
@@ -92,8 +94,18 @@ def write_models(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def served(flags: Sequence[str] = ()) -> Iterator[Target]:
-    """Start `kernel serve` with the models above; end it afterwards."""
+def certified() -> Iterator[list[str]]:
+    """Make a certificate; give the flags of a server that has it."""
+    with tempfile.TemporaryDirectory(prefix="kernel-attacks-") as folder:
+        files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", *files]
+        subprocess.run(command, check=True, capture_output=True)
+        yield ["--http-use-ssl", f"--http-server-cert={folder}/cert.pem", f"--http-server-key={folder}/key.pem"]
+
+
+@contextlib.contextmanager
+def served(flags: Sequence[str] = (), tls: ssl.SSLContext | None = None) -> Iterator[Target]:
+    """Start `kernel serve` with the models above; end it afterwards. `tls`: by which its HTTP is asked."""
     with tempfile.TemporaryDirectory(prefix="kernel-attacks-") as folder:
         write_models(Path(folder) / "models")
         with contextlib.ExitStack() as stack:
@@ -110,7 +122,7 @@ def served(flags: Sequence[str] = ()) -> Iterator[Target]:
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            target = Target(http, grpc, metrics, process.pid)
+            target = Target(http, grpc, metrics, process.pid, tls)
             for _ in range(600):
                 with contextlib.suppress(OSError), Probe(target) as probe:
                     probe.ask()
@@ -131,7 +143,8 @@ class Probe:
     """One connection that asks whether the server lives."""
 
     def __init__(self, target: Target) -> None:
-        self._sock = target.connect()
+        sock = target.connect()
+        self._sock = sock if target.tls is None else target.tls.wrap_socket(sock)
 
     def __enter__(self) -> Probe:
         return self
@@ -454,6 +467,81 @@ def slow_connections(target: Target) -> None:
         time.sleep(3)
 
 
+# -- TLS ------------------------------------------------------------------------------------------------------------------------
+
+NO_CHECKS = ssl.create_default_context()
+NO_CHECKS.check_hostname = False
+NO_CHECKS.verify_mode = ssl.CERT_NONE
+
+
+def tls_handshakes(target: Target) -> None:
+    """Handshakes on 64 connections at a time, again and again."""
+    end = time.monotonic() + 4
+
+    def shake() -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), target.connect() as sock:
+                NO_CHECKS.wrap_socket(sock).close()
+
+    threads = [threading.Thread(target=shake) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def tls_hellos(target: Target) -> None:
+    """Handshakes that end when the server has signed."""
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        NO_CHECKS.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    hello, end = out.read(), time.monotonic() + 4
+    while time.monotonic() < end:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for _ in range(200):
+                stack.enter_context(target.connect()).sendall(hello)
+
+
+def tls_begun(target: Target) -> None:
+    """600 handshakes that never go on."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                stack.enter_context(target.connect()).sendall(b"\x16\x03\x01\x02\x00\x01")
+        time.sleep(3)
+
+
+def tls_records(target: Target) -> None:
+    """Records of one byte, on 16 connections."""
+    request = post("/v2/models/echo/infer", b"x" * 60_000)
+    data = {sock: memoryview(_in_records(sock, request)) for sock in [target.connect() for _ in range(16)]}
+    for sock in data:
+        sock.settimeout(0.05)
+    end = time.monotonic() + 20
+    while data and time.monotonic() < end:
+        for sock, left in list(data.items()):
+            with contextlib.suppress(TimeoutError):
+                data[sock] = left[sock.send(left[: 256 * 1024]) :]
+            if not data[sock]:
+                del data[sock]
+
+
+def _in_records(sock: socket.socket, data: bytes) -> bytes:
+    """Shake hands; return `data` as records of one byte."""
+    come, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = NO_CHECKS.wrap_bio(come, out)
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            sock.sendall(out.read())
+            come.write(sock.recv(65536))
+    for byte in data:
+        tls.write(bytes((byte,)))
+    return out.read()
+
+
 # -- gRPC ------------------------------------------------------------------------------------------------------------------------
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)) + bytes((0, 0, 0, 4, 1, 0, 0, 0, 0))
@@ -675,6 +763,7 @@ class Row:
     attack: Callable[[Target], None]
     stall: float
     peak: int
+    tls: bool = False
 
 
 MB = 1024 * 1024
@@ -716,6 +805,10 @@ ROWS: list[Row] = [
     Row("16 bodies of 32 MB", large_bodies, 0.050, 1600 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
     Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
+    Row("TLS: handshakes, 64 connections", tls_handshakes, 0.050, 64 * MB, tls=True),
+    Row("TLS: handshakes that end in the middle", tls_hellos, 0.050, 64 * MB, tls=True),
+    Row("TLS: 600 handshakes that don't go on", tls_begun, 0.050, 64 * MB, tls=True),
+    Row("TLS: records of one byte, 16 connections", tls_records, 0.050, 64 * MB, tls=True),
     Row("gRPC: shape of 200 000 dimensions", grpc_rank, 0.050, 8 * MB),
     Row("gRPC: 17 MB of empty outputs", grpc_outputs, 0.050, 52 * MB),
     Row("gRPC: 17 MB of empty raw contents", grpc_raws, 0.050, 52 * MB),
@@ -757,7 +850,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.url:
                 target = Target(int(options.url.rpartition(":")[2]), 0, 0, options.pid)
             else:
-                target = stack.enter_context(served([f"--{flag}" for flag in options.flags]))
+                flags = [f"--{flag}" for flag in options.flags]
+                flags += stack.enter_context(certified()) if row.tls else []
+                target = stack.enter_context(served(flags, NO_CHECKS if row.tls else None))
             found = measured(target, row.attack)
         worse += found.own > row.stall or found.peak > row.peak or not found.ended
         print(

@@ -21,7 +21,7 @@ from typing import Any
 from kernel.forking import guard, put_away_sockets
 from kernel.frontends.addresses import Address, read_address
 from kernel.frontends.restriction import is_local
-from kernel.frontends.tls import RenewedContext
+from kernel.frontends.tls import Decrypted, RenewedContext
 
 __all__ = ["Bind", "Endpoint", "Listener"]
 
@@ -164,6 +164,13 @@ class Listener:
         """Accept what comes at sockets that are bound; where one can't be listened at, all are closed."""
         handshake = HANDSHAKE_SECONDS if self._tls is not None else None
         make: Any = loop.create_unix_server if self.endpoint.path else loop.create_server
+        if self._tls is not None:
+            plain = factory
+
+            def factory() -> asyncio.BaseProtocol:
+                protocol = plain()
+                return Decrypted(protocol) if isinstance(protocol, asyncio.BufferedProtocol) else protocol
+
         try:
             for sock in sockets:
                 # Another server may have bound the same endpoint before either listened; uvloop raises nothing then.
