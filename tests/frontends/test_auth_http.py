@@ -18,8 +18,7 @@ from kernel import Asking, Kernel, ServingError, Stay
 from kernel_auth.gate import KeyDoor, KeyGate
 from kernel_http import add_options
 from kernel_http.asgi import KernelApp
-from kernel_http.connection.gated import CHANGING, SETTINGS
-from kernel_http.connection.routes import ROUTES
+from kernel_http.connection.routes import CHANGING, ROUTES, SETTINGS
 from kernel_http.frontend import HttpFrontend
 
 BODY = {"inputs": [tensor("X", "FP32", [2], [1, 2])]}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 from frontends.fakes import Client, request
+from frontends.test_auth_http import Gated, bearer
 from frontends.test_local_only import CHANGES, SHOWS
 
 from kernel import Document, Reader, ServingError, SiteRoute
@@ -118,6 +120,23 @@ def test_what_tells_of_all_clients_is_for_this_machine_where_that_is_asked_for()
     client.transport.extra["peername"] = ("10.0.0.7", 5)
     assert client.ask(hosted("localhost", "/site/everybody")).status == 403
     assert client.ask(hosted("localhost", "/site/told")).status == 200
+
+
+def test_keys_are_asked_for_what_tells_something(tmp_path: Path) -> None:
+    site = Site()
+    gated = Gated(tmp_path / "keys.toml", sites=[site], browsers=Browsers(control=True))
+    ask = gated.client.ask
+    assert ask(hosted("localhost")).status == 200
+    assert ask(hosted("localhost", "/", "GET", b"ignored")).status == 200  # a body, before which a door is asked elsewhere
+    assert ask(hosted("localhost", "/site/told")).status == ask(hosted("localhost", "/site/events")).status == 401
+    assert not site.readers
+    assert ask(hosted("localhost", "/site/told", "GET", b"", bearer("all"))).status == 200
+    assert ask(hosted("localhost", "/site/told", "GET", b"", bearer("some"))).status == 403
+    assert ask(hosted("evil.example", "/site/told", "GET", b"", bearer("all"))).status == 403
+    gated.client.send(hosted("localhost", "/site/events", "GET", b"", bearer("all")))
+    assert len(site.readers) == 1
+    changed = hosted("localhost", "/v2/logging", "POST", b"{}", bearer("all"), "Origin: http://evil.example")
+    assert gated.another().ask(changed).status == 403
 
 
 def test_events() -> None:

@@ -2,7 +2,7 @@
 import { h, put, say } from "./dom.js";
 
 const SPAN = 300_000; // milliseconds that a plot shows
-const GAP = 6_000; // longer than that between two moments: nobody looked in between
+const GAP = 12_000; // longer than that between two moments: nobody looked in between
 
 /** The next number above that people count in. */
 function nice(value) {
@@ -135,7 +135,7 @@ export class Chart {
       this.told = whole;
       put(this.value, text(1), ...(note ? [h("small", { text: note })] : []));
     }
-    this.keys.forEach((key, at) => say(key, `${this.series[at]} ${text(at + 1)}`));
+    this.keys.forEach((key, at) => say(key, at ? `${this.series[at]} ${text(at + 1)}` : this.series[at])); // the first is the figure
     const words = this.series.map((name, at) => `${name} ${text(at + 1)}`).join(", ");
     const label = `${this.title}: ${words}`;
     if (!when && canvasLabel(this.canvas) !== label) this.canvas.setAttribute("aria-label", label);

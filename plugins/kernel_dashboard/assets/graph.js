@@ -2,7 +2,7 @@
 import { count, h, modelLink, put, svg } from "./dom.js";
 import { askJson } from "./stream.js";
 
-const WIDE = 190, HIGH = 34, ACROSS = 90, DOWN = 18;
+const WIDE = 190, HIGH = 34, ACROSS = 130, DOWN = 18;
 
 export function graphView() {
   const problem = h("p", { class: "bad", role: "status" });
@@ -33,7 +33,7 @@ export function graphView() {
       h("td", { text: edge.step ? "step of the ensemble" : "call" }), h("td", { class: "num", text: edge.calls ? count(edge.calls) : "–" })));
     put(place, 
       h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Drawing of calls between models" }, draw(nodes, edges)),
-      h("p", { class: "muted small", text: "Solid: steps of ensembles, by their configs. Dashed: calls that were seen. The numbers are of the newest requests, some thousands." }),
+      h("p", { class: "muted small note", text: "Solid: steps of ensembles, by their configs. Dashed: calls that were seen. The numbers are of the newest requests, some thousands." }),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of calls" }, h("table", {}, h("thead", {}, h("tr", {}, ...["From", "To", "How", "Seen"].map((title, at) => h("th", { scope: "col", text: title, class: at === 3 ? "num" : "" })))), h("tbody", {}, ...rows))));
   }
 
@@ -78,7 +78,11 @@ function draw(nodes, edges) {
     const x1 = a.x + WIDE, y1 = a.y + HIGH / 2, x2 = b.x, y2 = b.y + HIGH / 2;
     const bend = Math.max(30, (x2 - x1) / 2);
     const path = svg("path", { class: edge.step ? "edge" : "edge seen", d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 2} ${y2}`, "marker-end": "url(#arrow)" });
-    const words = edge.calls ? [svg("text", { class: "count", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 4, "text-anchor": "middle", text: count(edge.calls) })] : [];
+    const same = edges.filter((one) => one.from === edge.from);
+    const t = same.length > 1 ? 0.35 + (0.35 * same.indexOf(edge)) / (same.length - 1) : 0.5; // numbers of one model's calls don't meet
+    const along = (a, b, c, d) => (1 - t) ** 3 * a + 3 * (1 - t) ** 2 * t * b + 3 * (1 - t) * t * t * c + t ** 3 * d;
+    const x = along(x1, x1 + bend, x2 - bend, x2), y = along(y1, y1, y2, y2);
+    const words = edge.calls ? [svg("text", { class: "count", x, y: y - 3, "text-anchor": "middle", text: count(edge.calls) })] : [];
     return [path, ...words];
   });
   const boxes = nodes.map((node) => {

@@ -90,7 +90,8 @@ export function tryIt(name, version) {
 
 function values(output) {
   const data = output.data ?? [];
-  const text = data.slice(0, SHOWN).map((value) => (typeof value === "string" ? JSON.stringify(value) : String(value)));
+  const short = ["FP16", "BF16", "FP32"].includes(output.datatype); // which have no more digits than these
+  const text = data.slice(0, SHOWN).map((value) => (typeof value === "string" ? JSON.stringify(value) : String(short && typeof value === "number" ? Number(value.toPrecision(7)) : value)));
   const inner = output.shape[output.shape.length - 1];
   const lines = [];
   const wide = output.shape.length > 1 && inner > 1 && inner <= 32 ? inner : typeof data[0] === "string" ? 1 : 16;
