@@ -50,7 +50,7 @@ import os, threading
 global calls
 calls += 1
 import time
-end = time.monotonic() + 5
+end = time.monotonic() + 60
 while len(os.listdir(r.model_dir)) < 3 and time.monotonic() < end:  # until both instances have been here
     open(os.path.join(r.model_dir, f"pid-{os.getpid()}"), "w").close()
 return tell(requests, [os.getpid(), os.getppid(), calls, threading.current_thread() is threading.main_thread()])
@@ -354,7 +354,7 @@ import time
 class TritonPythonModel:
     {define} execute(self, requests):
         pb_utils.Logger.log_info("begun")
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not requests[0].is_cancelled() and time.monotonic() < end:
             {pause}
         pb_utils.Logger.log_info("seen" if requests[0].is_cancelled() else "missed")

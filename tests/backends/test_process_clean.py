@@ -16,6 +16,7 @@ from telling import TEXT
 
 from kernel import Kernel, ServingError
 from kernel_python.process import fork_server, spawn
+from kernel_python.process.executor import ProcessExecutor
 from kernel_python.process.fork_server import can_fork
 
 PROCESS = {"placement": "process"}
@@ -274,13 +275,19 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
     for name in ("a", "b"):
         repo.add(name, HEAD + model("return tell(requests, [os.getpid(), os.getppid()])"), io=TEXT, parameters=PROCESS, head="")
 
+    begin = ProcessExecutor.__init__
+
+    def impatient(self: ProcessExecutor, context: Any, file: Path, launcher: Any, patience: float, hang: float = 0.0) -> None:
+        begin(self, context, file, launcher, 0.5, hang)
+
     async def main(kernel: Kernel) -> Any:
         await kernel.load("a")
         first = await ask(kernel, helpers)
         os.kill(first[1], signal.SIGSTOP)
-        with pytest.raises(ServingError) as refused:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ServingError) as refused:
+            patch.setattr(ProcessExecutor, "__init__", impatient)  # nobody else has to be as quick as that
             await kernel.load("b")
-        assert "Process 0 has not begun within 3 s (--backend-config=python,stub-timeout-seconds)" in str(refused.value)
+        assert "Process 0 has not begun within 0.5 s (--backend-config=python,stub-timeout-seconds)" in str(refused.value)
         await kernel.load("b")
         second = await ask(kernel, helpers)
         assert first[1] != second[1]
@@ -292,8 +299,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
                 pass
         return first, second, json.loads(third[0])
 
-    settings = {"python": {"stub-timeout-seconds": "3"}}
-    first, second, third = repo.run(main, control_mode="explicit", backend_config=settings)
+    first, second, third = repo.run(main, control_mode="explicit")
     assert third[1] not in (first[1], second[1])
     assert f"the fork server, process {first[1]}, does not answer: it is ended, and with it the 1 processes" in caplog.text
 

@@ -471,16 +471,21 @@ def test_a_thread_that_stays_does_not_keep_the_process(repo: Any, helpers: Any, 
     assert repo.run(lambda kernel: helpers.ask(kernel, "a", [1])) == [1.0]
 
 
-def test_a_grandchild_does_not_hide_the_death(repo: Any, helpers: Any) -> None:
+def test_a_grandchild_does_not_hide_the_death(repo: Any, helpers: Any, tmp_path: Path) -> None:
     """A fork of the child holds its socket and its stderr open."""
-    code = mortal("os.fork() or (os.close(1), time.sleep(3), os._exit(0))\nos._exit(9)")
+    fork = "pid = os.fork()\npid or (os.close(1), time.sleep(600), os._exit(0))"
+    note = f"os.write(os.open({str(tmp_path / 'pid')!r}, os.O_CREAT | os.O_WRONLY), b'%d' % pid)"
+    code = mortal(f"{fork}\n{note}\nos._exit(9)")
     repo.add("a", code, parameters=PROCESS)
 
     async def main(kernel: Kernel) -> Any:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             return await helpers.ask(kernel, "a", [-1]), await helpers.ask(kernel, "a", [1])
 
-    dead, alive = repo.run(main)
+    try:
+        dead, alive = repo.run(main)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert "exited with code 9" in dead
     assert alive == [1.0]
 
@@ -554,7 +559,7 @@ def test_all_of_a_batch_are_told(repo: Any) -> None:
 
 # -- a child that is there and does nothing ------------------------------------------------------------------------------
 
-HANG = {"backend_config": {"python": {"stub-hang-seconds": "0.4"}}}
+HANG = {"backend_config": {"python": {"stub-hang-seconds": "1.2"}}}
 
 
 @pytest.mark.parametrize("define", ["def", "async def"])
@@ -568,7 +573,7 @@ def test_a_child_that_was_stopped_is_noticed_and_replaced(
     async def main(kernel: Kernel) -> None:
         pid = pid_of(kernel)
         assert (await helpers.ask(kernel, "a", [-1])).startswith(
-            f"{GONE}{pid} was stopped: it has given no sign of life for 0.4 s (--backend-config=python,stub-hang-seconds), "
+            f"{GONE}{pid} was stopped: it has given no sign of life for 1.2 s (--backend-config=python,stub-hang-seconds), "
             "and is ended"
         )
         assert not kernel.is_model_ready("a")
@@ -590,13 +595,13 @@ def test_a_child_that_stops_while_it_loads(repo: Any, tmp_path: Path) -> None:
     async def main(kernel: Kernel) -> str:
         return str(kernel.index()[0].reason)
 
-    assert "was stopped: it has given no sign of life for 0.4 s" in repo.run(main, exit_on_error=False, **HANG)
+    assert "was stopped: it has given no sign of life for 1.2 s" in repo.run(main, exit_on_error=False, **HANG)
 
 
 @pytest.mark.parametrize("define", ["def", "async def"])
 def test_a_long_execution_is_no_hang(repo: Any, helpers: Any, define: str) -> None:
     """It sleeps, and works."""
-    code = mortal("time.sleep(1)\nsum(range(10**7))", define)
+    code = mortal("time.sleep(2)\nsum(range(10**7))", define)
     repo.add("a", code, parameters=PROCESS)
 
     async def main(kernel: Kernel) -> None:

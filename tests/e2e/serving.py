@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2] / "repository"
-START_LIMIT_S = 30.0
-STOP_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 90.0
 
 #: What keeps a server from the ports that another may have.
 FREE_PORTS = (
@@ -142,7 +142,7 @@ class Server:
         return self.process.wait(STOP_LIMIT_S)
 
     def request(
-        self, method: str, path: str, body: object = None, timeout: float = 10.0, **headers: str
+        self, method: str, path: str, body: object = None, timeout: float = 60.0, **headers: str
     ) -> tuple[int, Any]:
         """Send one request on a connection of its own; return the status and the decoded body (None where empty)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -154,7 +154,7 @@ class Server:
         finally:
             connection.close()
 
-    def infer(self, model: str, value: float, timeout: float = 10.0) -> tuple[int, Any]:
+    def infer(self, model: str, value: float, timeout: float = 60.0) -> tuple[int, Any]:
         body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}
         return self.request("POST", f"/v2/models/{model}/infer", body, timeout)
 
@@ -176,7 +176,7 @@ def serving(folder: Path, *arguments: object, program: Sequence[str] = ("-m", "k
         server.process.wait()
 
 
-def wait_until(condition: Callable[[], object], limit: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], limit: float = 60.0) -> None:
     """Return once the condition holds; fail when that takes too long."""
     end = time.monotonic() + limit
     while not condition():

@@ -70,7 +70,7 @@ def serves(server: Server) -> list[tuple[int, float]]:
 
 def spare(server: Server, number: int) -> int:
     """Return the process of the spare when the last of so many waits for a place."""
-    wait_until(lambda: server.text().count("waits for a replica's place") >= number, 30.0)
+    wait_until(lambda: server.text().count("waits for a replica's place") >= number, 60.0)
     return int(re.findall(r"a spare \(process (\d+)\) waits for a replica's place", server.text())[number - 1])
 
 
@@ -80,7 +80,7 @@ def group(folder: Path, count: int, *arguments: object) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(folder))
         with serving(folder, *arguments, "--replicas", count) as server:
-            wait_until(lambda: len(serves(server)) == count, 30.0)
+            wait_until(lambda: len(serves(server)) == count, 60.0)
             assert len(marked(str(folder))) > count
             yield server
     wait_until(lambda: not marked(str(folder)))
@@ -129,7 +129,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
 
         def ask() -> None:
             with pytest.raises((OSError, http.client.HTTPException)):
-                server.infer("sleeper", 25.0, 30.0)
+                server.infer("sleeper", 60.0, 90.0)
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -139,7 +139,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
         server.signal()
         began = time.monotonic()
         assert server.wait() == 1
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25  # those that stop in their time may take 30
         thread.join()
 
 
@@ -185,7 +185,7 @@ def test_replicas_end_with_their_supervisor(tmp_path: Path) -> None:
         assert len(marked(str(tmp_path))) >= 5
         server.process.kill()
         server.wait()
-        wait_until(lambda: not marked(str(tmp_path)), 30.0)
+        wait_until(lambda: not marked(str(tmp_path)), 60.0)
 
 
 def test_nothing_is_left_of_a_replica_that_is_killed(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_nothing_is_left_of_a_replica_that_is_killed(tmp_path: Path) -> None:
         spare(server, 1)
         count = len(marked(str(tmp_path)))
         os.kill(serves(server)[0][0], signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         wait_until(lambda: len(marked(str(tmp_path))) == count)
 
 
@@ -227,7 +227,7 @@ def test_a_load_is_one_of_all_and_outlives_a_replica(tmp_path: Path) -> None:
         assert index == {"echo": "READY", "broken": "UNAVAILABLE"}
 
         os.kill(serves(server)[0][0], signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         assert is_served_everywhere(server, "echo")
 
         assert server.request("POST", "/v2/repository/models/echo/unload")[0] == 200
@@ -311,7 +311,7 @@ def test_ready_is_who_is_ready_everywhere(tmp_path: Path) -> None:
         assert {server.request("GET", "/v2/health/ready")[0] for _ in range(20)} == {200}
         (folder / "1/broken").touch()
         os.kill(serves(server)[0][0], signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         wait_until(lambda: {server.request("GET", "/v2/health/ready")[0] for _ in range(20)} == {400})
 
 
@@ -411,7 +411,7 @@ def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_pa
     write_model(tmp_path / "repository", "echo")
     with group(tmp_path, 3, tmp_path / "repository") as server:
         over = threading.Event()
-        failed: list[float] = []  # when requests began that were not answered
+        failed: list[tuple[float, float]] = []  # when requests began that were not answered, and ended
         count = [0] * 4
 
         def ask(k: int) -> None:
@@ -421,22 +421,24 @@ def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_pa
                     assert server.infer("echo", 1.0, 30.0)[0] == 200
                     count[k] += 1
                 except (OSError, http.client.HTTPException):
-                    failed.append(began)
+                    failed.append((began, time.monotonic()))
 
         threads = [threading.Thread(target=ask, args=(k,)) for k in range(len(count))]
         for thread in threads:
             thread.start()
-        kills: list[float] = []
+        kills: list[tuple[float, float]] = []  # from when until when each took place
         for kill in range(KILLS):
             pid = serves(server)[-3][0]  # of the three that are there the one that has served the longest
+            before = time.monotonic()
             os.kill(pid, signal.SIGKILL)
-            kills.append(time.monotonic())
-            wait_until(lambda: len(serves(server)) == 4 + kill, 30.0)  # noqa: B023
+            wait_until(lambda: not is_alive(pid))  # noqa: B023
+            kills.append((before, time.monotonic()))
+            wait_until(lambda: len(serves(server)) == 4 + kill, 60.0)  # noqa: B023
         over.set()
         for thread in threads:
             thread.join()
         assert min(count) > 0
-        late = [began for began in failed if not any(began <= kill for kill in kills if kill - began < 1)]
+        late = [(began, end) for began, end in failed if not any(began <= gone and before <= end for before, gone in kills)]
         assert not late and len(failed) <= KILLS * len(count)
 
 
@@ -450,11 +452,11 @@ def test_the_spare_takes_the_place_of_who_dies(tmp_path: Path) -> None:
         os.kill(first, signal.SIGKILL)
         second = spare(server, 2)
         os.kill(serves(server)[0][0], signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         assert serves(server)[2][0] == second and is_served_everywhere(server, "echo")
         os.kill(spare(server, 3), signal.SIGSTOP)
         os.kill(second, signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 4, 30.0)  # from nothing
+        wait_until(lambda: len(serves(server)) == 4, 60.0)  # from nothing
         assert is_served_everywhere(server, "echo")
         server.signal()
         assert server.wait() == 0
@@ -466,7 +468,7 @@ def test_the_spare_has_what_processes_of_models_are_forked_from(tmp_path: Path) 
     with group(tmp_path, 2, tmp_path / "repository") as server:
         first = spare(server, 1)
         os.kill(serves(server)[0][0], signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         os.kill(serves(server)[1][0], signal.SIGKILL)  # so the other one alone answers, or nobody
         found: list[float] = []
 
@@ -491,7 +493,7 @@ def test_all_are_replaced_by_http_and_the_answer_says_so(tmp_path: Path) -> None
         assert len({pid for pid, _ in serves(server)} - before) == 2
         assert server.infer("echo", 1.0)[0] == 200
         (folder / "1/broken").touch()
-        wait_until(lambda: server.text().count("has left: exit status 0") == 2, 30.0)
+        wait_until(lambda: server.text().count("has left: exit status 0") == 2, 60.0)
         status, answer = server.request("POST", path, timeout=60)
         assert status == 503 and "so these of 2 replicas are not replaced: " in answer["error"]
         assert server.infer("echo", 1.0)[0] == 200
@@ -511,7 +513,7 @@ def test_a_replica_that_hangs_begins_anew(tmp_path: Path) -> None:
         os.kill(serves(server)[0][0], signal.SIGSTOP)
         status, answer = server.request("POST", "/v2/repository/models/echo/load", timeout=30)
         assert status == 503 and "has ended" in answer["error"]
-        wait_until(lambda: len(serves(server)) == 3, 30.0)
+        wait_until(lambda: len(serves(server)) == 3, 60.0)
         assert server.text().count("as it was stopped: it is killed") == 1
         assert server.request("POST", "/v2/repository/models/echo/load")[0] == 200
 
@@ -575,16 +577,16 @@ def test_the_number_follows_the_load(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(tmp_path))
         with serving(tmp_path, repository, "--replicas", "1..2") as server:
-            wait_until(lambda: len(serves(server)) == 1, 30.0)
-            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["max"] == 2, 30.0)
+            wait_until(lambda: len(serves(server)) == 1, 60.0)
+            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["max"] == 2, 60.0)
             told = server.request("GET", "/v2/kernel/scale")[1]["server"]
             assert (told["current"], told["wanted"], told["min"]) == (1, 1, 1)
             answers: list[object] = []
             threads = [threading.Thread(target=lambda: answers.append(server.infer("sleeper", 2.0)[0])) for _ in range(3)]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: len(serves(server)) == 2, 30.0)
-            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["current"] == 2, 30.0)
+            wait_until(lambda: len(serves(server)) == 2, 60.0)
+            wait_until(lambda: server.request("GET", "/v2/kernel/scale")[1]["server"]["current"] == 2, 60.0)
             assert re.search(r"there are to be 2 replicas, 1 were \((1 -> 2: .*)\)", server.text())
             for thread in threads:
                 thread.join()
@@ -677,8 +679,8 @@ def test_a_model_that_lives_at_one_replica_is_served_by_all(tmp_path: Path) -> N
         (first,) = homes()
         (pid,) = {pid for pid, _ in serves(server) if float(np.float32(pid)) == first}
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: len(serves(server)) == 4, 30.0)
-        wait_until(lambda: len(now := homes()) == 1 and not now & {first, 0.0}, 30.0)  # it may move, and back again
+        wait_until(lambda: len(serves(server)) == 4, 60.0)
+        wait_until(lambda: len(now := homes()) == 1 and not now & {first, 0.0}, 60.0)  # it may move, and back again
         assert server.request("GET", "/v2/models/where/ready")[0] == 200
 
 
