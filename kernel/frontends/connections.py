@@ -37,8 +37,8 @@ C = TypeVar("C", bound=_Connection)
 
 
 class Connections(Generic[C]):
-    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `draining`:
-    no further work is taken.
+    """The open connections of one front end. `retiring`: each of them should end soon, and is served until then. `refusing`:
+    nobody listens any more. `draining`: no further work is taken.
 
     `loop`: the kernel's. `crowd`: those of all front ends (`Kernel.memory.crowd`), None where nobody counts. `now`: the clock
     by which they are looked at, every `seconds` while there are any. A connection has `busy`, `retire()`, `drain()` and
@@ -51,6 +51,7 @@ class Connections(Generic[C]):
         self.now = now
         self.connections: set[C] = set()
         self.retiring = False
+        self.refusing = False
         self.draining = False
         self._crowd = crowd
         self._loop = loop
@@ -70,6 +71,8 @@ class Connections(Generic[C]):
         else:
             access = Access.SERVED
         self.connections.add(connection)
+        if self.refusing:  # it was accepted before, and is begun now
+            self._loop.call_soon(connection.drain if self.draining else connection.retire)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._seconds, self._sweep)
         return access
@@ -112,7 +115,7 @@ class Connections(Generic[C]):
 
     async def drain(self) -> None:
         """Have each connection finish what runs and close; return when none is left."""
-        self.retiring = self.draining = True
+        self.retiring = self.refusing = self.draining = True
         for connection in list(self.connections):
             connection.drain()
         if self.connections:
@@ -164,6 +167,7 @@ class ListeningFrontend:
         """Stop listening."""
         self._listener.close()
         if self._connections.retiring:
+            self._connections.refusing = True
             self._connections.retire()  # again, for those that were made since the first time
 
     @property

@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from kernel.forking import guard, put_away_sockets
+from kernel.frontends.accepting import SharedAcceptor
 from kernel.frontends.addresses import Address, read_address
 from kernel.frontends.restriction import is_local
 from kernel.frontends.tls import Decrypted, RenewedContext
@@ -94,7 +95,8 @@ class Listener:
         self._service = service
         self._reuse_port = reuse_port
         self._tls = tls
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SharedAcceptor] = []
+        self._shared = False  # others accept at our sockets, too
         self._renewing: asyncio.TimerHandle | None = None
         self._sockets: list[socket.socket] = []  # bound, and not listened at yet
         self._inode: tuple[int, int] | None = None  # of our socket's file
@@ -114,6 +116,7 @@ class Listener:
         with self._in_words() if bind is None else nullcontext():
             if bind is not None:
                 self._sockets = await bind(self._service, endpoint, self._reuse_port)
+                self._shared = True
             elif endpoint.path:
                 self._sockets = [self._bound(endpoint.path)]
             else:
@@ -175,6 +178,9 @@ class Listener:
             for sock in sockets:
                 # Another server may have bound the same endpoint before either listened; uvloop raises nothing then.
                 sock.listen(BACKLOG)
+                if self._shared:
+                    self._servers.append(SharedAcceptor(loop, sock, factory, self._tls, handshake))
+                    continue
                 self._servers.append(
                     await make(factory, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake)
                 )
