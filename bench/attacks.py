@@ -15,6 +15,7 @@ wanted of that.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import multiprocessing
@@ -300,6 +301,15 @@ def binary_string(target: Target, size: int, wanted: bool) -> None:
 
 def generate(target: Target) -> None:
     ask(target, post("/v2/models/ints/generate", b'{"X":[' + b"1," * 900_000 + b"1]}"))
+
+
+def load_files(target: Target) -> None:
+    """A model that comes with 40 MB of base64."""
+    config = CONFIG.format(kind="FP32", out="FP32", placement="loop")
+    code = MODEL.format(body=ECHO).encode()
+    files = {"file:1/model.py": code, "file:1/data": os.urandom(30_000_000)}
+    parameters = {"config": config} | {name: base64.b64encode(data).decode() for name, data in files.items()}
+    ask(target, post("/v2/repository/models/new/load", json.dumps({"parameters": parameters}).encode()))
 
 
 def odd_lists(target: Target) -> None:
@@ -764,9 +774,11 @@ class Row:
     stall: float
     peak: int
     tls: bool = False
+    flags: Sequence[str] = ()  # more of the server's, without the dashes
 
 
 MB = 1024 * 1024
+EXPLICIT = ("model-control-mode=explicit", "load-model=*")
 
 #: More rows, such as those of gRPC, are added here.
 ROWS: list[Row] = [
@@ -780,6 +792,9 @@ ROWS: list[Row] = [
     Row("one string of 63 MB as binary data", lambda target: binary_string(target, 63 * MB, True), 0.050, 260 * MB),
     Row("one string of 63 MB as binary data, JSON back", lambda target: binary_string(target, 63 * MB, False), 0.050, 260 * MB),
     Row("generate with 900 000 numbers", generate, 0.050, 64 * MB),
+    Row("load with 40 MB of base64", load_files, 0.050, 160 * MB, flags=EXPLICIT),
+    Row("unloads of unknown models, 16 connections", lambda target: operations(target, "POST", "/v2/repository/models/n/unload"),
+        0.050, 16 * MB, flags=EXPLICIT),
     Row("lists of no form", odd_lists, 0.050, 181 * MB),
     Row("shape of 200 000 dimensions", rank, 0.050, 24 * MB),
     Row("60 MB of [[1],[1],...]", nested, 0.050, 181 * MB),
@@ -850,7 +865,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.url:
                 target = Target(int(options.url.rpartition(":")[2]), 0, 0, options.pid)
             else:
-                flags = [f"--{flag}" for flag in options.flags]
+                flags = [f"--{flag}" for flag in (*row.flags, *options.flags)]
                 flags += stack.enter_context(certified()) if row.tls else []
                 target = stack.enter_context(served(flags, NO_CHECKS if row.tls else None))
             found = measured(target, row.attack)

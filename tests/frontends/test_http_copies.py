@@ -95,15 +95,16 @@ def test_what_is_packed_is_what_was_to_be_sent(parts: list[bytes]) -> None:
 @example("QUJD" * 4 + "Q===")
 @example("QUJD" * 2 + "=")
 def test_base64_is_read_in_pieces(text: str) -> None:
-    def outcome(decode: Any) -> Any:
+    def outcome(decode: Any, text: Any) -> Any:
         try:
             return decode(text)
         except (binascii.Error, ValueError):
             return None
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admin, "BASE64_PIECE", 8)
-        assert outcome(admin.decoded_base64) == outcome(lambda text: base64.b64decode(text, validate=True))
+    data = text.encode()
+    expected = outcome(lambda text: base64.b64decode(text, validate=True), text)
+    for size in (1, 3, 8, 100):
+        assert outcome(admin.decoded_base64, [data[at : at + size] for at in range(0, len(data), size)]) == expected
 
 
 def test_a_large_answer_in_json_is_never_one_piece() -> None:

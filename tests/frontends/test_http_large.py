@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import json
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -28,7 +30,8 @@ from kernel_http.json.large import (
     decode_large,
     weight_above,
 )
-from kernel_http.json.text import PIECE
+from kernel_http.json.text import PIECE, WINDOW
+from kernel_http.operations import admin
 
 COUNT = 100_000
 
@@ -390,6 +393,52 @@ def test_a_large_load_is_read_on_another_thread(client: Client) -> None:
     assert parse(client.take())[0].status == 200
     (call,) = [call for call in client.kernel.calls if call[0] == "load"]
     assert b"x" in repr(call).encode()
+
+
+@pytest.mark.parametrize("slash", ["/", "\\/"])
+def test_the_files_of_a_load_are_read_in_pieces(client: Client, monkeypatch: pytest.MonkeyPatch, slash: str) -> None:
+    """40 MB of base64 in one call of the decoder held the interpreter for 28 ms."""
+    calls = {"json": 0, "base64": 0}
+
+    def decoded(data: Any) -> Any:
+        calls["json"] = max(calls["json"], len(data))
+        return msgspec.json.decode(data)
+
+    def unpacked(data: Any, **more: Any) -> bytes:
+        calls["base64"] = max(calls["base64"], len(data))
+        return base64.b64decode(data, **more)
+
+    monkeypatch.setattr(large, "_decode", decoded)
+    monkeypatch.setattr(admin, "base64", SimpleNamespace(b64decode=unpacked))
+    contents = {f"{k}/data": bytes(range(256)) * size for k, size in enumerate((0, 17, 40, 20_000, 13_001))}
+    config = "# é " + "x" * 10_000
+    files = {f"file:{name}": base64.b64encode(data).decode() for name, data in contents.items()}
+    text = json.dumps({"parameters": {"config": config, **files}}).encode()
+    text = text.replace(b"+/", f"+{slash}".encode())
+    client.send(request("POST", "/v2/repository/models/m/load", text))
+    client.kernel.loop.run_jobs()
+    client.kernel.loop.run_tasks()
+    (response,) = parse(client.take())
+    assert response.status == 200 and client.kernel.calls == [("load", "m", config, contents)]
+    assert calls["json"] <= WINDOW + 2 and calls["base64"] <= WINDOW + 4
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ('"file:a":"' + "A" * 5001 + "=" + "A" * 70_000 + '"', "Unable to parse 'file:a': it is not base64 ("),
+        ('"file:a":"' + "A" * 5000 + "\\z" + "A" * 70_000 + '"', "Invalid escape character in string. at 5025"),
+        ('"file:a":"' + "A" * 80_000, "failed to parse the request JSON buffer"),
+        ('"x":"' + "A" * 80_000 + '"', "unexpected error on creating Triton parameter"),
+        ('"config":{"a":"' + "A" * 80_000 + '"}', "Unable to parse 'config': attempt to access JSON non-string as string"),
+    ],
+)
+def test_mistakes_in_a_large_load(client: Client, member: str, words: str) -> None:
+    client.send(request("POST", "/v2/repository/models/m/load", f'{{"parameters":{{{member}}}}}'.encode()))
+    client.kernel.loop.run_jobs()
+    client.kernel.loop.run_tasks()
+    (response,) = parse(client.take())
+    assert words in response.error
 
 
 def test_a_load_of_too_many_values_is_refused(client: Client) -> None:

@@ -16,7 +16,7 @@ import re
 import secrets
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -28,7 +28,7 @@ from kernel import Code, ServingError, clipped
 from kernel_http.json.errors import DEPTH, read_again
 from kernel_http.json.text import FlatArray, Text, array_at
 
-__all__ = ["IN_DATA", "LARGE", "ONE_CALL", "SLOW_CALL", "Cut", "LongArray", "decode_large", "weight_above"]
+__all__ = ["IN_DATA", "LARGE", "ONE_CALL", "SLOW_CALL", "Cut", "LongArray", "LongString", "decode_large", "weight_above"]
 
 #: JSON of more bytes than this is not read on the loop.
 LARGE = 64 * 1024
@@ -52,7 +52,10 @@ _MARK = secrets.token_hex(8)
 #: A string of more bytes in `data` is read in pieces.
 LONG_STRING = 512 * 1024
 
-_BACKSLASH = ord("\\")
+#: One of more is cut out, where strings are.
+CUT_STRING = 4096
+
+_BACKSLASH, _QUOTE = b'\\"'
 _OPENS = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+\[")
 _BRACKET = re.compile(rb"[\[\]]")
 _PLACE = re.compile(r" \(byte ([0-9]++)\)$")
@@ -65,12 +68,14 @@ class Cut:
     """Which long arrays are cut out of a text: those that have one of these `names`.
 
     `put_back(value, restore)` gives them back to what was read of the rest: `restore(member)` returns the array that stood there,
-    or else the member itself. `only_numbers`: none in which there are lists or strings. `outside`: what the rest is called.
+    or else the member itself. `only_numbers`: none in which there are lists or strings.
+    `strings`: long strings are cut out instead, and become LongStrings. `outside`: what the rest is called.
     """
 
     names: Collection[str]
     put_back: Callable[[Any, Callable[[Any], Any]], None]
     only_numbers: bool = False
+    strings: bool = False
     outside: str = "what stands outside of long arrays of numbers"
 
 
@@ -130,18 +135,7 @@ class LongArray:
 
     def _string(self, at: int) -> bytes:
         """Return the string whose content begins at `at`, in UTF-8."""
-        parts = []
-        for first, last in self._text.pieces_of_string(at):
-            broken = first == last  # within six bytes from there
-            whole = b'"%b"' % self._text.part(first, self._text.behind_character(first + 6) if broken else last)
-            try:
-                parts.append(_decode(whole).encode())
-            except ValueError as error:
-                if not broken:  # what follows may be a part of what is wrong
-                    _, last = next(self._text.pieces_of_string(last), (last, last))
-                    whole = b'"%b"' % self._text.part(first, last)
-                _read_again(whole, error, lambda found, first=first: first + found - 1)  # type: ignore[misc]
-        return b"".join(parts)
+        return b"".join(list(_string_pieces(self._text, at)))
 
     def _offset(self, at: int) -> Callable[[int], int]:
         """Return what finds an offset in a piece, in front of which a bracket was put, in the text. `at`: where it begins."""
@@ -158,6 +152,44 @@ class LongArray:
         return offset
 
 
+class LongString:
+    """A long string that was cut out of a text. `start`, `end`: its content there."""
+
+    __slots__ = ("_text", "end", "start")
+
+    def __init__(self, text: Text, start: int, end: int) -> None:
+        self._text = text
+        self.start = start
+        self.end = end
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it in UTF-8, piece by piece. Raises ServingError where it is no JSON."""
+        return _string_pieces(self._text, self.start)
+
+
+def _string_pieces(text: Text, at: int) -> Iterator[bytes]:
+    """Yield the string whose content begins at `at`, in UTF-8."""
+    for first, last in text.pieces_of_string(at):
+        broken = first == last  # within six bytes from there
+        whole = b'"%b"' % text.part(first, text.behind_character(first + 6) if broken else last)
+        try:
+            yield _decode(whole).encode()
+        except ValueError as error:
+            if not broken:  # what follows may be a part of what is wrong
+                _, last = next(text.pieces_of_string(last), (last, last))
+                whole = b'"%b"' % text.part(first, last)
+            _read_again(whole, error, lambda found, first=first: first + found - 1)  # type: ignore[misc]
+
+
+def _long_strings(text: Text) -> Iterator[LongString]:
+    """Yield the strings that are to be cut out, in their order."""
+    opens = -1
+    for first, last, string in text.outside_strings(0, len(text)):
+        if opens >= 0 and first - opens > CUT_STRING and text.view[first - 1] == _QUOTE:
+            yield LongString(text, opens + 1, first - 1)
+        opens = last if string else -1
+
+
 def decode_large(
     data: Any,
     limit: int,
@@ -165,16 +197,16 @@ def decode_large(
     pairs: Callable[[list[tuple[str, Any]]], Any],
     *,
     cut: Cut | None = None,
-    bounded: bool = True,
 ) -> Any:
     """Return what `data`, bytes in whatever buffer, says. `limit`: of its values. `cut`: which long arrays become LongArrays, of
-    which only strings count. `bounded`: no call of the decoder may take long.
+    which only strings count. No call of the decoder takes long.
 
     `doubled`: whether a value read from that text, which has a method `count` as bytes do, may have lost members to others of
     their names; `pairs` makes its objects then. Raises ServingError(INVALID_ARG).
     """
     text = Text(data)
     arrays = _arrays(text, cut) if cut is not None else []
+    strings = list(_long_strings(text)) if cut is not None and cut.strings else []
     if weight_above(text, limit, [array for array in arrays if not array.strings and array.cuts is None]):
         raise ServingError(
             Code.INVALID_ARG,
@@ -182,9 +214,9 @@ def decode_large(
             f"{CONTAINER}). Please send tensors as binary data, or their 'data' as an array of numbers, flat or in lists of "
             "equal lengths",
         )
-    short, moved = _shortened(text, arrays)
-    if bounded:
-        _check_call(short, "all" if cut is None else cut.outside, limit if cut is None else CALL_VALUES)
+    removed: Sequence[FlatArray | LongString] = arrays or strings
+    short, moved = _shortened(text, removed)
+    _check_call(short, "all" if cut is None else cut.outside, limit if cut is None else CALL_VALUES)
     with _without_collector():
         try:
             value = _decode(short)
@@ -198,9 +230,8 @@ def decode_large(
                     f"bytes of it stand outside of long arrays, and these are {len(short)}",
                 )
             value = json.loads(str(short, "utf-8"), object_pairs_hook=pairs)
-    if arrays:
-        assert cut is not None
-        long = [LongArray(text, array) for array in arrays]
+    if cut is not None and (arrays or strings):
+        long: list[Any] = [LongArray(text, array) for array in arrays] or strings
         cut.put_back(value, lambda member: long[member[_MARK]] if isinstance(member, dict) and _MARK in member else member)
     return value
 
@@ -286,7 +317,7 @@ def _called(text: Text, key: bytes) -> Iterator[FlatArray]:
         at = behind
 
 
-def _shortened(text: Text, arrays: list[FlatArray]) -> tuple[Any, Callable[[int], int] | None]:
+def _shortened(text: Text, arrays: Sequence[FlatArray | LongString]) -> tuple[Any, Callable[[int], int] | None]:
     """Return the JSON without its long arrays, and what finds an offset in the short one in the long one."""
     if not arrays:
         return text.view, None

@@ -16,7 +16,7 @@ import numpy as np
 __all__ = ["PIECE", "WINDOW", "FlatArray", "Text", "array_at"]
 
 #: How much is searched at a time, and how much is decoded; bytes.
-WINDOW = 1024 * 1024
+WINDOW = 256 * 1024
 PIECE = 128 * 1024
 
 #: Inside of a string: all but quotes that end it. Of an array: numbers, literals and whole strings.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection, Exchange
 from kernel_http.connection.heads import Head
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
-from kernel_http.json.large import LARGE, decode_large
+from kernel_http.json.large import LARGE, Cut, LongString, decode_large
 from kernel_http.json.members import flag_of
 from kernel_http.operations.operation import UNITS, Operation, Pace, at_once, read_object
 
@@ -257,16 +257,13 @@ def read_load_parameters(body: bytes) -> dict[str, Any]:
     return parameters
 
 
-#: How much of a file is decoded at a time: characters, as many as make whole bytes.
-BASE64_PIECE = 256 * 1024
-
 #: The config and the files of a load request, each None where there is none.
 Overrides = tuple[str | None, dict[str, bytes] | None]
 
 
 def large_overrides(body: Any, limit: int) -> Overrides:
     """As `load_overrides`, of a body that is too large for the loop. `limit`: of its values."""
-    record = decode_large(body, limit, lambda value, text: False, dict, bounded=False)  # a file of a model is one string
+    record = decode_large(body, limit, lambda value, text: False, dict, cut=FILES)
     parameters = record.get("parameters", {}) if type(record) is dict else {}
     if type(parameters) is not dict:
         raise malformed("parameters", NON_OBJECT)
@@ -280,24 +277,43 @@ def load_overrides(parameters: dict[str, Any]) -> Overrides:
     for key, value in parameters.items():
         if key != "config" and not key.startswith("file:"):
             raise ServingError(Code.INTERNAL, "unexpected error on creating Triton parameter")
-        if type(value) is not str:
+        if type(value) not in (str, LongString):
             raise malformed(key, NON_STRING)
+        pieces = [value.encode()] if type(value) is str else value.pieces()
         if key == "config":
-            config = value
+            config = b"".join(list(pieces)).decode()
         else:
             try:
-                files[key.removeprefix("file:")] = decoded_base64(value)
+                files[key.removeprefix("file:")] = decoded_base64(pieces)
             except ValueError as error:  # binascii.Error is one; what is no ASCII is another
                 raise ServingError(Code.INVALID_ARG, f"Unable to parse '{key}': it is not base64 ({error})") from None
     return config, files or None
 
 
-def decoded_base64(text: str) -> bytes:
-    """Return what a text in base64 says. Piece by piece: it may be long, and is read beside the loop. Raises ValueError."""
-    if not 0 <= text.find("=") < len(text) - 2:  # else it ends in the middle, which is refused
-        starts = list(range(0, len(text), BASE64_PIECE)) or [0]
-        if len(starts) > 1 and len(text) - starts[-1] <= 2:
-            starts.pop()  # what pads goes with what it pads
-        ends = [*starts[1:], len(text)]
-        return b"".join(base64.b64decode(text[start:end], validate=True) for start, end in zip(starts, ends, strict=True))
-    return base64.b64decode(text, validate=True)
+def decoded_base64(pieces: Iterable[bytes]) -> bytes:
+    """Return what a text in base64 says, which comes in pieces, as it may be long. Raises ValueError."""
+    parts: list[bytes] = []
+    rest = b""
+    for piece in pieces:
+        whole = rest + piece
+        cut = max(0, len(whole) - 6) // 4 * 4  # what may be padded is decoded last
+        chunk, rest = whole[:cut], whole[cut:]
+        if (padding := chunk.find(b"=")) >= 0:
+            base64.b64decode(chunk[padding // 4 * 4 :] + rest, validate=True)  # in its words
+            raise ValueError("there is more behind its padding")
+        parts.append(base64.b64decode(chunk, validate=True))
+    parts.append(base64.b64decode(rest, validate=True))
+    return b"".join(parts)
+
+
+def _in_parameters(value: Any, restore: Callable[[Any], Any]) -> None:
+    """Give the files of a load request their contents."""
+    if isinstance(value, dict) and "parameters" in value:
+        parameters = value["parameters"] = restore(value["parameters"])
+        if isinstance(parameters, dict):
+            for key, member in parameters.items():
+                parameters[key] = restore(member)
+
+
+#: A file of a model is one string.
+FILES = Cut((), _in_parameters, strings=True, outside="what stands outside of long strings")
