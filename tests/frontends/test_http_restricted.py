@@ -33,6 +33,8 @@ EVERY_PATH = """
     model_metadata metadata /v2/models/m
     model_config model-config /v2/models/m/config
     statistics statistics /v2/models/m/stats
+    openapi metadata /openapi.json
+    docs metadata /docs
     inflight statistics /v2/inflight
     scale statistics /v2/kernel/scale
     explain statistics /v2/kernel/explain/id/a
