@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from kernel.cli.asking import ask
 from kernel.cli.check import find_models, installed_backends
@@ -32,8 +32,8 @@ __all__ = ["graph"]
 DESCRIPTION = """\
 Draw the ensembles of model repositories: their steps, and the tensors between them.
 
-Which models call others from their code (BLS) stands in no config: --calls asks a running server which of
-its slowest and failed requests made such calls. Loads no model code.
+Which models call others from their code (BLS) stands in no config: --calls asks a running server which have,
+among its newest requests. Loads no model code.
 """
 
 EPILOG = """\
@@ -133,30 +133,31 @@ def _calls(url: str, only: Sequence[str]) -> Iterator[Graph]:
     if not url:
         return
     url = url if "://" in url else f"http://{url}"
-    counts: Counter[tuple[str, str]] = Counter()
-    for kind in ("slowest", "failed"):
-        status, reason, told = ask(url, f"/v2/kernel/explain/{kind}/100")
-        requests = told.get("requests") if isinstance(told, dict) else None
-        if status != 200 or not isinstance(requests, list):
-            words = f"{url} answers {status} {reason} where its explanations are asked for; it may be another server"
-            raise ServingError(Code.UNAVAILABLE, words)
-        counts.update(_pairs(requests))
+    status, reason, told = ask(url, "/v2/kernel/calls")
+    try:
+        calls = msgspec.convert(told, AllCalls).calls
+    except (msgspec.ValidationError, RecursionError):
+        calls = None
+    if status != 200 or calls is None:
+        words = f"{url} answers {status} {reason} where it is asked for calls; it may be another server, or of another release"
+        raise ServingError(Code.UNAVAILABLE, words)
     edges = [
-        GraphEdge(caller, called, f"{count} calls" if count > 1 else "1 call", dashed=True)
-        for (caller, called), count in sorted(counts.items())
-        if not only or caller in only or called in only
+        GraphEdge(one.caller, one.model, f"{one.count} calls" if one.count > 1 else "1 call", dashed=True)
+        for one in calls
+        if not only or one.caller in only or one.model in only
     ]
     names = dict.fromkeys(name for edge in edges for name in (edge.source, edge.target))
     if edges:
         yield Graph("calls that were seen", [GraphNode(name, name) for name in names], edges)
 
 
-def _pairs(requests: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Yield caller and called of each call, however deep."""
-    left = [one for one in requests if isinstance(one, dict)]
-    while left:
-        caller = left.pop()
-        for called in caller.get("calls") or ():
-            if isinstance(called, dict):
-                yield str(caller.get("model", "")), str(called.get("model", ""))
-                left.append(called)
+class Calls(msgspec.Struct):
+    """As ObservedCalls, of a server."""
+
+    caller: str
+    model: str
+    count: int
+
+
+class AllCalls(msgspec.Struct):
+    calls: list[Calls]

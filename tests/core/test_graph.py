@@ -83,22 +83,24 @@ def test_what_cannot_be_drawn_is_told(models: Path, capsys: pytest.CaptureFixtur
 
 
 def test_calls_that_a_server_has_seen(models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = {"model": "second", "calls": []}
-    told: Any = {"requests": [{"model": "first", "calls": [inner, {"model": "deep", "calls": [inner]}]}, {"model": "alone"}]}
+    def call(caller: str, model: str, count: int) -> dict[str, Any]:
+        return {"caller": caller, "model": model, "count": count}
+
+    told: Any = {"calls": [call("first", "second", 2), call("first", "deep", 1), call("deep", "second", 7)]}
     asked: list[tuple[str, str]] = []
 
     def ask(url: str, path: str) -> tuple[int, str, Any]:
         asked.append((url, path))
-        return 200, "OK", told if "slowest" in path else {"requests": told["requests"][:1]}
+        return 200, "OK", told
 
     monkeypatch.setattr(module, "ask", ask)
     assert graph([str(models), "--calls", "host:8000", "--model", "first", "--format=json"]) == 0
     (seen,) = json.loads(capsys.readouterr().out)
     assert {(one["source"], one["target"], one["label"]) for one in seen["edges"]} == {
-        ("first", "second", "2 calls"), ("first", "deep", "2 calls"),
+        ("first", "second", "2 calls"), ("first", "deep", "1 call"),
     }  # fmt: skip
-    assert asked[0] == ("http://host:8000", "/v2/kernel/explain/slowest/100")
-    told = ["something else"]
+    assert asked == [("http://host:8000", "/v2/kernel/calls")]
+    told = {"calls": ["something else"]}
     assert graph([str(models), "--calls", "host:8000"]) == 1
     assert "it may be another server" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from frontends.fakes import Client, FakeKernel, parse, request
 
-from kernel import Code, Duration, ModelScale, ModelStatistics, ServerScale, ServingError
+from kernel import Code, Duration, ModelScale, ModelStatistics, ObservedCalls, ServerScale, ServingError
 from kernel_http import add_options, register_frontends
 from kernel_http.operations.admin import statistics_of
 
@@ -43,6 +43,12 @@ def options(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_options(parser)
     return parser.parse_args(arguments)
+
+
+def test_calls_that_were_seen(client: Client) -> None:
+    client.kernel.observed_calls = lambda: [ObservedCalls("a", "b", 3)]  # type: ignore[attr-defined]
+    assert client.ask(request("GET", "/v2/kernel/calls")).json == {"calls": [{"caller": "a", "model": "b", "count": 3}]}
+    assert client.ask(request("POST", "/v2/kernel/calls")).status == 405
 
 
 def test_health(client: Client) -> None:

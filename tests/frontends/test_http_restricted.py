@@ -37,6 +37,7 @@ EVERY_PATH = """
     docs metadata /docs
     inflight statistics /v2/inflight
     scale statistics /v2/kernel/scale
+    calls statistics /v2/kernel/calls
     explain statistics /v2/kernel/explain/id/a
     infer inference /v2/models/m/infer
     generate inference /v2/models/m/generate

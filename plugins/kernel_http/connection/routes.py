@@ -65,6 +65,7 @@ ROUTES = (
     Route("inflight", "GET", r"/v2/inflight", True, "statistics"),
     Route("scale", "GET", r"/v2/kernel/scale", True, "statistics"),
     Route("explain", "GET", r"/v2/kernel/explain/(?:id/[^/]++|(?:slowest|failed)(?:/[0-9]{1,4})?)", True, "statistics"),
+    Route("calls", "GET", r"/v2/kernel/calls", True, "statistics"),
     Route("logging", "GET POST", r"/v2/logging", True, "logging"),
     Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]++))?/trace/setting", True, "trace"),
     Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: What takes next to nothing, and what takes more than others, in units; what takes long, whose turns are its own (Pace).
 TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12}
-LONG = ("explain", "inflight")
+LONG = ("explain", "inflight", "calls")
 
 #: How many requests are explained where nobody says how many, and at most.
 TOLD = 10
@@ -68,6 +68,7 @@ class Admin:
             "inflight": self.inflight,
             "scale": self.scale,
             "explain": self.explain,
+            "calls": self.calls,
             "index": self.index,
             "unload": self.unload,
             "replace_replicas": self.replace_replicas,
@@ -119,6 +120,10 @@ class Admin:
         lines: Sequence[ModelScale] = report.models
         server = {name: value for name, value in asdict(report).items() if name != "models"}
         return replies.json_reply({"server": server, "models": [asdict(line) for line in lines]})
+
+    def calls(self, head: Head, body: bytes) -> bytes:
+        """Which models have called which, among the newest requests; beside the standard API."""
+        return replies.json_reply({"calls": [asdict(one) for one in self.kernel.observed_calls()]})
 
     def explain(self, head: Head, body: bytes) -> bytes:
         """Why requests took as long as they did; beside the standard API. An id is percent-encoded."""

@@ -194,6 +194,7 @@ def _schemas() -> dict[str, Schema]:
         "Inflight": _object({"inflight": _list(inflight)}, ("inflight",), "The requests that have no answer yet, oldest first."),
         "Scale": _object({"server": _ANY_OBJECT, "models": _list(_ANY_OBJECT)}, ("server", "models")),
         "Explanations": _object({"requests": _list(_object({"lines": _list(_TEXT)}, ("lines",)))}, ("requests",)),
+        "Calls": _object({"calls": _list(_object({"caller": _TEXT, "model": _TEXT, "count": _COUNT}))}, ("calls",)),
         "RepositoryIndex": _list(
             _object({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}, ("name",), "No state: never loaded.")
         ),
@@ -290,6 +291,7 @@ ROWS: tuple[Row, ...] = (
     ("explain", "get", "/v2/kernel/explain/slowest/{count}", "The same of so many", "", "Explanations"),
     ("explain", "get", "/v2/kernel/explain/failed", "What became of the requests that failed last", "", "Explanations"),
     ("explain", "get", "/v2/kernel/explain/failed/{count}", "The same of so many", "", "Explanations"),
+    ("calls", "get", "/v2/kernel/calls", "Which models have called which, among the newest requests", "", "Calls"),
     ("logging", "get", "/v2/logging", "The settings of the log", "", "LogSettings"),
     ("logging", "post", "/v2/logging", "Change settings of the log", "LogSettings", "LogSettings"),
     ("trace", "get", "/v2/trace/setting", "The settings of tracing", "", "TraceSettings"),
@@ -324,7 +326,7 @@ _TAGS = {
     "inference": "infer generate generate_stream",
     "health": "live ready model_ready",
     "models": "server_metadata model_metadata model_config statistics",
-    "running": "inflight scale explain logging trace",
+    "running": "inflight scale explain calls logging trace",
     "repository": "index load unload replace_replicas",
     "shared memory": "system_status system_register system_unregister cuda_status cuda_register cuda_unregister",
     "about": "openapi docs",
