@@ -64,10 +64,13 @@ def _whole(shtab: ModuleType) -> argparse.ArgumentParser:
     helps = dict(re.findall(r"^  (\w+) {2,}(.*)$", commands.HELP, re.M))
     for name in commands.COMMANDS:
         run = getattr(importlib.import_module(f"kernel.cli.{name}"), name)
-        own = parser_of(run)
-        for action in own._actions:
+        try:
+            own = [parser_of(run)]
+        except (ValueError, SystemExit):  # it reads its line in a way of its own: its name is completed
+            own = []
+        for action in (action for one in own for action in one._actions):
             _as_file(action, shtab)
-        found.add_parser(name, parents=[own], add_help=False, help=helps.get(name, name), allow_abbrev=False)
+        found.add_parser(name, parents=own, add_help=not own, help=helps.get(name, name), allow_abbrev=False)
     for entry in importlib.metadata.entry_points(group=commands.COMMAND_GROUP):
         found.add_parser(entry.name, help=helps.get(entry.name, entry.name), allow_abbrev=False)
     return whole

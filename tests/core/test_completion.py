@@ -30,6 +30,13 @@ def test_scripts_know_every_command_and_flag(shell: str, capsys: pytest.CaptureF
     assert "cuda-memory-pool-byte-size" not in text  # accepted, and not shown by --help either
 
 
+def test_a_command_that_reads_its_line_otherwise_is_completed_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kernel.cli.models.models", lambda arguments: 0)
+    assert "models" in script("bash", capsys)
+
+
 def test_bash_completes_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "kernel.sh"
     file.write_text(script("bash", capsys))
