@@ -17,7 +17,9 @@ from pathlib import Path
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from kernel.cli import commands
+from kernel.cli.flags import is_without_effect
 from kernel.cli.parser import parser_of
+from kernel.cli.serve import serve as commands_serve
 from kernel.config import model_config_pb2, parameters
 from kernel_metrics.machine import Machine
 from kernel_metrics.models import ModelFamilies
@@ -78,6 +80,10 @@ def commands_page() -> str:
         parts.append(f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```\n\n")
         actions = [action for action in parser._actions if action.help not in (argparse.SUPPRESS, None) and action.dest != "help"]
         parts.append(table(("", ""), [(flag(action), said(action)) for action in actions]))
+    serve = parser_of(commands_serve)
+    idle = sorted({code(action.option_strings[0]) for action in serve._actions if is_without_effect(action)})
+    parts.append("\n## Flags of tritonserver without effect\n\nTaken by `kernel serve`, with a warning, so that a start script ")
+    parts.append(f"needs no change; there is nothing here that they could act on:\n{', '.join(idle)}.\n")
     return "".join(parts)
 
 
