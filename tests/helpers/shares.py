@@ -1,7 +1,7 @@
 """How tests are shared out to the processes of pytest-xdist: those of a file stay together and in order.
 
 So what a file's tests share (a server, a folder, what one has counted when the next looks) is made once, and is as in a run in
-one process. Tests that compare answers of one pair of servers are one share, whichever file they stand in.
+one process. Tests that compare answers of one pair of servers are one share, whichever file they stand in; each page of documents is one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ __all__ = ["ByFile", "longest_first"]
 
 #: In these files it is the name of the test that says which pair of servers it asks.
 OF_PAIRS = tuple(f"tests/reference/test_{name}.py" for name in ("http", "grpc", "warmup"))
+#: Each page has a folder and a server of its own.
+OF_DOCUMENTS = "tests/e2e/test_documents.py"
 #: What is told over both wires to one pair of servers counts on; see reference/conftest.py.
 SAME_PAIR = {"test_rest": "test_plain"}
 
@@ -37,6 +39,8 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
+        if file == OF_DOCUMENTS:
+            return nodeid
         if file not in OF_PAIRS:
             return file
         name = test.partition("[")[0]
