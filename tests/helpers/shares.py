@@ -1,7 +1,8 @@
 """How tests are shared out to the processes of pytest-xdist: those of a file stay together and in order.
 
 So what a file's tests share (a server, a folder, what one has counted when the next looks) is made once, and is as in a run in
-one process. Tests that compare answers of one pair of servers are one share, whichever file they stand in; each page of documents is one.
+one process. Tests that compare answers of one pair of servers are one share, whichever file they stand in;
+each page of documents is one, too.
 """
 
 from __future__ import annotations
