@@ -228,7 +228,7 @@ class PeerTable:
             if stage is None or id not in stage.sequences:
                 continue
             own = stage.began(id)
-            if self.owners.is_newer(name, began, own):
+            if (began, name) > (own, self.owners.own):
                 self._kept.pop((model, id), None)
                 stage.give_up(id, f"replica {self._place_of(name)}")
             else:

@@ -20,7 +20,7 @@ class Owners:
     """Who has which sequence: by rendezvous hash one of those that are there, unless another has it and keeps it to its end.
 
     `own`: the name of the replica that asks; "" until it is known. The others are named, too, and no name comes again. A
-    sequence is a model's key and its id. Where two have one of the same id, that one is alive which has begun later (`is_newer`):
+    sequence is a model's key and its id. Where two have one of the same id, that one is alive which has begun later:
     whoever has the other is told so, and gives it up.
     """
 
@@ -58,10 +58,6 @@ class Owners:
     def keeper(self, sequence: tuple[str, int | str]) -> str:
         """Return the name of another one that has said that it has a sequence, "" where none has."""
         return self._kept.get(sequence, (0.0, ""))[1]
-
-    def is_newer(self, name: str, began: float, own: float) -> bool:
-        """Whether a sequence that began at another one is alive, and not the one of the same id that has begun here at `own`."""
-        return (began, name) > (own, self.own)
 
     def owner(self, model: str, id: int | str) -> str:
         """Return the name of who is to have a sequence that this replica has not."""
