@@ -54,7 +54,7 @@ LIMITS: dict[str, tuple[int, int | None]] = {
     # 118 are rules/autoscaling.py's: how many instances, replicas or actors there are to be; no request runs through it either.
     # 153 are rules/handover.py's and owners.py's, which are only asked where a server has several replicas.
     # 45 say why batches leave and for what requests wait, which is decided there and told by explanations.
-    # 3 let a pool look no further than the first idle instance, and simulations ask what a thread is handed (RunLength).
+    # 3 are for what a thread is handed, which simulations ask, too (RunLength).
     "code lines on a request's path": (4370, 3300),
     # 28 more than once, and less time: a `zip` for one request, a method that is an attribute, and a clock that is read
     # twice are few instructions and take long.

@@ -80,8 +80,6 @@ class Pool:
         for instance in self.instances:  # not by `outstanding`: this is asked twice for each request
             count = len(instance.running)
             if count < instance.limit and (best is None or count < least):
-                if not count:
-                    return instance  # no other has fewer
                 best, least = instance, count
         return best
 

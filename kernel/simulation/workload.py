@@ -30,7 +30,7 @@ AT_ONCE = 30_000  # requests that clients send while no time passes, before it i
 REASONS = 1000  # that are known by their words, at most
 
 _PREFIX = re.compile(r"\[request id: [^\]]*\] ")
-_VARYING = re.compile(r"\b\d+\.\d+\b")  # such as how late a request was: the same reason for all
+_VARYING = re.compile(r"\b\d+\.\d+\b|(?<=sequence )\d+")  # how late it was, which sequence: the same reason for all
 
 
 class Workload:

@@ -114,7 +114,7 @@ def test_sequences_of_a_file(tmp_path: Path) -> None:
     result = simulate(repository, "m", objects(tmp_path, *lines), read_costs(["5ms"]))
     assert tuple(result.latencies) == near(0.005, 0.029, 0.005)
     assert list(result.refused) == [
-        "inference request for sequence 9 to model 'm' must specify the START flag on the first request of the sequence"
+        "inference request for sequence … to model 'm' must specify the START flag on the first request of the sequence"
     ]
 
 
