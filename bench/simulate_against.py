@@ -5,7 +5,7 @@
 A server executes a model that sleeps for 4 ms and 1 ms for each row, on two instances with the dynamic batcher. A client sends it
 requests over HTTP at moments that it has drawn before: by chance at one rate, at a rate that grows, and in bursts. When each was
 sent is kept, and these moments are simulated; executions cost what those of the same run have cost, as the server has recorded
-them (`--record`), and each request costs its loop EFFORT.
+them (`--record`), and each request costs its loop EFFORT, which wakes within WAKE.
 
 Compared are the sizes of batches, by the largest distance of the two distributions (Kolmogorov), p50 and p99. Wanted: a distance
 of at most 0.1, p50 within 10 %, p99 within 25 %; exits with 1 where the median of the runs is not. Server and client need a core
@@ -62,7 +62,8 @@ REQUEST = b"POST /v2/models/work/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d
 TRAFFICS = ("chance", "ramp", "bursts")
 DISTANCE, P50, P99 = 0.1, 0.10, 0.25
 
-EFFORT = 80e-6  # seconds; the answer's part of it is simulated as if it came first
+EFFORT = 40e-6  # seconds of the loop for a request; the answer's part of it is simulated as if it came first
+WAKE = 100e-6  # seconds until an idle server has noticed a request, in which others of the same burst come
 
 WARM = 100  # requests before each run, which are not counted
 
@@ -146,7 +147,7 @@ def simulated(live: Live, repository: Path, recording: Path) -> tuple[Seen, Seen
     """Return what there was of a run, and what is simulated of the same requests."""
     times = recorded_times(str(recording), "work", live.between)
     p50, p99 = (float(np.percentile(live.latencies, percent)) for percent in (50, 99))
-    result = simulate(str(repository), "work", Arrivals(live.moments), _Known(Measured.of(times)), effort=EFFORT)
+    result = simulate(str(repository), "work", Arrivals(live.moments), _Known(Measured.of(times)), effort=EFFORT, wake=WAKE)
     there = {rows: len(seconds) for rows, seconds in times.items()}
     return Seen(there, p50, p99), Seen(result.works[0].batches, result.latency(50), result.latency(99))
 

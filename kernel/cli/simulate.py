@@ -117,6 +117,7 @@ def _parser() -> Parser:
     add("--cost", action="append", required=True, metavar="COST", help="how long executions take, see above")
     add("--seed", type=size, default=0, metavar="N", help="of all that is by chance (default: 0)")
     add("--overhead", default="0s", metavar="TIME", help="that the server's loop takes for a request, such as 50us (default: 0s)")
+    add("--wake-up", default="0s", metavar="TIME", help="that an idle loop takes to notice something (default: 0s)")
     add("--gpus", type=positive, metavar="N", help="simulate a machine with N GPUs (default: as this one)")
     _add_mix(parser)
     add("--svg", type=Path, metavar="FILE", help="write the pictures as SVG")
@@ -163,9 +164,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _run(options: argparse.Namespace) -> Simulated:
-    effort = duration(options.overhead, "--overhead")
-    if effort > MOST_OVERHEAD:
-        raise ServingError(Code.INVALID_ARG, f"--overhead is '{options.overhead}', wanted are at most {MOST_OVERHEAD:.0f} s")
     given: dict[str, Any] = {"gpus": range(options.gpus)} if options.gpus else {}
     return run(
         options.repository,
@@ -175,7 +173,8 @@ def _run(options: argparse.Namespace) -> Simulated:
         version=options.version,
         mix=_mix(options),
         seed=options.seed,
-        effort=effort,
+        effort=_overhead(options.overhead, "--overhead"),
+        wake=_overhead(options.wake_up, "--wake-up"),
         auto_complete=auto_complete(options),
         config_name=options.model_config_name,
         max_inflight=options.max_inflight,
@@ -185,6 +184,13 @@ def _run(options: argparse.Namespace) -> Simulated:
         cache=cache_options(options),
         **given,
     )
+
+
+def _overhead(text: str, flag: str) -> float:
+    seconds = duration(text, flag)
+    if seconds > MOST_OVERHEAD:
+        raise ServingError(Code.INVALID_ARG, f"{flag} is '{text}', wanted are at most {MOST_OVERHEAD:.0f} s")
+    return seconds
 
 
 def _mix(options: argparse.Namespace) -> Mix:

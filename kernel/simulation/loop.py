@@ -56,17 +56,18 @@ class SimulationLoop(VirtualLoop):
         self._moments: Sequence[float] = ()  # when requests come
         self._come = 0  # how many have
         self._next = math.inf
-        self._effort = 0.0
+        self._effort = self._wake = 0.0
         self._arrive: Callable[[int], object] = lambda index: None
         super().__init__()
 
-    def come(self, moments: Sequence[float], arrive: Callable[[int], object], effort: float = 0.0) -> None:
-        """Call `arrive(index)` at each of these moments, which do not decrease; index: which of them it is, from 0 on.
-
-        `effort`: seconds that the loop is busy with each.
-        """
-        self._moments, self._come, self._arrive, self._effort = moments, 0, arrive, effort
+    def come(self, moments: Sequence[float], arrive: Callable[[int], object]) -> None:
+        """Call `arrive(index)` at each of these moments, which do not decrease; index: which of them it is, from 0 on."""
+        self._moments, self._come, self._arrive = moments, 0, arrive
         self._next = moments[0] if moments else math.inf
+
+    def take_time(self, effort: float, wake: float) -> None:
+        """Be busy for `effort` seconds with each request; what ends idleness is noticed `wake` seconds later."""
+        self._effort, self._wake = effort, wake
 
     # -- as asyncio calls it -------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class SimulationLoop(VirtualLoop):
                 if moment > turn:
                     if moment == math.inf:
                         raise Deadlock("deadlock: nothing is ready, no timer is due and no request is to come")
-                    self.now = turn = moment
+                    self.now = turn = moment + self._wake
             # What is there now is all that this turn sees, in asyncio's order: what was put off, requests, timers.
             late = [pop(later)] if later and later[0][0] <= turn else None
             if late is not None:

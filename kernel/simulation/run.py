@@ -22,7 +22,7 @@ from kernel.simulation.forms import Forms, Shapes
 from kernel.simulation.loop import SimulationLoop
 from kernel.simulation.numbers import wrong
 from kernel.simulation.stand_ins import StandIns
-from kernel.simulation.traffic import Mix, Traffic
+from kernel.simulation.traffic import Mix, SimulatedTraffic
 from kernel.simulation.workload import Workload
 
 __all__ = ["ModelWork", "Simulated", "simulate"]
@@ -67,24 +67,24 @@ class Simulated:
 
 def simulate(
     repository: str, model: str, arrivals: Arrivals | Closed, costs: Costs, *, version: str = "", rows: int = 1, seed: int = 0,
-    effort: float = 0.0, mix: Mix | None = None, **options: Any,
+    effort: float = 0.0, wake: float = 0.0, mix: Mix | None = None, **options: Any,
 ) -> Simulated:  # fmt: skip
     """Have requests come to a model of a repository, on virtual time. Raises ServingError.
 
     `model`: "" where there is only one besides the steps of an ensemble and what is called; `rows`: of each request, where the
-    arrivals do not say; `effort`: seconds that the server's loop is busy with each; `mix`: what requests are like besides that;
-    `options`: of class Kernel.
+    arrivals do not say; `effort`: seconds that the server's loop is busy with each; `wake`: after which it
+    notices what ends its idleness; `mix`: what requests are like besides that; `options`: of class Kernel.
     """
     loop = SimulationLoop()
     mix = mix or Mix(rows=rows)
     stand_ins = StandIns(costs, loop, seed, mix.shapes)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, mix, effort, options))
+        return runner.run(_simulate(repository, model, arrivals, stand_ins, version, mix, (effort, wake), options))
 
 
 async def _simulate(
-    repository: str, name: str, arrivals: Arrivals | Closed, stand_ins: StandIns, version: str, mix: Mix, effort: float,
-    options: Mapping[str, Any],
+    repository: str, name: str, arrivals: Arrivals | Closed, stand_ins: StandIns, version: str, mix: Mix,
+    takes: tuple[float, float], options: Mapping[str, Any],
 ) -> Simulated:  # fmt: skip
     calls = stand_ins.costs.calls
     called = {call.model for call in calls}
@@ -102,8 +102,9 @@ async def _simulate(
             for answers in stand_ins.answers:
                 answers.apart = True
         stream = arrivals if isinstance(arrivals, Arrivals) else None
-        traffic = Traffic(model, stream, mix, stand_ins.seed, _sequential(kernel, model))
-        workload = Workload(stand_ins.loop, traffic, arrivals, effort)
+        traffic = SimulatedTraffic(model, stream, mix, stand_ins.seed, _sequential(kernel, model))
+        stand_ins.loop.take_time(*takes)
+        workload = Workload(stand_ins.loop, traffic, arrivals, takes[0])
         await workload.all_answered()
         hits = {one.name: one.scheduler.statistics.hits for one in loaded}
         return _simulated(workload, traffic, stand_ins.worked, hits)
@@ -169,7 +170,7 @@ def _found(kernel: Kernel, name: str, version: str) -> Model:
         raise ServingError(error.code, "; ".join([error.message + near, *reasons])) from None
 
 
-def _simulated(workload: Workload, traffic: Traffic, worked: Mapping[str, Worked], hits: Mapping[str, int]) -> Simulated:
+def _simulated(workload: Workload, traffic: SimulatedTraffic, worked: Mapping[str, Worked], hits: Mapping[str, int]) -> Simulated:
     came, answered = np.frombuffer(workload.came), np.frombuffer(workload.answered)
     well = ~np.isnan(answered)
     seconds = float(max(np.max(answered[well], initial=workload.last), came[-1]) - workload.began)

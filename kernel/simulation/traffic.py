@@ -18,7 +18,7 @@ from kernel.simulation.arrivals import Arrivals
 from kernel.simulation.forms import Forms, Shapes
 from kernel.simulation.numbers import number, wrong
 
-__all__ = ["CONTENTS", "Mix", "Traffic", "read_contents", "read_priorities", "read_shapes"]
+__all__ = ["CONTENTS", "Mix", "SimulatedTraffic", "read_contents", "read_priorities", "read_shapes"]
 
 CONTENTS = 10_000_000  # different ones at most
 DRAWN = 4096  # at a time
@@ -82,7 +82,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-class Traffic:
+class SimulatedTraffic:
     """Makes the requests of a model. `plain`: all are alike. `levels`: the priority of each so far, None where none has any."""
 
     def __init__(self, model: Model, arrivals: Arrivals | None, mix: Mix, seed: int, sequential: bool) -> None:

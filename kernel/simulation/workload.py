@@ -21,7 +21,7 @@ from kernel.simulation.cost import LONGEST
 from kernel.simulation.forms import same_requests
 from kernel.simulation.loop import SimulationLoop
 from kernel.simulation.numbers import wrong
-from kernel.simulation.traffic import Traffic
+from kernel.simulation.traffic import SimulatedTraffic
 
 __all__ = ["Workload"]
 
@@ -39,7 +39,7 @@ class Workload:
     `last`: when the last one has failed. `took`: seconds of the processor for all of it.
     """
 
-    def __init__(self, loop: SimulationLoop, traffic: Traffic, arrivals: Arrivals | Closed, effort: float) -> None:
+    def __init__(self, loop: SimulationLoop, traffic: SimulatedTraffic, arrivals: Arrivals | Closed, effort: float) -> None:
         self.came: array[float] = array("d")
         self.answered: array[float] = array("d")
         self.refused: Counter[str] = Counter()
@@ -119,7 +119,7 @@ class Workload:
             def arrive(index: int) -> None:
                 enqueue(traffic.make(partial(respond, index), index, index % slots, loop.now))
 
-        loop.come(self.came, arrive, self._effort)
+        loop.come(self.came, arrive)
 
     # -- clients that wait for their answers -------------------------------------------------------------------------------
 

@@ -85,6 +85,15 @@ def test_clients_whose_answers_take_no_time_are_refused(tmp_path: Path) -> None:
     assert simulate(repository, "m", read_arrivals("closed:2,0.0995"), read_costs(["0s"]), effort=1e-3).requests == 100
 
 
+def test_an_idle_loop_wakes_up_late_and_finds_more_of_a_burst(tmp_path: Path) -> None:
+    repository = write(tmp_path / "r", "m", "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 10 }")
+    moments = offsets(tmp_path, 0, 0.1, 0.10005, 0.10009)
+    at_once = simulate(repository, "m", moments, read_costs(["1ms"]))
+    late = simulate(repository, "m", moments, read_costs(["1ms"]), wake=0.0001)
+    assert batches(at_once) == {"m": {1: 2, 2: 1}} and batches(late) == {"m": {1: 1, 3: 1}}
+    assert tuple(late.latencies) == near(0.00121, 0.00131, 0.00126, 0.00122)  # it wakes up for timers and ends, too
+
+
 # -- sequences -------------------------------------------------------------------------------------------------------------
 
 
