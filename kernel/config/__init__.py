@@ -8,6 +8,7 @@ from __future__ import annotations
 from kernel.config.autoscaling import AutoscaleLimits, autoscale_between, autoscale_of
 from kernel.config.circuit_breaker import CIRCUIT_BREAKER, BreakerRule
 from kernel.config.complete import left_here, read_config, require_complete, with_changes
+from kernel.config.edit import FieldPath, edited
 from kernel.config.ensemble import CIRCULAR, check_ensembles, is_decoupled
 from kernel.config.errors import ConfigError, ConfigErrors, did_you_mean, listed, words_first
 from kernel.config.execution_limit import execution_limit_of
@@ -45,6 +46,7 @@ __all__ = [
     "DynamicBatching",
     "EnsembleStep",
     "FieldOrigin",
+    "FieldPath",
     "InstanceGroup",
     "Key",
     "Message",
@@ -62,6 +64,7 @@ __all__ = [
     "check_ensembles",
     "config_file",
     "did_you_mean",
+    "edited",
     "execution_limit_of",
     "headroom_of",
     "idle_limit_of",

@@ -12,11 +12,13 @@ from kernel.loadtest.own_server import OwnServer, own_server
 from kernel.loadtest.report import Histogram, Ratio, Result, histogram, ratios
 from kernel.loadtest.run import Plan, Told, measure
 from kernel.loadtest.target import LoadTarget, TargetOptions, is_address
+from kernel.loadtest.tuning import Expected, Settings, choose, reasons, settings_of
 from kernel.loadtest.windows import Window, steady
 
 __all__ = [
     "ClosedLoop",
     "Described",
+    "Expected",
     "Histogram",
     "Load",
     "LoadTarget",
@@ -25,10 +27,12 @@ __all__ = [
     "Plan",
     "Ratio",
     "Result",
+    "Settings",
     "Shapes",
     "TargetOptions",
     "Told",
     "Window",
+    "choose",
     "datasets_of",
     "given_inputs",
     "histogram",
@@ -38,5 +42,7 @@ __all__ = [
     "open_target",
     "own_server",
     "ratios",
+    "reasons",
+    "settings_of",
     "steady",
 ]

@@ -25,7 +25,7 @@ from kernel.loadtest.timer import Alarm
 from kernel.loadtest.windows import Window
 from kernel.tensor import Tensor
 
-__all__ = ["ClosedLoop", "Load", "OpenLoop", "Plain", "Sequences", "Source", "Traffic"]
+__all__ = ["ClosedLoop", "Load", "OpenLoop", "Plain", "RunningLoad", "Sequences", "Source"]
 
 PAUSE = 0.01  # seconds after a failure until a client of a closed loop tries again
 PROBE = 0.02  # seconds between two looks at how late the loop is
@@ -119,7 +119,7 @@ class Sequences:
         return self._target.encode(next(self._requests), parameters)
 
 
-class Traffic:
+class RunningLoad:
     """One load on one target, from `start` to `stop`.
 
     `sources`: of the clients; in an open loop of lanes, in each of which a request waits for the one before it, unless `free`.
@@ -304,7 +304,7 @@ class _Mark:
 class _Lane:
     """A sequence of an open loop: each request is sent when the one before it has its answer."""
 
-    def __init__(self, traffic: Traffic, source: Source) -> None:
+    def __init__(self, traffic: RunningLoad, source: Source) -> None:
         self.source = source
         self._traffic = traffic
         self._due: deque[float] = deque()

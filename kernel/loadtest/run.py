@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel.loadtest.load import ClosedLoop, Load, OpenLoop, Plain, Sequences, Source, Traffic
+from kernel.loadtest.load import ClosedLoop, Load, OpenLoop, Plain, RunningLoad, Sequences, Source
 from kernel.loadtest.report import Result
 from kernel.loadtest.target import LoadTarget
 from kernel.loadtest.windows import LOOKED_AT, Window, steady
@@ -94,14 +94,14 @@ class _Way:
         self._plain = Plain([target.encode(one, {}) for one in datasets[0]]) if not target.model.stateful else None
         self._rounds = 0
 
-    def traffic(self, seconds: float) -> Traffic:
+    def traffic(self, seconds: float) -> RunningLoad:
         """Return new traffic, for so many seconds at most."""
         load = self.load
         self._rounds += 1
         count = load.clients if isinstance(load, ClosedLoop) else self._plan.lanes
         sources: list[Source] = [self._plain] * count if self._plain is not None else [self._sequences(k) for k in range(count)]
         moments = self._moments(load, seconds) if isinstance(load, OpenLoop) else None
-        return Traffic(self.target, sources, moments=moments, free=self._plain is not None, clock=self._clock)
+        return RunningLoad(self.target, sources, moments=moments, free=self._plain is not None, clock=self._clock)
 
     def _sequences(self, number: int) -> Sequences:
         requests = self._datasets[number % len(self._datasets)]
@@ -169,7 +169,7 @@ def _silent(way: _Way) -> bool:
     return not way.windows[-1].latencies.size
 
 
-async def _window(traffic: Traffic, plan: Plan, told: Told, words: str, before: float, share: float) -> Window:
+async def _window(traffic: RunningLoad, plan: Plan, told: Told, words: str, before: float, share: float) -> Window:
     """Measure one window. `before`: windows that have been, `share`: what this one counts for."""
     mark = traffic.mark()
     await _pass(plan.window, lambda part: told(words, _part(before + share * part, plan)))
