@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import re
+import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,12 @@ def test_the_files_are_small_and_ask_for_nothing_from_elsewhere() -> None:
         policy = fields["Content-Security-Policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
         assert not re.search(r"(inner|outer|Adjacent)HTML|document\.write|eval\(|new Function", document.body.decode()), path
+
+
+def test_a_wheel_has_the_files() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["package-data"]["kernel_dashboard"] == ["assets/*"]
+    assert not [path for path in FOLDER.iterdir() if path.is_dir()]
 
 
 def test_the_page_has_no_script_or_style_in_it() -> None:
