@@ -17,7 +17,7 @@ __all__ = ["main"]
 #: Each is a module of this package with a function of its name; imported when it is asked for.
 COMMANDS = (
     "serve", "check", "doctor", "models", "config", "graph", "infer", "top", "explain", "simulate", "replay",
-    "bench", "tune", "new", "completion"
+    "shadow", "bench", "tune", "new", "completion"
 )  # fmt: skip
 
 #: The group of entry points by which plugins have commands: each a function that takes the rest of the line and returns a status.
@@ -43,6 +43,7 @@ commands:
   explain     ask a running server why requests took as long as they did
   simulate    tell what would become of requests: batches, latencies, refusals
   replay      have recorded requests answered again, and compare
+  shadow      stand in front of another server, and compare a sample of its answers
   bench       send requests to a server and tell how fast it answers
   tune        find settings of a model with which it meets a goal
   new         write a new model or plugin to start from, with a test

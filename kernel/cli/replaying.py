@@ -71,21 +71,24 @@ class OverHttp:
     def ask(self, told: Told) -> list[list[Tensor]]:
         headers, body = body_of(told)
         path = path_of(told.model, str(told.version) if self._version == "recorded" else self._version)
+        return [answer_of(*self.post(path, headers, body))]
+
+    def post(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers by lower-case name, and body of an answer. Raises ServingError where there is none."""
         fresh = not hasattr(self._own, "connection")
         try:
-            status, answer_headers, answer = self._exchange(path, headers, body)
+            return self._exchange(path, headers, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             if fresh:
                 raise self._failed(error) from None
-            try:  # the server had closed a connection on which nothing came for a while
-                status, answer_headers, answer = self._exchange(path, headers, body)
-            except (OSError, ValueError, http.client.HTTPException) as again:
-                raise self._failed(again) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._failed(error) from None
-        return [answer_of(status, answer_headers, answer)]
+        try:  # the server had closed a connection on which nothing came for a while
+            return self._exchange(path, headers, body)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._failed(error) from None
 
-    def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _exchange(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
         if connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

@@ -39,6 +39,7 @@ ROOMS = (
     "testing",
     "simulation",
     "loadtest",
+    "shadow",
     "cli __main__",
 )
 PLACE_OF = {name: place for place, names in enumerate(ROOMS) for name in names.split()}

@@ -1,0 +1,98 @@
+"""`kernel shadow` in front of the real Triton: its answers pass as they are, and ours to the same requests are the same."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from . import servers
+from .conftest import MODELS
+
+pytestmark = pytest.mark.reference
+
+LIMIT_S = 90.0
+CHOSEN = ("batch8", "two")
+
+
+def metadata_of(port: int, model: str) -> dict[str, list[dict[str, object]]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    connection.request("GET", f"/v2/models/{model}")
+    found: dict[str, list[dict[str, object]]] = json.loads(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+def some_request(metadata: dict[str, list[dict[str, object]]], id: str) -> bytes:
+    """Return a request of ones, of whatever form the model has."""
+    inputs = []
+    for one in metadata["inputs"]:
+        shape = [1 if int(str(size)) < 0 else int(str(size)) for size in one["shape"]]  # type: ignore[attr-defined]
+        count = 1
+        for size in shape:
+            count *= size
+        value: object = {"BYTES": "one", "BOOL": True}.get(str(one["datatype"]), 1)
+        inputs.append({"name": one["name"], "datatype": one["datatype"], "shape": shape, "data": [value] * count})
+    return json.dumps({"id": id, "inputs": inputs}).encode()
+
+
+def post(port: int, model: str, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    connection.request("POST", f"/v2/models/{model}/infer", body)
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+def asked(upstream: servers.Server, ours: Path, log: Path) -> tuple[int, str]:
+    """Ask through `kernel shadow` and directly; return its exit status and what it has printed."""
+    command = [sys.executable, "-m", "kernel", "shadow", f"--upstream=127.0.0.1:{upstream.port}", "--http-port=0", str(ours)]
+    with log.open("wb") as file:
+        shadow = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        end = time.monotonic() + LIMIT_S
+        while not (found := re.search(r"passing on HTTP at 127.0.0.1:(\d+)", log.read_text())):
+            assert time.monotonic() < end and shadow.poll() is None, log.read_text()
+            time.sleep(0.05)
+        port = int(found[1])
+        for model in CHOSEN:
+            body = some_request(metadata_of(port, model), model)
+            assert post(port, model, body) == post(upstream.port, model, body)
+        assert post(port, "two", b'{"inputs":[]}')[0] == 400
+        shadow.send_signal(signal.SIGTERM)
+        return shadow.wait(LIMIT_S), log.read_text()
+    finally:
+        if shadow.poll() is None:
+            shadow.kill()
+            shadow.wait()
+
+
+def test_answers_of_the_reference_pass_and_ours_are_the_same(reference_installed: None, tmp_path: Path) -> None:
+    for name in ("theirs", "ours"):
+        for model in CHOSEN:
+            shutil.copytree(MODELS / "plain" / model, tmp_path / name / model)
+    upstream = servers.reference(tmp_path / "theirs", tmp_path / "reference.log")
+    try:
+        while True:
+            upstream.wait_live()
+            try:
+                status, text = asked(upstream, tmp_path / "ours", tmp_path / "shadow.log")
+                break
+            except (AssertionError, OSError, ValueError, http.client.HTTPException):
+                if not (upstream.has_died() and upstream.may_restart()):  # of a fault of its own
+                    raise
+                upstream.restart()
+    finally:
+        upstream.end()
+        upstream.stop()
+    assert re.search(r"^batch8 +1 +1 +0 +0 +-$", text, re.M) and re.search(r"^two +2 +2 +0 +0 +-$", text, re.M), text
+    assert status == 0
