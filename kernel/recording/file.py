@@ -10,7 +10,7 @@ import io
 import os
 import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -19,7 +19,7 @@ import numpy as np
 from kernel.recording.form import END, HEAD, LINES, End, Head, Placed, RecordedRequest, Told
 from kernel.tensor import DATATYPES, Array, Tensor, pack_bytes
 
-__all__ = ["RecordingFile", "created"]
+__all__ = ["RecordingFile", "as_lines", "created"]
 
 #: How much is gathered before it is written; bytes.
 SEGMENT = 4 * 1024 * 1024
@@ -31,11 +31,13 @@ MOST_MEMBERS = 200_000
 OF_MEMBER = 512
 OF_END = 4096
 
-#: What a line takes, about, before it has been written, besides its texts.
-OF_LINE = 200
-
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def as_lines(told: Sequence[Told]) -> bytes:
+    """Return the lines of requests without tensors."""
+    return _encode_lines(told)
 
 
 def created(path: str) -> tuple[BinaryIO, str]:
@@ -62,9 +64,11 @@ class RecordingFile:
         self._file = file
         self._limit = limit
         self._segment = min(SEGMENT, limit // 8)
+        self._with_tensors = head.tensors
         self._zip = zipfile.ZipFile(file, "w")
         self._number = 0
-        self._told: list[Told] = []
+        self._lines: list[bytes] = []
+        self._count = 0
         self._tensors: dict[str, list[Array]] = {}
         self._ends: dict[str, int] = {}
         self._size = 0
@@ -73,24 +77,28 @@ class RecordingFile:
 
     def add(self, requests: Iterable[Told], size: int) -> None:
         """Gather requests whose tensors have `size` bytes, and write what is gathered where that is enough. Raises OSError."""
-        before = len(self._told)
-        self._told.extend(requests)
-        self._size += size + (len(self._told) - before) * OF_LINE
+        told: list[Any] = [self._placed(one) for one in requests] if self._with_tensors else list(requests)
+        self.add_lines(_encode_lines(told), len(told), size)
+
+    def add_lines(self, lines: bytes, count: int, size: int = 0) -> None:
+        """As `add`, of `count` requests whose lines are made already."""
+        self._lines.append(lines)
+        self._count += count
+        self._size += size + len(lines)
         if self._size >= self._segment:
             self.flush()
 
     def flush(self) -> None:
         """Write what is gathered. Raises OSError; what was written before is still there then."""
-        if not self._told:
+        if not self._count:
             return
-        told = self._told
-        lines = _encode_lines([self._placed(one) for one in told] if any(one.inputs or one.answers for one in told) else told)
+        count, lines = self._count, b"".join(self._lines)
         members = {f"{datatype}.npy": _npy(datatype, parts) for datatype, parts in self._tensors.items()}
-        self._told, self._tensors, self._ends, self._size = [], {}, {}, 0
+        self._lines, self._count, self._tensors, self._ends, self._size = [], 0, {}, {}, 0
         there = self._file.tell() + (len(self._zip.filelist) + len(members) + 1) * OF_MEMBER
         if there + len(lines) + sum(map(len, members.values())) + OF_END > self._limit or len(self._zip.filelist) > MOST_MEMBERS:
             self.full = True
-            self.left_out += len(told)
+            self.left_out += count
             return
         self._number += 1
         good = self._file.tell()
@@ -103,7 +111,7 @@ class RecordingFile:
         except OSError:
             self._give_up(good)
             raise
-        self.requests += len(told)
+        self.requests += count
 
     def close(self, lost: int, why: str) -> None:
         """Write what is gathered, and the end. Raises OSError; without the end the file is read as one that was cut off."""

@@ -61,7 +61,7 @@ class RecordedError(msgspec.Struct):
 T = TypeVar("T")
 
 
-class RecordedRequest(msgspec.Struct, Generic[T], omit_defaults=True):
+class RecordedRequest(msgspec.Struct, Generic[T], omit_defaults=True, gc=False):
     """One request, as it is written and as a redactor may change it. Its tensors are Tensors, in the lines of the file Placed.
 
     `model`, `version`: who was asked; `id`: the client's, "" for none; `instance`: the name of that which executed it.

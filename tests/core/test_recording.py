@@ -25,6 +25,8 @@ from kernel.recording import Recorder, RecordOptions, Redactor, Told, is_recordi
 from kernel.recording import recorder as recorder_module
 from kernel.recording.file import RecordingFile
 from kernel.recording.form import FORM, VERSION, Head
+from kernel.recording.notes import of_records
+from kernel.rules import Left, WaitReason
 from kernel.simulation import read_arrivals
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +188,14 @@ def test_a_file_that_cant_be_made_stops_the_start(tmp_path: Path) -> None:
                 recorder.start()
 
     asyncio.run(main())
+
+
+def test_why_a_batch_went_is_told_in_words() -> None:
+    whys = [None, Left.FULL, WaitReason("now", "for resources"), {"request": WaitReason("a", "b")}]
+    records: list[Any] = [(1, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, "", "m_0", why, None) for why in whys]
+    assert [one.left for one in of_records("m", 1, records, 100.0)] == ["", "it was full", "for resources", ""]
+    (one,) = of_records("m", 1, records[:1], 100.0)
+    assert (one.arrived, one.waited, one.executed, one.seconds) == (101.0, 0.5, 0.5, 1.5)
 
 
 # -- what is not ---------------------------------------------------------------------------------------------------------

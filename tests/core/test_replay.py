@@ -343,7 +343,7 @@ def test_command_tells_what_differs(url: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_command_says_what_it_can_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bare = str(written(tmp_path / "bare.zip", [told()], tensors=False))
+    bare = str(written(tmp_path / "bare.zip", [told(inputs=[], answers=[])], tensors=False))
     full = str(written(tmp_path / "full.zip", [told(), told(model="other")]))
     (tmp_path / "no.zip").write_text("no")
     out = str(tmp_path / "out.json")
