@@ -135,7 +135,8 @@ class _Tuning:
                 if outcome.p99 > 2 * options.goal and nearest is not None:
                     continue  # it is too far away to be tried
                 result = self._live(settings)
-                rows.append(self._row(self._name(settings), settings, result))
+                row = self._row(self._name(settings), settings, result)
+                rows[1:] = [row] if settings == self.before else [*rows[1:], row]
                 if placement == self.before.placement:
                     self.live.append(result)
                 if _meets(result, options.goal):
@@ -188,7 +189,7 @@ class _Tuning:
                 clients = [2**k for k in range(self.before.most.bit_length())] if self.before.most else [1]
                 clients = [one for one in clients if one * options.batch_size <= max(1, self.before.most)] or [1]
                 with self._server(settings, 0.1) as server:
-                    self._asked(server.http, [ClosedLoop(count) for count in clients], MEASURE, 0.1)
+                    self._asked(server, [ClosedLoop(count) for count in clients], MEASURE, 0.1)
                     costs = read_costs([server.http], ask)
                     costs.of(options.model)  # while the server is there to be asked
                 self.costs[placement] = costs
@@ -197,16 +198,20 @@ class _Tuning:
     def _live(self, settings: Settings) -> Result:
         """Measure settings on a server of our own."""
         with self._server(settings, 0.6) as server:
-            return self._asked(server.http, [OpenLoop("poisson", self.options.load)], self.options.plan, 0.6)[0]
+            return self._asked(server, [OpenLoop("poisson", self.options.load)], self.options.plan, 0.6)[0]
 
     @contextmanager
     def _server(self, settings: Settings, part: float) -> Iterator[OwnServer]:
         with self._variant(settings) as repository, own_server(repository, (), lambda words: self.told(words, part)) as server:
             yield server
 
-    def _asked(self, address: str, loads: Sequence[Load], plan: Plan, part: float) -> list[Result]:
+    def _asked(self, server: OwnServer, loads: Sequence[Load], plan: Plan, part: float) -> list[Result]:
         async def main() -> list[Result]:
-            target = await open_target(address, self.options.model, TargetOptions(), ask)
+            model = self.options.model
+            try:
+                target = await open_target(server.http, model, TargetOptions(), ask)
+            except ServingError as error:
+                raise ServingError(error.code, server.said_of(model) or error.message) from None
             try:
                 made, _ = made_inputs(target.model, {}, self.options.batch_size, "random", self.options.seed)
                 results = await measure([target], loads, [[made]], plan, lambda words, done: self.told(words, part + 0.3 * done))

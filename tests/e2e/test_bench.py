@@ -1,4 +1,4 @@
-"""`kernel bench` against real servers: both wires, models of all kinds, and what a new user gets wrong."""
+"""`kernel bench` against real servers: both wires, models of all kinds, what a new user gets wrong; of `kernel tune` the last."""
 
 from __future__ import annotations
 
@@ -136,6 +136,8 @@ def test_a_server_of_its_own_for_a_repository(tmp_path: Path) -> None:
     (result,) = results(run("bench", repository, "echo", "--json", *QUICK, "--", "--log-verbose=1"))
     assert result["answered"] > 0
     done = run("bench", repository, "broken")
+    assert done.returncode == 1 and "no weights today" in done.stderr
+    done = run("tune", repository, "broken", "--p99", "1s", "--rate", "1")
     assert done.returncode == 1 and "no weights today" in done.stderr
     done = run("bench", repository, "echo", "--", "--log-verbos=1")
     assert done.returncode == 1 and "did you mean --log-verbose" in done.stderr
