@@ -84,7 +84,7 @@ def tune(arguments: Sequence[str]) -> int:
     parser.add_argument("--cost", action="append", default=[], metavar="COST", help="as `kernel simulate` has it")
     cores = os.cpu_count() or 1
     parser.add_argument(
-        "--max-instances", type=positive, default=cores, metavar="N", help=f"at most (default: the number of cores, {cores})"
+        "--max-instances", type=positive, default=cores, metavar="N", help="at most (default: as many as there are cores)"
     )
     parser.add_argument("--window", default="2s", metavar="TIME", help="of the three that are measured live (default: 2s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is by chance (default: 0)")
