@@ -6,6 +6,7 @@ business of `kernel/config/` and the backends; what is loaded, of the registry.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -182,7 +183,10 @@ class FileRepository(Repository):
 
     def strays(self) -> list[str]:
         folders = [folder for name in sorted(_STRAYS) if (folder := self.find(name)) is not None]
-        return [folder.name for folder in folders if _is_stray(folder)]
+        names = [folder.name for folder in folders if _is_stray(folder)]
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:  # else whoever reads it next fails with the reason
+            names += sorted(ascii(entry.name) for entry in entries if not _is_text(entry.name) and entry.is_dir())
+        return names
 
     def mistaken(self) -> str:
         if (self.path / "config.pbtxt").is_file():
@@ -301,9 +305,14 @@ def may_be_model(name: str) -> bool:
     if not 0 < len(name) <= LONGEST_NAME or is_hidden(name) or "/" in name or "\0" in name:
         return False
     try:
-        return len(os.fsencode(name)) <= LONGEST_NAME
+        return len(name.encode()) <= LONGEST_NAME  # what UTF-8 can't carry, no client could ask for
     except UnicodeEncodeError:
         return False
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is text: one that UTF-8 can carry."""
+    return not any("\ud800" <= one <= "\udfff" for one in name)
 
 
 def is_hidden(name: str) -> bool:

@@ -36,6 +36,17 @@ def test_scan(tmp_path):
     assert found["a"].path == tmp_path / "a"
 
 
+def test_a_folder_whose_name_is_no_text_is_no_model_and_is_told(tmp_path):
+    make(tmp_path, "a/1/model.py", "ä/1/model.py")
+    try:
+        os.makedirs(os.fsencode(tmp_path) + b"/bad\xff/1")
+    except OSError:
+        pytest.skip("this file system has names of text alone")
+    repository = FileRepository(tmp_path)
+    assert list(repository.scan()) == ["a", "ä"] and repository.find("bad\udcff") is None
+    assert repository.strays() == [r"'bad\udcff'"]
+
+
 def test_find(tmp_path):
     make(tmp_path, "a/1/model.py", "file", ".hidden/1/model.py")
     repository = FileRepository(tmp_path)
