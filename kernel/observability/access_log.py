@@ -94,7 +94,8 @@ class AccessLog:
     def add(self, record: Record) -> None:
         """Have a record written, or dropped where too many wait. Never waits. On the loop."""
         if len(self._queue) < self._most:
-            self._queue.append(record)
+            when, id, *rest, error = record  # an id may be as long as a body, and many may wait
+            self._queue.append((when, clipped(id), *rest, clipped(error, LONGEST)))  # type: ignore[arg-type]
         else:
             self._dropped += 1
             self.dropped += 1
@@ -163,8 +164,7 @@ def _opened(path: str) -> int:
 def _text(record: Record) -> bytes:
     when, id, client, protocol, model, version, rows, code, seconds, queue, responses, error = record
     line = Line(
-        _shown(when), clipped(id), client, protocol, model, version, rows, code, round(seconds, 6), round(queue, 6), responses,
-        clipped(error, LONGEST),
+        _shown(when), id, client, protocol, model, version, rows, code, round(seconds, 6), round(queue, 6), responses, error,
     )  # fmt: skip
     try:
         return msgspec.json.encode(line)

@@ -105,6 +105,15 @@ def test_a_line_is_one_whatever_stands_in_it(tmp_path: Path) -> None:
     assert line["id"].startswith('x"\\n{"time": "forged"}\\u2028\\udcff')
 
 
+def test_what_waits_is_as_short_as_what_is_written(tmp_path: Path) -> None:
+    log = AccessLog(str(tmp_path / "access"), nobody, look_seconds=LIMIT_S)
+    log.add(record("i" * 1_000_000, "e" * 1_000_000))
+    assert sum(len(one) for one in log._queue[0] if isinstance(one, str)) < 3000
+    log.close()
+    (line,) = lines(tmp_path / "access")
+    assert line["id"].endswith("(1000000 characters)") and line["error"].endswith("(1000000 characters)")
+
+
 def test_what_comes_faster_than_it_can_be_written_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
