@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from kernel import __version__
+from kernel.cli.table import printable
 from kernel.config import ConfigError
 from kernel.errors import ServingError
 
@@ -80,7 +81,7 @@ def _gcc(mistakes: Iterable[Mistake]) -> Iterable[str]:
     """Yield a line each, which editors find the place by."""
     for one in mistakes:
         place = ":".join(str(part) for part in (one.path, one.line, one.column) if part is not None)
-        yield f"{place}: {one.severity}: {' '.join(one.message.split())} [{one.model}]"
+        yield printable(f"{place}: {one.severity}: {' '.join(one.message.split())} [{one.model}]")  # names may have line ends
 
 
 def _sarif(mistakes: Iterable[Mistake]) -> dict[str, Any]:

@@ -34,8 +34,9 @@ def text(state: ServerState, sort: str) -> Iterator[str]:
     rows += [cells(line) for line in ordered(state.models, sort, False)]
     yield from (printable(line) for line in columns(rows))
     for line in state.models:
-        if line.reason and line.state != "READY":
-            yield printable(f"{named(line)}: {line.reason.strip().splitlines()[0]}")
+        why = line.reason.strip()
+        if why and line.state != "READY":
+            yield printable(f"{named(line)}: {why.splitlines()[0]}")
     if state.inflight:
         yield "without an answer:"
         rows = [waiting(request) for request in state.inflight[:TOLD]]

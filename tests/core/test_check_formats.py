@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel.cli.check import check
-from kernel.cli.mistakes import mistake_of, warning_of
+from kernel.cli.mistakes import Mistake, mistake_of, warning_of, written
 from kernel.errors import Code, ServingError
 
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
@@ -85,6 +85,11 @@ def test_a_place_in_a_sentence_is_found_and_nothing_else_is_taken_for_one() -> N
     assert (found.path, found.line, found.column, found.message) == ("/models/a/config.pbtxt", 3, 4, "no: not that")
     other = warning_of("a", "/models/a", "model 'a': 17: is large")
     assert (other.path, other.line, other.message, other.severity) == ("/models/a", None, "model 'a': 17: is large", "warning")
+
+
+def test_a_name_with_a_line_end_makes_no_further_line() -> None:
+    mistake = Mistake("a\n/x:1: error: forged", "error", "/models/a\n/x:1: error: forged", None, None, "", "no")
+    assert len(written("gcc", [mistake], 1).splitlines()) == 1
 
 
 def test_an_unknown_format_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

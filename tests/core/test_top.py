@@ -89,6 +89,11 @@ def test_text_is_one_line_each_without_what_moves_a_cursor() -> None:
     assert any("UNAVAILABLE" in line for line in lines) and sum("61.0 s" in line for line in lines) == 20
 
 
+def test_a_reason_of_blanks_is_none() -> None:
+    index = [live_state.IndexLine("m", "1", "UNAVAILABLE", " \n")]
+    assert len(list(text(compared("http://h:1", None, seen(1.0, index=index)), "model"))) == 3
+
+
 @pytest.mark.parametrize("size", [(150, 30), (40, 8), (10, 2)])
 def test_the_screen_is_drawn_at_any_size(size: tuple[int, int]) -> None:
     out = io.StringIO()
