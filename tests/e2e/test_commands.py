@@ -36,7 +36,7 @@ def test_version_and_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "a command is wanted: serve, check, doctor, models, infer"),
+        ([], "a command is wanted: serve, check, doctor, models, config, graph, infer"),
         (["chekc"], "unknown command 'chekc'; did you mean 'check'?"),
         (["--model-repository=/models"], "is it `kernel serve --model-repository=/models …`?"),
     ],
