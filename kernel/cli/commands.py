@@ -107,5 +107,7 @@ def _mistake(command: str, commands: Sequence[str]) -> str:
         return f"a command is wanted: {', '.join(commands)}"
     if command.startswith("-"):
         return f"'{command}' stands where a command is wanted; is it `kernel serve {command} …`?"
+    if command == "record":  # looked for beside replay, but it is the server that records
+        return "unknown command 'record'; is it `kernel serve REPO --record FILE`?"
     near = difflib.get_close_matches(command, commands, n=1)
     return f"unknown command '{command}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(commands)}")

@@ -38,6 +38,7 @@ def test_version_and_help() -> None:
     [
         ([], "a command is wanted: serve, check, doctor, models, config, graph, infer"),
         (["chekc"], "unknown command 'chekc'; did you mean 'check'?"),
+        (["record", "models/"], "unknown command 'record'; is it `kernel serve REPO --record FILE`?"),
         (["--model-repository=/models"], "is it `kernel serve --model-repository=/models …`?"),
     ],
 )
