@@ -156,6 +156,12 @@ class Recording:
 
     def with_tensors(self, number: int, line: RecordedRequest[Placed]) -> Told:
         """Return a request with its tensors. `number`: of its folder."""
+        taken: dict[str, int] = {}  # each has a place of its own: else a small file would become tensors without end
+        for one in (*line.inputs, *(one for answer in line.answers for one in answer)):
+            taken[one.datatype] = taken.get(one.datatype, 0) + one.size
+            if one.datatype in DATATYPES and taken[one.datatype] > self._array(number, one.datatype).size:
+                words = f"has tensors with more elements than {one.datatype}.npy, up to '{clipped(one.name)}'"
+                raise _wrong(f"{self.path}: a line of folder {number:06d} {words}")
         if not (line.inputs or line.answers):
             found: Any = line
         else:
@@ -207,7 +213,10 @@ class Recording:
             part[:] = items
         elif placed.size != count:
             raise _wrong(f"{where} has the shape {shape}, and {placed.size} elements")
-        return Tensor(placed.name, datatype, part.reshape(shape).copy())
+        try:
+            return Tensor(placed.name, datatype, part.reshape(shape).copy())
+        except ValueError:  # without elements, and else as large as no machine's memory
+            raise _wrong(f"{where} has the shape {clipped(str(shape))}, which no tensor has") from None
 
     def _array(self, number: int, datatype: str) -> Array:
         """Return the elements of one datatype in a folder. Those of one folder are kept, for the next line."""

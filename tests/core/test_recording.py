@@ -408,6 +408,7 @@ def line(**tensor: Any) -> bytes:
 
 FP32 = npy(np.zeros(2, np.float32))
 TEXT = npy(np.frombuffer(b"\x02\0\0\0ab", np.uint8))
+SHARED = line().replace(b'"inputs": [{', b'"inputs": [{"name": "W", "datatype": "FP32", "shape": [2], "at": 0, "size": 2}, {')
 WRONG = {
     "not json": ({"000001/requests.jsonl": b"{"}, "000001/requests.jsonl, line 1: Input data was truncated"),
     "no fields": ({"000001/requests.jsonl": b"{}"}, "line 1: Object missing required field `model`"),
@@ -422,6 +423,12 @@ WRONG = {
     "before": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(at=-1)}, "lies at -1"),
     "shape": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[3])}, r"has the shape \[3\], and 2 elements"),
     "huge": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[2**62] * 64)}, "elements"),
+    "none, and huge": (
+        {"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[2**62, 4, 0], size=0)}, "which no tensor has"
+    ),
+    "one place for many": (
+        {"000001/FP32.npy": FP32, "000001/requests.jsonl": SHARED}, "has tensors with more elements than FP32.npy, up to 'X'"
+    ),
     "negative": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[-1, -2])}, "which no tensor has"),
     "rank": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[1] * 65)}, "which no tensor has"),
     "datatype": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(datatype="../../x")}, "is of datatype '../../x'"),
