@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,9 +18,13 @@ from kernel.errors import Code, ServingError
 __all__ = ["Inflight", "Look", "ModelLine", "ServerState", "compared", "look"]
 
 
+#: A count as servers have them: one that can be divided.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Counted(msgspec.Struct):
-    count: int = 0
-    ns: int = 0
+    count: Count = 0
+    ns: Count = 0
 
 
 class Durations(msgspec.Struct):
@@ -32,8 +36,8 @@ class Durations(msgspec.Struct):
 class Statistics(msgspec.Struct):
     name: str
     version: str
-    inference_count: int = 0
-    execution_count: int = 0
+    inference_count: Count = 0
+    execution_count: Count = 0
     inference_stats: Durations = msgspec.field(default_factory=Durations)
 
 

@@ -146,6 +146,14 @@ def test_what_a_server_does_not_tell_is_said(answers: Answers) -> None:
         look("http://h:1", {})
 
 
+@pytest.mark.parametrize("count", [10**400, -1])
+def test_counts_that_no_server_has_are_what_is_not_of_one(answers: Answers, count: int) -> None:
+    statistics = {"name": "a", "version": "1", "inference_stats": {"success": {"count": 1, "ns": count}}}
+    answers["/v2/models/stats"] = (200, "OK", {"model_stats": [statistics]})
+    with pytest.raises(ServingError, match="it may be another one, or of another release"):
+        look("http://h:1", {})
+
+
 def test_once_where_there_is_no_terminal(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     assert top(["h:1", "--interval=0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
