@@ -48,8 +48,13 @@ class SharedAcceptor:
         sock.setblocking(False)
         loop.add_reader(sock, self._accept)
 
+    @property
+    def beginning(self) -> bool:
+        """Whether a connection is accepted whose protocol object is not made yet."""
+        return bool(self._tasks)
+
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more; what is accepted begins."""
         if self._timer is None:
             self._loop.remove_reader(self._sock)
         else:

@@ -177,8 +177,8 @@ class ListeningFrontend:
 
     @property
     def connected(self) -> bool:
-        """Whether any client is."""
-        return bool(self._connections.connections)
+        """Whether any client is, or will be in a moment."""
+        return bool(self._connections.connections) or self._listener.beginning
 
     async def drain(self) -> None:
         """Stop listening, finish what is in flight, close the connections; returns when none is left."""

@@ -96,11 +96,17 @@ class Listener:
         self._reuse_port = reuse_port
         self._tls = tls
         self._servers: list[asyncio.Server | SharedAcceptor] = []
+        self._acceptors: list[SharedAcceptor] = []  # also when nobody listens any more
         self._shared = False  # others accept at our sockets, too
         self._renewing: asyncio.TimerHandle | None = None
         self._sockets: list[socket.socket] = []  # bound, and not listened at yet
         self._inode: tuple[int, int] | None = None  # of our socket's file
         self._names: list[object] = []  # of our sockets, and of the connections that they have accepted
+
+    @property
+    def beginning(self) -> bool:
+        """Whether a connection is accepted whose protocol object is not made yet, as far as that is known."""
+        return any(acceptor.beginning for acceptor in self._acceptors)
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -179,7 +185,9 @@ class Listener:
                 # Another server may have bound the same endpoint before either listened; uvloop raises nothing then.
                 sock.listen(BACKLOG)
                 if self._shared:
-                    self._servers.append(SharedAcceptor(loop, sock, factory, self._tls, handshake))
+                    acceptor = SharedAcceptor(loop, sock, factory, self._tls, handshake)
+                    self._acceptors.append(acceptor)
+                    self._servers.append(acceptor)
                     continue
                 self._servers.append(
                     await make(factory, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake)

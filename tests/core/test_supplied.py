@@ -21,7 +21,7 @@ input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] } ]
 """
 HOOKS = "add_options, register_backends, register_frontends, register_sites, make_gate, make_trace_sink, make_cache, " + (
-    "open_repository, make_batcher"
+    "open_repository, make_batcher, make_redactor"
 )
 
 

@@ -371,8 +371,9 @@ def test_all_are_replaced_under_load_and_no_request_fails(tmp_path: Path) -> Non
 
         def new(k: int) -> None:
             while not over.is_set():
-                assert server.request("GET", "/v2/health/ready")[0] == 200
-                assert server.infer("echo", 1.0, 30.0)[0] == 200
+                ready = server.request("GET", "/v2/health/ready")
+                answer = server.infer("echo", 1.0, 30.0)
+                assert (ready[0], answer[0]) == (200, 200), (ready, answer)
                 counts[k] += 1
 
         def over_grpc(k: int) -> None:
@@ -418,7 +419,11 @@ def test_a_replica_that_is_killed_costs_what_it_had_in_flight_and_no_more(tmp_pa
             while not over.is_set():
                 began = time.monotonic()
                 try:
-                    assert server.infer("echo", 1.0, 30.0)[0] == 200
+                    status, answer = server.infer("echo", 1.0, 30.0)
+                    if status == 503 and "has ended before it has answered" in str(answer):  # it was handed over
+                        failed.append((began, time.monotonic()))
+                        continue
+                    assert status == 200, answer
                     count[k] += 1
                 except (OSError, http.client.HTTPException):
                     failed.append((began, time.monotonic()))

@@ -188,3 +188,20 @@ def test_who_was_accepted_before_the_end_and_begins_behind_it_is_told() -> None:
             connections.closed(one)
 
     run(scenario())
+
+
+def test_who_is_accepted_and_has_not_begun_is_known() -> None:
+    """A replica that leaves waits for them: it was not ready when they asked, as nobody seemed to be connected."""
+
+    async def scenario() -> None:
+        queue = Queue()
+        loops, (acceptor, _) = two(queue)
+        queue.waiting = 1
+        assert not acceptor.beginning
+        loops[0].reader()
+        acceptor.close()
+        assert acceptor.beginning and not loops[0].begun
+        await asyncio.sleep(0.0001)
+        assert not acceptor.beginning and loops[0].begun == 1
+
+    run(scenario())

@@ -296,7 +296,8 @@ def test_large_answers_come_in_slices() -> None:
     assert b"" not in got.pieces
     body = json.dumps({"inputs": [tensor("IN_BYTES", "BYTES", [1], ["x" * 3 * asgi_connection.SLICE])]}).encode()
     got = answer(infer("types", body))
-    assert got.json["outputs"][0]["data"] == ["x" * 3 * asgi_connection.SLICE] and len(got.pieces) == 4
+    assert got.json["outputs"][0]["data"] == ["x" * 3 * asgi_connection.SLICE]
+    assert max(map(len, got.pieces)) == asgi_connection.SLICE and len(got.pieces) < 10 and b"" not in got.pieces
 
 
 def test_headers_belong_to_the_response() -> None:
