@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,3 +34,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from shares import ByFile
 
     return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log_stays() -> Iterator[None]:
+    """Commands that are run within a test set it for their process, which goes on to other tests."""
+    log = logging.getLogger("kernel")
+    level = log.level
+    yield
+    log.setLevel(level)

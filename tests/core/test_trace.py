@@ -360,6 +360,8 @@ def test_untraced_requests_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_that_can_t_be_written_costs_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kernel")
+
     async def story(traces: Traces, client: Client) -> None:
         for _ in range(3):
             await traces.kernel.infer("m", {"X": np.ones(1, np.float32)})
@@ -371,6 +373,8 @@ def test_a_file_that_can_t_be_written_costs_no_request(tmp_path: Path, caplog: p
 
 
 def test_a_level_without_a_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "kernel")
+
     async def story(traces: Traces, client: Client) -> None:
         await traces.kernel.infer("m", {"X": np.ones(1, np.float32)})
 
