@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "boolean", "parser_of", "positive", "seconds", "size"]
+__all__ = ["Parser", "boolean", "parser_of", "positive", "seconds", "share", "size"]
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -133,3 +133,14 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         print(f"Error: {message}", file=sys.stderr)
         sys.exit(self._mistake_status)
+
+
+def share(text: str) -> float:
+    """Read a flag's value that is a share of something, above 0, 1 at most."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found <= 1.0:
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no number above 0, 1 at most")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kernel.cli.parser import Parser, size
+from kernel.cli.parser import Parser, share, size
 from kernel.errors import Code, ServingError
 from kernel.recording import Recorder, RecordOptions
 from kernel.server import Kernel
@@ -22,7 +22,7 @@ def add_record_flags(parser: Parser) -> None:
     )
     parser.add_argument(
         "--record-rate",
-        type=_rate,
+        type=share,
         default=default.rate,
         metavar="SHARE",
         help="the share of requests that is recorded, by chance, above 0 to 1 (default: 1)",
@@ -74,13 +74,3 @@ def _redaction(text: str) -> tuple[str, dict[str, str]]:
             raise ServingError(Code.INVALID_ARG, f"--record-redaction '{text}' is not of the form NAME,KEY=VALUE,…")
         settings[key] = value
     return name, settings
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0.0 < rate <= 1.0:
-        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no number above 0, 1 at most")
-    return rate

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel.cli.asking import headers_of
 from kernel.cli.flags import add_config_flags, add_storage_flags, auto_complete, storage_options
 from kernel.cli.parser import Parser, positive
 from kernel.cli.replaying import Answering, InProcess, OverHttp, Replayed, Unexpected
@@ -150,21 +151,11 @@ def _target(options: argparse.Namespace) -> Answering:
     if not Path(against).is_dir() and ("://" in against or ":" in against):
         url = against if "://" in against else f"http://{against}"
         if url.startswith(("http://", "https://")):
-            return OverHttp(url, options.timeout, options.version, _headers(options.header))
+            return OverHttp(url, options.timeout, options.version, headers_of(options.header))
     return InProcess(
         against, options.timeout, options.version, auto_complete=auto_complete(options),
         config_name=options.model_config_name, storage=storage_options(options),
     )  # fmt: skip
-
-
-def _headers(lines: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ServingError(Code.INVALID_ARG, f"--header '{line}' is not of the form NAME: VALUE")
-        found[name.strip()] = value.strip()
-    return found
 
 
 def _reporter(stack: ExitStack, path: Path | None) -> Callable[[Unexpected], None] | None:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from kernel.cli.flags import add_config_flags, add_storage_flags, auto_complete, storage_options
-from kernel.cli.parser import Parser, seconds
+from kernel.cli.parser import Parser, seconds, share
 from kernel.cli.replaying import OverHttp
 from kernel.cli.table import columns
 from kernel.errors import Code, ServingError, clipped
@@ -76,7 +76,7 @@ def shadow(arguments: Sequence[str]) -> int:
     parser.add_argument("--http-port", type=_port, required=True, metavar="PORT", help="where clients come; 0: any that is free")
     parser.add_argument("--upstream-grpc", default="", metavar="HOST:PORT", help="gRPC port of that server; passes through")
     parser.add_argument("--grpc-port", type=_port, metavar="PORT", help="where clients come over gRPC")
-    parser.add_argument("--sample", type=_share, default=1.0, metavar="SHARE", help="of inferences compared (default: 1)")
+    parser.add_argument("--sample", type=share, default=1.0, metavar="SHARE", help="of inferences compared (default: 1)")
     parser.add_argument("--relative", type=float, default=1e-5, metavar="X", help="tolerance (default: 1e-5)")
     parser.add_argument("--absolute", type=float, default=1e-6, metavar="X", help="tolerance (default: 1e-6)")
     parser.add_argument(
@@ -296,13 +296,3 @@ def _port(text: str) -> int:
     if port > 65535:
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — a port is 65535 at most")
     return port
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0.0 < share <= 1.0:
-        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no number above 0, 1 at most")
-    return share
