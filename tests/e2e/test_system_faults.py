@@ -6,7 +6,9 @@ Where strace isn't installed, or may not trace (containers often forbid it), the
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -60,15 +62,23 @@ def ask(server: Server, model: str = "add") -> bytes:
 def failing(folder: Path, pid: int, injected: str, *more: str) -> Iterator[Path]:
     """Have calls of a process fail; gives the file that tells which have been. `more`: options of strace."""
     calls = folder / "calls"
-    options = ["-o", str(calls), "-e", f"trace={injected.partition(':')[0]}", "-e", "signal=none", "-e", f"inject={injected}"]
+    options = ["-o", str(calls), "-e", f"trace={injected.partition(':')[0]}", "-e", "signal=SIGSTOP", "-e", f"inject={injected}"]
     with (folder / "strace").open("wb") as told:
         tracer = subprocess.Popen(["strace", *options, *more, "-p", str(pid)], stderr=told)
     try:
         wait_until(lambda: "attached" in (folder / "strace").read_text())
         yield calls
     finally:
+        # A call that strace is about to have fail says ENOSYS if strace goes before it has, and libuv aborts: so it goes while
+        # all threads are stopped, which they are between calls.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            threads = len(list(Path(f"/proc/{pid}/task").iterdir())) if "-f" in more else 1
+            wait_until(lambda: calls.read_text().count("stopped by SIGSTOP") >= threads)
         tracer.terminate()
         tracer.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("name", FAULTS)

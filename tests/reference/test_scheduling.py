@@ -174,8 +174,11 @@ def tell(server: Server, model: str, story: Story) -> list[tuple[int, ...] | str
     answers: list[Future[Any]] = []
     waiting = 0
     with ThreadPoolExecutor(len(story.asks)) as pool:
-        for ask in story.asks:
+        for ask, told in zip(story.asks, story.told, strict=True):
             answers.append(pool.submit(exchange, server.port, ask.case(model)))
+            if told == FULL:  # the next must not come before it
+                answers[-1].result()
+                continue
             limit = time.monotonic() + LIMIT_S
             while not answers[-1].done() and pending(server, model) <= waiting and waiting + 1 < HELD:
                 assert time.monotonic() < limit, f"{server.name} doesn't count request {len(answers)} of {model} as pending"
