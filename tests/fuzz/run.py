@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import multiprocessing
 import resource
 import sys
 import time
@@ -106,21 +107,31 @@ def fuzz(name: str, seconds: float, seed: int) -> tuple[int, int, str]:
     return executions, len(seen), ""
 
 
+def fuzz_all(names: list[str], seconds: float, seed: int, jobs: int) -> tuple[int, int]:
+    """Fuzz targets one after the other, each in so many processes with seeds of their own; return the executions and violations."""
+    violations = total = 0
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        for name in names:
+            runs = pool.starmap(fuzz, [(name, seconds / len(names), seed + job) for job in range(jobs)], chunksize=1)
+            found = [violation for _, _, violation in runs if violation]
+            executions, outcomes = sum(run[0] for run in runs), max(run[1] for run in runs)
+            total += executions
+            violations += bool(found)
+            print(f"{name}: {executions} executions, {outcomes} outcomes {' '.join(found) or 'and no violation'}", flush=True)
+    return total, violations
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together (default 60)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn from (default: another one each time)")
     parser.add_argument("--only", default="", metavar="WORD", help="the targets whose names contain it")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for each target, with seeds that follow one another (default 1)")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     names = [name for name in TARGETS if options.only in name]
-    violations = total = 0
-    for name in names:
-        executions, outcomes, violation = fuzz(name, options.seconds / len(names), options.seed)
-        total += executions
-        violations += bool(violation)
-        print(f"{name}: {executions} executions, {outcomes} outcomes {violation or 'and no violation'}", flush=True)
+    total, violations = fuzz_all(names, options.seconds, options.seed, options.jobs)
     print(f"{total} executions with seed {options.seed}, {violations} targets with violations")
     return 1 if violations else 0
 
