@@ -21,7 +21,7 @@ from kernel.scheduling.ordering import Ordering
 from kernel.scheduling.output_check import OutputCheck
 from kernel.scheduling.release import Release
 
-__all__ = ["Lifecycle", "error_for"]
+__all__ = ["DecoupledLifecycle", "Lifecycle", "error_for"]
 
 log = logging.getLogger("kernel")
 
@@ -58,8 +58,6 @@ class Lifecycle(Release):
         self._clock = clock
         self._queue = queue
         self._is_ensemble = config.is_ensemble
-        if config.decoupled:
-            self.release = self._release_decoupled  # type: ignore[method-assign]
         self._answer: Callable[[InferenceRequest, InferenceResponse], None] = self.release
         if batching is not None and batching.preserve_ordering and not config.decoupled:
             self.ordering = Ordering(self.release)
@@ -170,12 +168,6 @@ class Lifecycle(Release):
         for request in batch.requests:
             if request.state is not RELEASED:
                 self._answer(request, InferenceResponse([], error=error))
-
-    def _release_decoupled(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
-        """As `release`. A decoupled request is counted when its execution ends; how long it took is known only now."""
-        if self.history is not None and request.state is not RELEASED:
-            self.history.answered(request, response, self._clock())
-        super().release(request, response)
 
     def _as_error(self, problem: object, batch: Batch) -> ServingError:
         if isinstance(problem, ServingError):
@@ -322,6 +314,16 @@ class Lifecycle(Release):
             )
             self.cancel(request, ServingError(Code.UNAVAILABLE, words, reason))
         return passed
+
+
+class DecoupledLifecycle(Lifecycle):
+    """Of a model whose requests have any number of responses. They count when their execution ends (reference behaviour)."""
+
+    def release(self, request: InferenceRequest, response: InferenceResponse | None) -> None:
+        """As ever; how long a request took is known only now."""
+        if self.history is not None and request.state is not RELEASED:
+            self.history.answered(request, response, self._clock())
+        super().release(request, response)
 
 
 def _by_backend(error: ServingError) -> ServingError:

@@ -26,7 +26,7 @@ from kernel.requests import LATER, Batch, InferenceRequest, InferenceResponse, R
 from kernel.rules import InstanceSpec
 from kernel.scheduling.batchers import Decider
 from kernel.scheduling.drain import Drain
-from kernel.scheduling.lifecycle import Lifecycle, error_for
+from kernel.scheduling.lifecycle import DecoupledLifecycle, Lifecycle, error_for
 from kernel.scheduling.limited_pool import LimitedPool, Limits
 from kernel.scheduling.output_check import OutputCheck
 from kernel.scheduling.pool import Pool
@@ -70,7 +70,7 @@ class Scheduler:
         self.version = version
         self.clock = clock
         self.queue = _queue_of(config, clock, initial)
-        self.life = Lifecycle(config, version, clock, self.queue)
+        self.life = (DecoupledLifecycle if config.decoupled else Lifecycle)(config, version, clock, self.queue)
         self.stopping = False
         self.calls = limits is not None  # where executions may wait for what others hold, too
         self.refusing: ServingError | None = None
