@@ -81,6 +81,12 @@ def test_lists_of_equal_lengths(shape: list[int], blank: str, seed: int) -> None
     assert held(written.encode()) == ("lists" if len(shape) > 1 else "flat")
 
 
+def test_any_blanks_may_stand_between_lists() -> None:
+    many = " " * 300
+    assert held(f"[[1]{many},{many}[{many}2],[3]]".encode()) == "lists"
+    assert held(f"[[1],{many}3]".encode()) == "nested"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text('a",[]\\é\n', max_size=20), min_size=1, max_size=8), st.booleans())
 def test_strings(items: list[str], ascii: bool) -> None:

@@ -30,11 +30,6 @@ _UNITS = re.compile(
     re.DOTALL,
 )
 
-#: What no list of lists has: a value in front of one that begins, or behind one that ends.
-_BEFORE_LIST = re.compile(rb"[^\[, \t\r\n][ \t\r\n]*+\[")
-_BEHIND_LIST = re.compile(rb"\][ \t\r\n]*+[^\], \t\r\n]")
-_EMPTY_LIST = re.compile(rb"\[[ \t\r\n]*+\]")
-
 #: What numbers in lists are made of, and more.
 _CALM = re.compile(rb'[^"{]*+')
 
@@ -291,6 +286,7 @@ class _Regular:
         self._closed = 0
         self._ended = 0  # lists that had ended in front of the last comma
         self._nested = -1  # how many lists begin in front of the first value
+        self._last = _OPEN  # what stood last that is no blank
 
     def array(self, least: int) -> FlatArray | None:
         """Return it, or None where it is something else, or has no more than `least` bytes."""
@@ -305,8 +301,7 @@ class _Regular:
                 end += at
                 if end - self._start <= least or not (self._values or self._text.part(self._start, end).strip(b" \t\r\n[]")):
                     return None
-                lists = self._nested > 0
-                return None if lists and not self._neighbours(end) else FlatArray(self._text, self._start, end, lists=lists)
+                return FlatArray(self._text, self._start, end, lists=self._nested > 0)
             at = stop
         return None
 
@@ -327,6 +322,8 @@ class _Regular:
             self._depth = int(depth[-1])
             if not self._gaps(signs):
                 return None
+        if not self._beside(window if end < 0 else window[: end + 1]):
+            return None
         if end >= 0:
             if self._nested < 0:
                 self._nested = self._opened
@@ -367,12 +364,15 @@ class _Regular:
             wanted += numbers % count == 0
         return bool(np.array_equal(closed, wanted))
 
-    def _neighbours(self, end: int) -> bool:
-        """Whether lists begin and end between values, not beside them."""
-        over = 256  # where more blanks than this stand beside a bracket, nobody looks: it is read in the other way
-        blank = b" " * over
-        for at in range(self._start, end, PIECE):
-            window = self._text.part(max(at - over, self._start), min(at + PIECE + over, end))
-            if blank in window or any(one.search(window) for one in (_BEFORE_LIST, _BEHIND_LIST, _EMPTY_LIST)):
-                return False
-        return True
+    def _beside(self, window: bytes) -> bool:
+        """Whether lists begin and end between values, not beside them, and none is empty."""
+        codes = np.frombuffer(window.translate(None, _BLANKS), np.uint8)
+        if not len(codes):
+            return True
+        before = np.concatenate((np.array([self._last], np.uint8), codes[:-1]))
+        self._last = int(codes[-1])
+        begins, ends = before == _OPEN, codes == _CLOSE
+        beside = (codes == _OPEN) & ~begins & (before != _COMMA)
+        beside |= (before == _CLOSE) & ~ends & (codes != _COMMA)
+        beside |= begins & ends
+        return not bool(beside.any())
