@@ -108,7 +108,7 @@ def fuzz(name: str, seconds: float, seed: int) -> tuple[int, int, str]:
 
 
 def fuzz_all(names: list[str], seconds: float, seed: int, jobs: int) -> tuple[int, int]:
-    """Fuzz targets one after the other, each in so many processes with seeds of their own; return the executions and violations."""
+    """Fuzz targets in turn, each in `jobs` processes with seeds of their own; return how many executions and violations."""
     violations = total = 0
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         for name in names:
@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together (default 60)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn from (default: another one each time)")
     parser.add_argument("--only", default="", metavar="WORD", help="the targets whose names contain it")
-    parser.add_argument("--jobs", type=int, default=1, help="processes for each target, with seeds that follow one another (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for each target, each with the next seed (default 1)")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
