@@ -1,7 +1,9 @@
 """The access log: a line for each request that comes from outside and is answered, as JSON, written by a thread of its own.
 
 The loop puts a record into a queue that has an end, and waits for nobody: what finds it full is counted, and told in a line of
-its own and in the server's log. Without an access log nothing of this is made, and requests pay nothing (request_log.py).
+its own and in the server's log. So is what can't be written; a line is written whole or not at all. What was refused before
+anybody knew what it is a request for has a line of another form. Without an access log nothing of this is made, and requests pay
+nothing (request_log.py).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,14 +38,39 @@ TOGETHER = 512
 #: How long the end waits until what is queued is written.
 END_SECONDS = 2.0
 
-#: How much of an error's text a line has, in characters.
+#: How much of an error's text a line has, and how much of the first line of a request that was refused; in characters.
 LONGEST = 1000
+SHOWN = 256
 
 STDOUT = "-"
 
 #: When it was answered (seconds since the epoch), id, client, protocol, model, version, rows, code, seconds in all, of them in
 #: the queue, responses, error.
 Record = tuple[float, str, str, str, str, int, int, str, float, float, int, str]
+
+
+class Unread(NamedTuple):
+    """A request that nobody could read. `request`: how it begins. `status`: of HTTP; `code`: elsewhere."""
+
+    moment: float
+    client: str
+    protocol: str
+    request: str
+    status: int
+    code: str
+    error: str
+
+
+class UnreadLine(msgspec.Struct, omit_defaults=True):
+    """What its line says."""
+
+    time: str
+    client: str
+    protocol: str
+    request: str
+    status: int = 0
+    code: str = ""
+    error: str = ""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -82,14 +109,21 @@ class AccessLog:
         self._file = _opened(path)
         self._most = queued
         self._look = look_seconds
-        self._queue: deque[Record] = deque()
-        self._dropped = 0  # since they were last told of
-        self.dropped = 0  # in all
+        self._queue: deque[Record | Unread] = deque()
+        self._full = 0  # lines that found the queue full; the loop counts them
+        self._lost = 0  # lines that could not be written; the writer counts them
+        self._told = 0  # how many of both the file tells of
+        self._torn = False  # the file ends within a line
         self._ended = threading.Event()
         self._anew = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="kernel-access-log", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How many lines are missing in the file, in all."""
+        return self._full + self._lost
 
     def add(self, record: Record) -> None:
         """Have a record written, or dropped where too many wait. Never waits. On the loop."""
@@ -97,8 +131,20 @@ class AccessLog:
             when, id, *rest, error = record  # an id may be as long as a body, and many may wait
             self._queue.append((when, clipped(id), *rest, clipped(error, LONGEST)))  # type: ignore[arg-type]
         else:
-            self._dropped += 1
-            self.dropped += 1
+            self._full += 1
+
+    def refused(self, client: str, protocol: str, request: bytes | str, result: int | str, error: str) -> None:
+        """Have it written that a request was refused which nobody could read. Never waits. On the loop.
+
+        `request`: how it began, its first line counts. `result`: the status that it was answered with, of HTTP, or a code's name.
+        """
+        if len(self._queue) >= self._most:
+            self._full += 1
+            return
+        text = request if isinstance(request, str) else request[: 4 * SHOWN].decode("latin-1")
+        line = clipped(text.partition("\n")[0].removesuffix("\r"), SHOWN)
+        status, code = (result, "") if isinstance(result, int) else (0, result)
+        self._queue.append(Unread(time.time(), client, protocol, line, status, code, clipped(error, LONGEST)))
 
     def reopen(self) -> None:
         """Go on in a new file of the same name, where the old one was moved away."""
@@ -115,7 +161,8 @@ class AccessLog:
             if self._anew:
                 self._anew = False
                 self._open_anew()
-            while self._queue or self._dropped:
+            self._write()
+            while self._queue:
                 self._write()
             if ending:
                 return
@@ -127,29 +174,69 @@ class AccessLog:
             log.error("the access log can't be opened anew, the old one goes on: %s", error)
             return
         old, self._file = self._file, new
+        self._torn = self._torn and os.fstat(new).st_size > 0
         if old != new:
             os.close(old)
 
     def _write(self) -> None:
-        """Write some records in one piece, so that replicas may share a file, and what was dropped before them."""
-        lines = []
-        count, self._dropped = self._dropped, 0
+        """Write some records in one piece, so that replicas may share a file, and how many are missing."""
         records = [self._queue.popleft() for _ in range(min(TOGETHER, len(self._queue)))]
-        for record in records:
-            lines.append(_text(record))
-        if count:
-            lines.append(msgspec.json.encode({"time": _shown(time.time()), "dropped": count}))
-            log.warning("the access log has dropped %d lines: they come faster than they can be written", count)
-        left = memoryview(b"\n".join([*lines, b""]))
+        missing = self.dropped - self._told
+        lines = [_text(record) for record in records]
+        if missing:
+            lines.append(msgspec.json.encode({"time": _shown(time.time()), "dropped": missing}))
+        if not lines:
+            return
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
-            self._failing = False
-        except OSError as error:
-            self.dropped += len(records)
+            self._append(lines)
+        except _Unwritten as failed:
+            self._lost += max(0, len(records) - failed.written)
             if not self._failing:
                 self._failing = True
-                log.error("the access log can't be written: %s; what is to be there is lost until it can", error)
+                log.error("the access log can't be written: %s; what is to be there is lost until it can", failed)
+            return
+        if missing:
+            self._told += missing
+            why = "it could not be written" if self._failing else "they come faster than they can be written"
+            log.warning("the access log has dropped %d lines: %s", missing, why)
+        self._failing = False
+
+    def _append(self, lines: list[bytes]) -> None:
+        """Write lines behind one another. Raises _Unwritten; the file has whole lines then, too."""
+        before = b"\n" if self._torn else b""
+        data = memoryview(before + b"\n".join([*lines, b""]))
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            if done:
+                whole = bytes(data[:done]).rfind(b"\n") + 1
+                self._torn = done > whole and not self._taken_back(done - whole)
+            raise _Unwritten(str(error), max(0, bytes(data[:done]).count(b"\n") - len(before))) from None
+        self._torn = False
+
+    def _taken_back(self, size: int) -> bool:
+        """Take the beginning of a line, which is all that there was room for, from the end of the file. False: it can't be,
+        as it is no file, or another replica has written behind it.
+        """
+        try:
+            end = os.lseek(self._file, 0, os.SEEK_CUR)  # behind what we wrote
+            if end != os.fstat(self._file).st_size:
+                return False
+            os.ftruncate(self._file, end - size)
+            os.lseek(self._file, end - size, os.SEEK_SET)
+        except OSError:
+            return False
+        return True
+
+
+class _Unwritten(Exception):
+    """Lines could not be written, but for the first `written` of them."""
+
+    def __init__(self, words: str, written: int) -> None:
+        super().__init__(words)
+        self.written = written
 
 
 def _opened(path: str) -> int:
@@ -161,16 +248,22 @@ def _opened(path: str) -> int:
     return file
 
 
-def _text(record: Record) -> bytes:
-    when, id, client, protocol, model, version, rows, code, seconds, queue, responses, error = record
-    line = Line(
-        _shown(when), id, client, protocol, model, version, rows, code, round(seconds, 6), round(queue, 6), responses, error,
-    )  # fmt: skip
+def _text(record: Record | Unread) -> bytes:
+    line: Line | UnreadLine
+    if isinstance(record, Unread):
+        line = UnreadLine(_shown(record.moment), *record[1:])
+    else:
+        when, id, client, protocol, model, version, rows, code, seconds, queue, responses, error = record
+        line = Line(
+            _shown(when), id, client, protocol, model, version, rows, code, round(seconds, 6), round(queue, 6), responses, error,
+        )  # fmt: skip
     try:
         return msgspec.json.encode(line)
     except UnicodeEncodeError:  # a text that UTF-8 can't carry
-        for name in ("id", "client", "model", "error"):
-            setattr(line, name, getattr(line, name).encode(errors="backslashreplace").decode())
+        for name in line.__struct_fields__:
+            value = getattr(line, name)
+            if isinstance(value, str):
+                setattr(line, name, value.encode(errors="backslashreplace").decode())
         return msgspec.json.encode(line)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -161,8 +162,65 @@ def test_a_file_that_cannot_be_written_is_told_once_and_tried_again(
     full[0] = False
     log.add(record("last"))
     log.close()
-    assert [line["id"] for line in lines(tmp_path / "access")] == ["last"]
+    told = lines(tmp_path / "access")
+    assert [line["id"] for line in told if "id" in line] == ["last"]
+    assert sum(line.get("dropped", 0) for line in told) == log.dropped == 3
     assert caplog.text.count("No space left on device") == 1
+    assert "the access log has dropped 3 lines: it could not be written" in caplog.text
+
+
+def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that becomes full within a line; also where another replica writes behind it, or the file is a pipe."""
+    room, write = [1000], os.write
+
+    def fills(file: int, data: Any) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        done = write(file, data[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr("kernel.observability.access_log.os.write", fills)
+    path = tmp_path / "access"
+    log = AccessLog(str(path), nobody, look_seconds=LIMIT_S)
+    ids = [str(k) for k in range(20)]
+    for id in ids:
+        log.add(record(id))
+    log._write()
+    there = [line["id"] for line in lines(path)]  # each is whole
+    assert 0 < len(there) < 20 and there == ids[: len(there)] and path.read_bytes().endswith(b"\n")
+    assert log.dropped == 20 - len(there)
+    room[0] = 10**6
+    log.add(record("last"))
+    log._write()
+    assert [line.get("id", line.get("dropped")) for line in lines(path)] == [*there, "last", log.dropped]
+
+    room[0] = 60  # within the first line
+    monkeypatch.setattr("kernel.observability.access_log.os.ftruncate", Mock(side_effect=OSError(22, "Invalid argument")))
+    log.add(record("torn"))
+    log._write()
+    room[0] = 10**6
+    log.add(record("whole"))
+    log._write()
+    text = path.read_text().splitlines()
+    assert json.loads(text[-2])["id"] == "whole" and json.loads(text[-1])["dropped"] == 1
+    assert text[-3].startswith('{"time"') and "" not in text  # what can't be taken back is a line of its own
+    log.close()
+    assert log.dropped == 21 - len(there)
+
+
+def test_what_nobody_could_read_has_a_line(tmp_path: Path) -> None:
+    log = AccessLog(str(tmp_path / "access"), nobody)
+    log.refused("HTTP 10.0.0.7:5", "HTTP", b"GET /\x1b[31m\xff " + b"a" * 5000 + b"\r\nHost: x\r\n", 431, "too long\n" * 1000)
+    log.refused("HTTP 10.0.0.7:5", "HTTP", b"\x16\x03\x01", 444, "not HTTP")
+    log.refused("gRPC 10.0.0.7:6", "GRPC", "/inference.GRPCInferenceService/ModelInfer", "RESOURCE_EXHAUSTED", "\udcff")
+    log.close()
+    first, second, third = lines(tmp_path / "access")
+    assert first["time"].endswith("Z") and (first["client"], first["status"]) == ("HTTP 10.0.0.7:5", 431)
+    assert first["request"].startswith("GET /\\x1b[31m\u00ff aaa") and len(first["request"]) < 400 and len(first["error"]) < 1500
+    assert second == {"time": second["time"], "client": "HTTP 10.0.0.7:5", "protocol": "HTTP", "request": "\\x16\\x03\\x01",
+                      "status": 444, "error": "not HTTP"}  # fmt: skip
+    assert (third["code"], third["error"]) == ("RESOURCE_EXHAUSTED", "\\udcff") and "status" not in third
 
 
 def test_it_goes_on_in_a_new_file_where_the_old_one_was_moved(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 import uvloop
 from certificates import Certificates, make_certificates
 
-from kernel import MemoryBudget
+from kernel import LogSettings, MemoryBudget
 from kernel.frontends.tls import server_context
 from kernel_grpc.rpc.calls import Call, open_call
 from kernel_grpc.rpc.keepalive import Keepalive
@@ -38,7 +38,8 @@ class Running:
         self.loop = loop
         self.cancelled: list[Any] = []
         self.kept: list[Call] = []
-        kernel: Any = SimpleNamespace(loop=loop, clock=time.monotonic, cancel=self.cancelled.append, memory=MemoryBudget())
+        kernel: Any = SimpleNamespace(loop=loop, clock=time.monotonic, cancel=self.cancelled.append, memory=MemoryBudget(),
+                                      log_settings=LogSettings())  # fmt: skip
         methods = [
             Method("/pkg.Svc/Echo", lambda call, message: call.reply(payload(message)), category="inference"),
             Method("/pkg.Svc/Keep", self.keep),

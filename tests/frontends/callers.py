@@ -29,7 +29,7 @@ from frontends.wires import (
 )
 from virtual import VirtualLoop
 
-from kernel import MemoryBudget
+from kernel import LogSettings, MemoryBudget
 from kernel_grpc.rpc.calls import Call, open_call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.protocol import Peer
@@ -162,6 +162,7 @@ class FakeKernel:
         LOOPS.append(self.loop)
         self.clock = self.loop.time
         self.memory = MemoryBudget(2**31, 2**31)
+        self.log_settings = LogSettings()
         self.cancelled: list[Any] = []
         self.on_cancel: Callable[[Any], None] = lambda request: None
 

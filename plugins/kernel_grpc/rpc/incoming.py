@@ -16,7 +16,7 @@ from kernel_grpc.rpc.compression import PORTION, PORTION_ON_LOOP, UNPACKED_ON_LO
 from kernel_grpc.rpc.meanings import Meaning
 from kernel_grpc.rpc.methods import Receiver
 from kernel_grpc.rpc.server import Server
-from kernel_grpc.rpc.status import Status
+from kernel_grpc.rpc.status import Status, name_of
 from kernel_grpc.rpc.turns import FRAME_UNITS
 
 __all__ = ["MESSAGES", "Incoming"]
@@ -32,6 +32,10 @@ class Taker(Protocol):
     held: bool
     meaning: Meaning
     server: Server
+
+    @property
+    def client(self) -> str:
+        """Who has sent it, for people."""
 
     def handle(self, message: Message) -> None:
         """Have a unary call's method handle its message."""
@@ -88,7 +92,7 @@ class Incoming:
                     if call.held:
                         return start
         except MessageError as error:
-            call.give_up(error.status, error.text)
+            self._refuse(call, error.status, error.text)
             return None
         except MemoryError:
             self._no_memory(call, f", of which {assembly.progress} have come")
@@ -111,7 +115,7 @@ class Incoming:
             if self.assembly.message is not None:
                 self._take(call)
         except MessageError as error:
-            call.give_up(error.status, error.text)
+            self._refuse(call, error.status, error.text)
         except MemoryError:
             self._no_memory(call)
 
@@ -172,12 +176,12 @@ class Incoming:
             try:
                 self._unpack(call, unpacker)
             except MessageError as problem:
-                call.give_up(problem.status, problem.text)
+                self._refuse(call, problem.status, problem.text)
             return
         self.unpacking = False
         error = done.exception()
         if isinstance(error, MessageError):
-            call.give_up(error.status, error.text)
+            self._refuse(call, error.status, error.text)
         elif isinstance(error, MemoryError):
             self._no_memory(call)
         elif error is not None:
@@ -188,7 +192,7 @@ class Incoming:
             try:
                 self._give(call, message)
             except MessageError as problem:
-                call.give_up(problem.status, problem.text)
+                self._refuse(call, problem.status, problem.text)
             if not self.holding:
                 call.unhold()
 
@@ -216,7 +220,7 @@ class Incoming:
         """The client has sent all."""
         if not self.assembly.is_empty:
             text = f"the request is cut off within a message, behind {self.assembly.progress}"
-            call.give_up(Status.INTERNAL, text)
+            self._refuse(call, Status.INTERNAL, text)
         elif self.receiver is not None:
             self.half_close(call)
         elif self._first is not None:
@@ -226,4 +230,9 @@ class Incoming:
             call.finish(Status.UNIMPLEMENTED, f"no message; '{call.meaning.path}' takes one")
 
     def _no_memory(self, call: Taker, more: str = "") -> None:
-        call.give_up(Status.RESOURCE_EXHAUSTED, f"there is no memory for the request{more}")
+        self._refuse(call, Status.RESOURCE_EXHAUSTED, f"there is no memory for the request{more}")
+
+    def _refuse(self, call: Taker, status: int, text: str) -> None:
+        """End a call whose message can't be read."""
+        call.server.note_refused(call.client, call.meaning.path, name_of(status), text)
+        call.give_up(status, text)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
-from kernel import Access
-from kernel_grpc.http2 import Connection
+from kernel import Access, peer_name
+from kernel_grpc.http2 import Connection, ErrorCode
 from kernel_grpc.rpc.brake import Brake
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
@@ -76,6 +76,9 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         """The client has gone: nobody waits for the answers any more."""
         self.server.closed(self)
         http = self.http
+        code, text = http.ending.failure or (ErrorCode.NO_ERROR, "")
+        if code is not ErrorCode.NO_ERROR:
+            self.server.note_refused(f"gRPC {peer_name(self.transport.get_extra_info('peername'))}", "", code.name, text)
         http.ending.lost()
         self.lost()
         self.brake.lost()

@@ -108,6 +108,12 @@ class Server(Connections[Served]):
         self.crowded = False
         self._timer: asyncio.TimerHandle | None = None
 
+    def note_refused(self, client: str, path: str, code: str, text: str) -> None:
+        """Have it in the access log, where there is one, that something was refused that nobody could read."""
+        access = self.kernel.log_settings.access
+        if access is not None:
+            access.refused(client, "GRPC", path, code, text)
+
     # --- deadlines
 
     def _arm(self, delay: float) -> None:

@@ -14,7 +14,7 @@ from kernel import Code, Denial, Denied
 from kernel_grpc.http2 import literal, response
 
 __all__ = ["CONTENT_TYPE", "DENIED", "HEAD", "NOBODYS_FAULT", "SHUTTING_DOWN", "STATUS_OF", "TRAILERS", "Status", "denied",
-           "escaped", "fitting", "head", "room", "shortened", "trailers", "trailers_only"]  # fmt: skip
+           "escaped", "fitting", "head", "name_of", "room", "shortened", "trailers", "trailers_only"]  # fmt: skip
 
 
 class Status:
@@ -33,6 +33,11 @@ class Status:
     INTERNAL = 13
     UNAVAILABLE = 14
     UNAUTHENTICATED = 16
+
+
+def name_of(status: int) -> str:
+    """Return what one of them is called."""
+    return next(name for name, value in vars(Status).items() if value == status)
 
 
 STATUS_OF: dict[Code, int] = {

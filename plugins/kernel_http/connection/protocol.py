@@ -34,6 +34,11 @@ PROBED = frozenset({"live", "ready", "model_ready"})
 MAX_EMPTY = 64
 _EMPTY_LINES = re.compile(rb"[\r\n]*+")
 
+#: How much of what was refused may stand in the access log, in bytes; what stands there for the status where nobody was answered,
+#: as nginx has it.
+MAX_LINE = 1024
+SILENT = 444
+
 #: How long a refused client may go on sending before its connection is torn down.
 LINGER = 5.0
 
@@ -106,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._arrival.look_at(body)
             except Refused as refused:
-                self._refuse(refused.status, refused.message)
+                self._refuse(refused.status, refused.message, body.head.block)
             else:
                 if body.complete:
                     self._complete(body)
@@ -199,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             at = _EMPTY_LINES.match(data, at, end).end()  # type: ignore[union-attr]  # it may be nothing
             self._empty += at - start
             if self._empty > MAX_EMPTY:  # before anything else: who sends nothing but these would be read for ever
-                self._refuse(0, "not HTTP")
+                self._refuse(0, "not HTTP", b"")
                 return 0
             if at == end:
                 return end - start
@@ -215,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 head = self.server.learn(block)
             except HeadError as error:
-                self._refuse(error.status, error.message)
+                self._refuse(error.status, error.message, block)
                 return 0
         at = stop + 4
         length = head.content_length
@@ -238,16 +243,16 @@ class Connection(asyncio.BufferedProtocol):
     def _await_head(self, data: bytearray, at: int, end: int) -> None:
         """The head that begins at `at` has no end yet. Refuse what can't become one."""
         if end - at > MAX_HEAD:
-            self._refuse(431, "the request's head is too long")
+            self._refuse(431, "the request's head is too long", data[at : min(end, at + MAX_LINE)])
         elif data[at] not in FIRST:
-            self._refuse(0, "not HTTP")
+            self._refuse(0, "not HTTP", data[at : min(end, at + MAX_LINE)])
 
     def _await_body(self, head: Head, nothing: bool) -> None:
         """Take the body as it comes in. `nothing`: nothing of it has come with the head."""
         try:
             self._arrival.open(self.server.router.admit(self.answers, head))
         except Refused as refused:
-            self._refuse(refused.status, refused.message)
+            self._refuse(refused.status, refused.message, head.block)
             return
         if head.expect and nothing:
             self.answers.invite()
@@ -258,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             at = self._arrival.feed(body, data, at, end)
         except Refused as refused:
-            self._refuse(refused.status, refused.message)
+            self._refuse(refused.status, refused.message, body.head.block)
             return end
         if body.complete:
             self._complete(body)
@@ -272,6 +277,8 @@ class Connection(asyncio.BufferedProtocol):
         if body.discard:
             body.give_back()
             message = too_large(head, body.length, head.limit)
+            if head.refusal is None:
+                self._note(400, message, head.block)
             answers.refuse(head, head.refusal or replies.error(400, message, json=True))
             return
         exchanges = answers.exchanges
@@ -296,16 +303,26 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.server.router.handler(head)(answers, head, json, tail)
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer something that is no request, after what is in flight, and close. Status 0: close without a word."""
+    def _refuse(self, status: int, message: str, data: bytes | bytearray) -> None:
+        """Answer something that is no request, after what is in flight, and close. Status 0: close without a word.
+
+        `data`: how it begins.
+        """
         answers = self.answers
         answers.closing = True
+        self._note(status or SILENT, message, data)
         if not status:
             if not answers.exchanges:
                 answers.close()
             return
         answers.lingering = self.server.now()
         answers.refuse(self.server.refused_head, replies.error(status, message, json=False))
+
+    def _note(self, status: int, message: str, data: bytes | bytearray) -> None:
+        """Have it in the access log, where there is one, that something was refused that nobody could read."""
+        access = self.server.kernel.log_settings.access
+        if access is not None:
+            access.refused(self.answers.client, "HTTP", bytes(data[:MAX_LINE]), status, message)
 
     # --- time and the end
 
@@ -346,9 +363,10 @@ class Connection(asyncio.BufferedProtocol):
             if not answers.exchanges and now - answers.lingering > min(limit, LINGER):
                 answers.abort()
         elif arrival.is_late(now, limit):
+            data = bytes(self._rest[:MAX_LINE]) if arrival.body is None else arrival.body.head.block
             arrival.drop()
             self._rest.clear()
-            self._refuse(408, "the request did not arrive in time")
+            self._refuse(408, "the request did not arrive in time", data)
         elif not arrival.since and now >= self._look and not self.busy:
             self._look_whether_idle(now)
         answers.sweep(now, limit)
