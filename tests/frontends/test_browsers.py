@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from frontends.fakes import Client, request
+from frontends.fakes import Client, Response, request
 from frontends.test_auth_http import Gated, bearer
 from frontends.test_local_only import CHANGES, SHOWS
+from hypothesis import example, given
+from hypothesis import strategies as some
 
 from kernel import Document, Reader, ServingError, SiteRoute
 from kernel.errors import Code
-from kernel_http.connection.browsers import ANY, Browsers
+from kernel_http.connection.browsers import ANY, Browsers, read_host
 
 ME = socket.gethostname()
 CHANGING = [row[:3] for row in CHANGES if row[0] == "POST" and not row[1].endswith("/load")]
@@ -71,6 +74,72 @@ def test_other_names_are_refused_until_they_are_named(host: str) -> None:
     assert answer.status == 403 and "--http-allowed-host=" in answer.error
     assert served(None, host.partition(":")[0].upper()).ask(hosted(host)).status == 200
     assert served(None, ANY).ask(hosted(host)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/site/told", "/docs", "/openapi.json", "/v2/kernel/calls"])
+def test_all_that_is_shown_to_browsers_asks_by_which_name(path: str) -> None:
+    def ask(host: str, *names: str) -> Response:
+        client = served(None, *names)
+        client.kernel.observed_calls = list  # type: ignore[attr-defined]
+        return client.ask(hosted(host, path))
+
+    assert ask("localhost:8000").status == ask("models.example", "models.example").status == ask("any.example", ANY).status == 200
+    refused = ask("evil.example")
+    assert refused.status == 403 and "--http-allowed-host=evil.example" in refused.error
+
+
+#: What looks like a host that is known, and is none.
+FORGED = (
+    "[::1]evil.com", "[::1]:80evil.com", "[::1", "::1", "[::1]]", "[localhost]", "[127.0.0.1]", "[::1%evil.com]",
+    "localhost:evil", "localhost:80:80", "localhost:99999", "localhost:-1", "localhost..", ".localhost", "a..localhost",
+    "localhost@evil.com", "evil.com@localhost", "localhost/", "localhost#", "localhost?", "localhost evil.com",
+    "localhost,evil.com", "127.0.0.1.", "http://localhost", "localhost\t", "", ":80", "xn--\xe4.localhost", "\xb2.localhost",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", FORGED)
+def test_a_host_is_read_strictly(host: str) -> None:
+    found = read_host(host)
+    assert found is None or (not found.is_address and found.name not in ("localhost", "::1")) or host == "127.0.0.1."
+    if host.strip() == host and host.isascii() and found is None:
+        answer = served().ask(hosted(host))
+        assert answer.status == 403 and "no name of a host" in answer.error
+        change = hosted("localhost", "/v2/logging", "POST", b"{}", f"Origin: http://{host}")
+        assert served(None, "", control=True).ask(change).status == 403
+
+
+LETTERS = some.sampled_from("a1-_.:[]%@/#?, \t\x00LOCALhost\xb2\u212a\u0131::ffff127.0.0.1")
+
+
+@given(some.text(LETTERS, max_size=24) | some.text(max_size=12))
+@example("[::1]evil.com")
+def test_what_is_read_of_a_host_is_all_of_it(text: str) -> None:
+    found = read_host(text)
+    if found is None:
+        return
+    name = f"[{found.name}]" if ":" in found.name else found.name
+    whole = {f"{name}{dot}{colon}{found.port}" for dot in ("", ".") for colon in (":", "") if colon or not found.port}
+    assert text.lower() in whole and text.isascii()
+    assert found.port == "" or int(found.port) <= 65535
+    if found.is_address:
+        ip_address(found.name)
+    else:
+        assert not set(found.name) & set("[]:%@/?#, ") and all(found.name.split("."))
+
+
+@given(some.ip_addresses(), some.none() | some.integers(0, 65535))
+def test_each_address_is_read(address: object, port: int | None) -> None:
+    name = f"[{address}]" if ":" in str(address) else str(address)
+    if "%" in name:
+        return  # of an interface, which is nobody's business
+    found = read_host(name if port is None else f"{name}:{port}")
+    assert found == (str(address), "" if port is None else str(port), True)
+
+
+def test_the_way_to_the_docs_may_end_in_a_slash() -> None:
+    answer = served().ask(hosted("localhost", "/docs/"))
+    assert answer.status == 301 and answer.headers["Location"] == "../docs"
+    assert served().ask(hosted("evil.example", "/docs/")).status == 403
 
 
 def test_who_is_no_browser_is_not_asked_for_his_name() -> None:

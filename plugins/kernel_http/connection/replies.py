@@ -25,6 +25,7 @@ __all__ = [
     "error_body",
     "error_of",
     "json_reply",
+    "moved",
     "page",
     "reply",
     "start_of",
@@ -51,6 +52,7 @@ DENIED: dict[Denial, int] = {Denial.UNKNOWN: 401, Denial.FORBIDDEN: 403, Denial.
 #: Reason phrases as the reference sends them: 405 differs from the standard's.
 PHRASES: dict[int, str] = {
     200: "OK",
+    301: "Moved Permanently",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -90,6 +92,11 @@ def page(html: bytes, headers: bytes) -> bytes:
     """Return a 200 with a page. `headers`: further complete header lines."""
     kind = b"Content-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(html)
     return b"%b%b%b%b" % (STATUS_LINES[200], headers, kind, html)
+
+
+def moved(location: str) -> bytes:
+    """Return a 301. `location`: a path, relative to that of the request."""
+    return reply(301, json=False, headers=f"Location: {location}\r\n".encode())
 
 
 def start_of(http10: bool) -> bytes:

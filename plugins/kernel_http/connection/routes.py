@@ -65,7 +65,7 @@ ROUTES = (
     Route("inflight", "GET", r"/v2/inflight", True, "statistics"),
     Route("scale", "GET", r"/v2/kernel/scale", True, "statistics"),
     Route("explain", "GET", r"/v2/kernel/explain/(?:id/[^/]++|(?:slowest|failed)(?:/[0-9]{1,4})?)", True, "statistics"),
-    Route("calls", "GET", r"/v2/kernel/calls", True, "statistics"),
+    Route("calls", "GET", r"/v2/kernel/calls", True, "statistics", page=True),
     Route("logging", "GET POST", r"/v2/logging", True, "logging"),
     Route("trace", "GET POST", r"/v2(?:/models/(?P<model>[^/]++))?/trace/setting", True, "trace"),
     Route("model_ready", "GET", rf"{_MODEL}/ready", False, "health"),
@@ -82,8 +82,8 @@ ROUTES = (
     Route("cuda_status", "GET", rf"{_CUDA}/status", True, "shared-memory"),
     Route("cuda_register", "POST", rf"{_CUDA}/register", True, "shared-memory"),
     Route("cuda_unregister", "POST", rf"{_CUDA}/unregister", True, "shared-memory"),
-    Route("openapi", "GET", r"/openapi\.json", True, "metadata"),
-    Route("docs", "GET", r"/docs", True, "metadata"),
+    Route("openapi", "GET", r"/openapi\.json", True, "metadata", page=True),
+    Route("docs", "GET", r"/docs/?", True, "metadata", page=True),
 )
 
 
@@ -174,7 +174,7 @@ class Router:
                 head.refusal = replies.error(405, "Method Not Allowed", json=route.json)
                 return
             if route.page:
-                head.refusal = self._browsers.page_refused(head)
+                head.refusal = self._browsers.page_refused(head, json=route.json)
             elif route.name in CHANGING or (route.name in SETTINGS and head.method == "POST"):
                 head.refusal = self._browsers.change_refused(head)
             if head.refusal is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel import __version__
 from kernel_http.connection import replies
-from kernel_http.connection.exchange import ClientConnection, Exchange
+from kernel_http.connection.exchange import ClientConnection, Exchange, reply
 from kernel_http.connection.heads import Head
 from kernel_http.operations.docs_page import SECURITY, page
 from kernel_http.operations.schemas import ModelFacts, TensorFacts, base_document, model_parts
@@ -53,6 +53,9 @@ class OpenApi:
 
     def answer(self, connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
         """Answer with what is there, or when it is. Later requests of the connection wait their turn behind it."""
+        if head.path.endswith("/"):
+            reply(connection, head, replies.moved("../docs"))  # its links say where things are from there
+            return
         exchange = Exchange(connection, head)
         connection.exchanges.append(exchange)
         if self._generation == self._kernel.generation:
