@@ -207,9 +207,30 @@ def log_options(options: argparse.Namespace) -> LogOptions:
 
 
 def add_serve_flags(parser: Parser) -> None:
-    """Add the flags of `kernel serve` that no front end brings along."""
+    """Add the flags of `kernel serve` that no front end brings along, in the order in which the help has them."""
     add_repository_flags(parser)
     add_storage_flags(parser)
+    _add_residency_flags(parser)
+    _add_loading_flags(parser)
+    add_config_flags(parser)
+    add_strict_flag(parser, False)
+    _add_start_flags(parser)
+    add_group_flags(parser)
+    _add_stop_flags(parser)
+    _add_execution_flags(parser)
+    _add_access_flags(parser)
+    _add_limit_flags(parser)
+    add_backend_flags(parser)
+    add_rate_flags(parser)
+    add_cache_flags(parser)
+    add_log_flags(parser)
+    add_access_flag(parser)
+    add_trace_flags(parser)
+    add_record_flags(parser)
+
+
+def _add_residency_flags(parser: Parser) -> None:
+    """Which models are there, and for how long."""
     parser.add_argument("--id", default="triton", help="name of the server in its metadata (default: triton)")
     parser.add_argument(
         "--model-control-mode",
@@ -240,6 +261,10 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a model stays that is not asked for, in mode on-demand; parameter idle_timeout goes before it (default: "
         "0, any time)",
     )
+
+
+def _add_loading_flags(parser: Parser) -> None:
+    """How they are found and loaded."""
     parser.add_argument(
         "--repository-poll-secs",
         type=seconds,
@@ -263,14 +288,19 @@ def add_serve_flags(parser: Parser) -> None:
     parser.add_switch(
         "--model-namespacing", False, "several repositories may have models of one name; ensembles use those beside them"
     )
-    add_config_flags(parser)
-    add_strict_flag(parser, False)
+
+
+def _add_start_flags(parser: Parser) -> None:
+    """What a model that fails to load means."""
     parser.add_switch(
         "--watch", False, "for development: reload models when they are saved; implies --strict-outputs, --exit-on-error=false"
     )
     parser.add_switch("--exit-on-error", True, "exit when a model fails to load at start")
     parser.add_switch("--strict-readiness", True, "not ready while a model has failed")
-    add_group_flags(parser)
+
+
+def _add_stop_flags(parser: Parser) -> None:
+    """How long a stop takes."""
     parser.add_argument(
         "--exit-timeout-secs",
         type=seconds,
@@ -285,6 +315,10 @@ def add_serve_flags(parser: Parser) -> None:
         help="how long a stop leaves the ports open and serves what comes, while health checks say already that the server is "
         "not ready; as long as a load balancer may take to notice (default: half a second)",
     )
+
+
+def _add_execution_flags(parser: Parser) -> None:
+    """Which requests are refused, and how long executions may last."""
     parser.add_argument(
         "--max-inflight",
         type=size,
@@ -313,6 +347,10 @@ def add_serve_flags(parser: Parser) -> None:
         "times of executions predict; HEADROOM: the share of its time that a request has to have left then, from 0 to below 1; a "
         "model's parameter refuse_late goes before it (default: off)",
     )
+
+
+def _add_access_flags(parser: Parser) -> None:
+    """What is for clients of this machine."""
     parser.add_argument(
         "--allow-client-shm",
         nargs="?",
@@ -329,6 +367,10 @@ def add_serve_flags(parser: Parser) -> None:
         "keep what changes something for everybody (loading, shared memory, settings of log and traces), and /v2/inflight, for "
         "clients of this machine, and for those with a key of a restricted API",
     )
+
+
+def _add_limit_flags(parser: Parser) -> None:
+    """How much clients may take."""
     parser.add_argument(
         "--memory-limit-receive",
         type=size,
@@ -367,13 +409,6 @@ def add_serve_flags(parser: Parser) -> None:
         help="how many JSON values, and strings of a BYTES tensor, one request may have; arrays of numbers, in regular lists or "
         "flat, and binary data are not counted (default: 0, 1048576)",
     )
-    add_backend_flags(parser)
-    add_rate_flags(parser)
-    add_cache_flags(parser)
-    add_log_flags(parser)
-    add_access_flag(parser)
-    add_trace_flags(parser)
-    add_record_flags(parser)
 
 
 def add_rate_flags(parser: Parser) -> None:

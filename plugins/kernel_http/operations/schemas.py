@@ -9,9 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from kernel_http.operations.common_schemas import (
+    ANY_OBJECT,
+    COUNT,
+    DATATYPES,
+    TEXT,
+    Schema,
+    common_schemas,
+    item,
+    listed,
+    record,
+    ref,
+)
 
 __all__ = ["ModelFacts", "TensorFacts", "base_document", "described", "in_path", "model_parts"]
 
@@ -23,8 +35,6 @@ BINARY_ONLY = frozenset({"FP16", "BF16"})
 #: Names that stand in a path as they are: the server takes paths undecoded, so a name of other characters is asked for by gRPC.
 _IN_PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
 _KEY = re.compile(r"[A-Za-z0-9._-]+")
-
-Schema = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,194 +72,8 @@ def described(tensor: TensorFacts) -> str:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
 def _json(schema: Schema) -> Schema:
     return {"application/json": {"schema": schema}}
-
-
-def _object(properties: Schema | None = None, required: Sequence[str] = (), words: str = "") -> Schema:
-    schema: Schema = {"type": "object"}
-    if words:
-        schema["description"] = words
-    if properties:
-        schema["properties"] = properties
-    if required:
-        schema["required"] = list(required)
-    return schema
-
-
-def _list(items: Schema, **more: Any) -> Schema:
-    return {"type": "array", "items": items, **more}
-
-
-_TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_FLAG: Schema = {"type": "boolean"}
-_SCALAR: Schema = {"type": ["string", "integer", "number", "boolean"]}
-_ANY_OBJECT: Schema = {"type": "object"}
-_DURATION = _object({"count": _COUNT, "ns": _COUNT}, ("count", "ns"))
-
-
-def _item(datatype: str) -> Schema:
-    """Return what one value of a tensor is in JSON."""
-    if datatype == "BOOL":
-        return {"type": ["boolean", "integer"]}
-    if datatype == "BYTES":
-        return {"type": "string"}
-    if datatype.startswith(("INT", "UINT")):
-        bits = int(datatype.lstrip("UINT"))
-        low, high = (0, 2**bits - 1) if datatype[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        return {"type": "integer", "minimum": low, "maximum": high}
-    return {"type": "number"}
-
-
-DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64", "BYTES")
-
-
-def _schemas() -> dict[str, Schema]:
-    """Return the schemas that no model has of its own."""
-    parameters = {
-        "sequence_id": {"type": ["string", "integer"], "description": "the sequence that the request is one of"},
-        "sequence_start": _FLAG,
-        "sequence_end": _FLAG,
-        "priority": _COUNT | {"description": "1 is the most urgent, 0 the model's default"},
-        "timeout": _COUNT | {"description": "microseconds, for models whose queue policy heeds it"},
-        "binary_data_output": _FLAG | {"description": "outputs that are not named come as binary data"},
-    }
-    input_parameters = {
-        "binary_data_size": _COUNT | {"description": "bytes of it behind the JSON, in the order of the inputs"},
-        "shared_memory_region": _TEXT,
-        "shared_memory_offset": _COUNT,
-        "shared_memory_byte_size": _COUNT,
-    }
-    output_parameters = {
-        "binary_data": _FLAG,
-        "classification": _COUNT | {"description": "how many classes to answer instead of the values"},
-        **{name: input_parameters[name] for name in list(input_parameters)[1:]},
-    }
-    tensor = {"name": _TEXT, "datatype": _TEXT, "shape": _list(_COUNT), "parameters": _ANY_OBJECT, "data": {"type": "array"}}
-    requested = {"name": _TEXT, "parameters": _object(output_parameters)}
-    durations = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
-    statistics = _object(
-        {
-            "name": _TEXT,
-            "version": _TEXT,
-            "last_inference": _COUNT | {"description": "milliseconds since 1970, 0 for none"},
-            "inference_count": _COUNT,
-            "execution_count": _COUNT,
-            "inference_stats": _object(dict.fromkeys(durations, _DURATION)),
-            "response_stats": _ANY_OBJECT,
-            "batch_stats": _list(_ANY_OBJECT),
-        },
-        ("name", "version", "inference_count", "execution_count", "inference_stats"),
-    )
-    told = {"name": _TEXT, "datatype": _TEXT, "shape": _list({"type": "integer"})}
-    metadata_tensor = _object(told, ("name", "datatype", "shape"))
-    server = {"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}
-    inflight = _object({"model": _TEXT, "version": {"type": "integer"}, "id": _TEXT, "state": _TEXT, "why": _TEXT})
-    return {
-        "Error": _object({"error": _TEXT}, ("error",)),
-        "RequestParameters": _object(parameters, (), "Further ones are the model's own: strings, numbers, booleans.")
-        | {"additionalProperties": _SCALAR},
-        "InputParameters": _object(input_parameters),
-        "RequestedOutput": _object(requested, ("name",)),
-        "Tensor": _object(tensor, ("name", "datatype", "shape")),
-        "InferRequest": _object(
-            {
-                "id": _TEXT,
-                "parameters": _ref("RequestParameters"),
-                "inputs": _list(_ref("Tensor")),
-                "outputs": _list(_ref("RequestedOutput")),
-            },
-            ("inputs",),
-        ),
-        "InferResponse": _object(
-            {
-                "id": _TEXT,
-                "model_name": _TEXT,
-                "model_version": _TEXT,
-                "parameters": _ANY_OBJECT,
-                "outputs": _list(_ref("Tensor")),
-            },
-            ("model_name", "model_version", "outputs"),
-        ),
-        "GenerateRequest": _object(None, (), "A member for each input, a value or a list; further ones are parameters."),
-        "GenerateResponse": _object({"model_name": _TEXT, "model_version": _TEXT}, (), "A member for each output."),
-        "ServerMetadata": _object(server, ("name", "version", "extensions")),
-        "ModelMetadata": _object(
-            {
-                "name": _TEXT,
-                "versions": _list(_TEXT),
-                "platform": _TEXT,
-                "inputs": _list(metadata_tensor),
-                "outputs": _list(metadata_tensor),
-            },
-            ("name", "versions", "platform", "inputs", "outputs"),
-        ),
-        "ModelConfig": _object({"name": _TEXT}, ("name",), "The model's config with all defaults."),
-        "Statistics": _object({"model_stats": _list(statistics)}, ("model_stats",)),
-        "Inflight": _object({"inflight": _list(inflight)}, ("inflight",), "The requests that have no answer yet, oldest first."),
-        "Scale": _object({"server": _ANY_OBJECT, "models": _list(_ANY_OBJECT)}, ("server", "models")),
-        "Explanations": _object({"requests": _list(_object({"lines": _list(_TEXT)}, ("lines",)))}, ("requests",)),
-        "Calls": _object({"calls": _list(_object({"caller": _TEXT, "model": _TEXT, "count": _COUNT}))}, ("calls",)),
-        "RepositoryIndex": _list(
-            _object({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}, ("name",), "No state: never loaded.")
-        ),
-        "IndexRequest": _object({"ready": _FLAG | {"description": "only those that are served"}}),
-        "LoadRequest": _object(
-            {
-                "parameters": _object(
-                    {"config": _TEXT | {"description": "a model config as JSON, instead of the file"}},
-                    (),
-                    "`file:1/model.py` and the like are files, in base64; they need a `config`.",
-                )
-                | {"additionalProperties": _TEXT}
-            }
-        ),
-        "UnloadRequest": _object({"parameters": _object({"unload_dependents": _FLAG})}),
-        "ReplacedReplicas": _object({"replaced": {}}, ("replaced",)),
-        "LogSettings": _object(
-            {
-                "log_info": _FLAG,
-                "log_warning": _FLAG,
-                "log_error": _FLAG,
-                "log_verbose_level": _COUNT,
-                "log_format": {"enum": ["default", "ISO8601", "json"]},
-            }
-        ),
-        "TraceSettings": _object(
-            {
-                "trace_level": _list(_TEXT),
-                "trace_rate": _TEXT,
-                "trace_count": _TEXT,
-                "log_frequency": _TEXT,
-                "trace_file": _TEXT,
-                "trace_mode": _TEXT,
-            }
-        ),
-        "RegionStatus": _list(_object({"name": _TEXT})),
-        "SystemRegion": _object({"key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}, ("key", "byte_size")),
-        "CudaRegion": _object(
-            {
-                "raw_handle": _object({"b64": _TEXT}, ("b64",)),
-                "device_id": _COUNT,
-                "byte_size": _COUNT,
-            },
-            ("raw_handle", "device_id", "byte_size"),
-        ),
-        **{f"Data.{datatype}": _data(datatype) for datatype in DATATYPES},
-    }
-
-
-def _data(datatype: str) -> Schema:
-    return {
-        "type": "array",
-        "description": "The values in row-major order, flat or in nested lists; as many as the shape says.",
-        "items": {"anyOf": [_item(datatype), _ref(f"Data.{datatype}")]},
-    }
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -317,7 +141,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 #: What a body is that has no schema of its own.
-_BODIES = {"Settings": _ANY_OBJECT, "Empty": _ANY_OBJECT}
+_BODIES = {"Settings": ANY_OBJECT, "Empty": ANY_OBJECT}
 
 #: What is no JSON, or none that is told here: the media type.
 _ANSWERS = {"events": "text/event-stream", "page": "text/html; charset=utf-8"}
@@ -340,9 +164,9 @@ def _answers(answer: str) -> Schema:
     """Return the responses of an operation."""
     well: Schema = {"description": "OK"}
     if answer in _ANSWERS:
-        well["content"] = {_ANSWERS[answer]: {"schema": _TEXT} if answer == "page" else {}}
+        well["content"] = {_ANSWERS[answer]: {"schema": TEXT} if answer == "page" else {}}
     elif answer:
-        well["content"] = _json(_ANY_OBJECT if answer == "Document" else _ref(answer))
+        well["content"] = _json(ANY_OBJECT if answer == "Document" else ref(answer))
     return {"200": well} | {kind: {"$ref": f"#/components/responses/{kind}"} for kind in ("4XX", "5XX")}
 
 
@@ -366,7 +190,7 @@ _REQUIRED = frozenset({"infer", "generate", "generate_stream", "logging", "trace
 
 
 def _infer_body(schema: str) -> Schema:
-    return _json(_ref(schema)) | {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return _json(ref(schema)) | {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
 def base_document(name: str, version: str, *, keys: bool) -> Schema:
@@ -375,11 +199,11 @@ def base_document(name: str, version: str, *, keys: bool) -> Schema:
     for route, method, path, summary, body, answer in ROWS:
         content = None
         if body:
-            content = _infer_body(body) if route == "infer" else _json(_BODIES.get(body) or _ref(body))
+            content = _infer_body(body) if route == "infer" else _json(_BODIES.get(body) or ref(body))
         words = re.sub(r"\W+", "_", path.removeprefix("/v2").replace("{", "by_")).strip("_") or "v2"
         operation = _operation(route, path, summary, content, _answers(answer), f"{method}_{words}")
         paths.setdefault(path, {})[method] = operation
-    either = {"application/json": {"schema": _ref("Error")}, "text/plain": {"schema": _TEXT}}
+    either = {"application/json": {"schema": ref("Error")}, "text/plain": {"schema": TEXT}}
     document: Schema = {
         "openapi": OPENAPI,
         "info": {
@@ -392,7 +216,7 @@ def base_document(name: str, version: str, *, keys: bool) -> Schema:
         "tags": [{"name": tag} for tag in _TAGS],
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": common_schemas(),
             "responses": {
                 "4XX": {"description": "What was wrong with the request", "content": either},
                 "5XX": {"description": "Why it was not served", "content": either},
@@ -429,7 +253,7 @@ def model_parts(model: ModelFacts) -> tuple[dict[str, Schema], dict[str, Schema]
         return {}, schemas
     paths: dict[str, Schema] = {}
     shown = f"{model.name} ({', '.join(map(described, model.inputs))} → {', '.join(map(described, model.outputs))})"
-    flat = _json(_ref(f"{prefix}.GenerateRequest"))
+    flat = _json(ref(f"{prefix}.GenerateRequest"))
     rows: Iterator[tuple[str, Schema, str]] = iter(
         [("generate_stream", flat, "events")]
         if model.decoupled
@@ -447,17 +271,17 @@ def model_parts(model: ModelFacts) -> tuple[dict[str, Schema], dict[str, Schema]
 
 def _request(model: ModelFacts) -> Schema:
     wanted = [tensor for tensor in model.inputs if not tensor.optional]
-    inputs = _list({"anyOf": [_input(tensor) for tensor in model.inputs]}) if model.inputs else _list(_ref("Tensor"))
-    outputs: Schema = {"allOf": [_ref("RequestedOutput")]}
+    inputs = listed({"anyOf": [_input(tensor) for tensor in model.inputs]}) if model.inputs else listed(ref("Tensor"))
+    outputs: Schema = {"allOf": [ref("RequestedOutput")]}
     if model.outputs:
         outputs["properties"] = {"name": {"enum": [tensor.name for tensor in model.outputs]}}
     words = f"All of {', '.join(tensor.name for tensor in wanted)}, each once." if wanted else "None has to be there."
-    return _object(
+    return record(
         {
-            "id": _TEXT,
-            "parameters": _ref("RequestParameters"),
+            "id": TEXT,
+            "parameters": ref("RequestParameters"),
             "inputs": {**inputs, "minItems": len(wanted), "maxItems": len(model.inputs), "description": words},
-            "outputs": _list(outputs),
+            "outputs": listed(outputs),
         },
         ("inputs",),
         f"Versions {', '.join(map(str, model.versions))}; {model.platform}",
@@ -465,34 +289,34 @@ def _request(model: ModelFacts) -> Schema:
 
 
 def _input(tensor: TensorFacts) -> Schema:
-    shape: Schema = {"type": "array", "items": _COUNT, "minItems": len(tensor.shape), "maxItems": len(tensor.shape)}
+    shape: Schema = {"type": "array", "items": COUNT, "minItems": len(tensor.shape), "maxItems": len(tensor.shape)}
     if tensor.shape and -1 not in tensor.shape:
         shape["const"] = list(tensor.shape)
     elif any(size >= 0 for size in tensor.shape):
-        shape["prefixItems"] = [_COUNT if size < 0 else {"const": size} for size in tensor.shape]
+        shape["prefixItems"] = [COUNT if size < 0 else {"const": size} for size in tensor.shape]
     properties: Schema = {
         "name": {"const": tensor.name},
         "datatype": {"const": tensor.datatype},
         "shape": shape,
-        "parameters": _ref("InputParameters"),
+        "parameters": ref("InputParameters"),
     }
     words = f"{described(tensor)}{', optional' if tensor.optional else ''}"
     if tensor.datatype in BINARY_ONLY:
         words += "; as binary data or from shared memory only"
     elif tensor.datatype in DATATYPES:
-        properties["data"] = _ref(f"Data.{tensor.datatype}")
-    return _object(properties, ("name", "datatype", "shape"), words)
+        properties["data"] = ref(f"Data.{tensor.datatype}")
+    return record(properties, ("name", "datatype", "shape"), words)
 
 
 def _response(model: ModelFacts) -> Schema:
     """Return the schema of an answer. Classes instead of values are BYTES of another shape."""
     named = {
-        tensor.name: _object(
+        tensor.name: record(
             {
                 "name": {"const": tensor.name},
                 "datatype": {"enum": list(dict.fromkeys((tensor.datatype, "BYTES")))},
-                "shape": _list(_COUNT),
-                "parameters": _ANY_OBJECT,
+                "shape": listed(COUNT),
+                "parameters": ANY_OBJECT,
                 "data": {"type": "array"},
             },
             ("name", "datatype", "shape"),
@@ -500,8 +324,8 @@ def _response(model: ModelFacts) -> Schema:
         )
         for tensor in model.outputs
     }
-    output = {"anyOf": list(named.values())} if named else _ref("Tensor")
-    return {"allOf": [_ref("InferResponse"), _object({"outputs": _list(output)})]}
+    output = {"anyOf": list(named.values())} if named else ref("Tensor")
+    return {"allOf": [ref("InferResponse"), record({"outputs": listed(output)})]}
 
 
 def _flat(model: ModelFacts) -> Schema:
@@ -509,7 +333,7 @@ def _flat(model: ModelFacts) -> Schema:
     members = {}
     for tensor in model.inputs:
         if tensor.datatype in DATATYPES:
-            item = _item(tensor.datatype)
-            members[tensor.name] = {"anyOf": [item, _list(item)], "description": described(tensor)}
+            one = item(tensor.datatype)
+            members[tensor.name] = {"anyOf": [one, listed(one)], "description": described(tensor)}
     wanted = [tensor.name for tensor in model.inputs if not tensor.optional and tensor.name in members]
-    return _object({"id": _TEXT, **members}, wanted, "Further members are parameters of the request.")
+    return record({"id": TEXT, **members}, wanted, "Further members are parameters of the request.")
