@@ -20,7 +20,18 @@ from kernel.config import (
     TensorSpec,
     with_changes,
 )
-from kernel.errors import Code, Denial, Denied, ModelError, NotLoaded, Overloaded, Reason, ServingError, clipped
+from kernel.errors import (
+    Code,
+    Denial,
+    Denied,
+    ModelError,
+    NotLoaded,
+    Overloaded,
+    Reason,
+    ServingError,
+    clipped,
+    how_to_install,
+)
 from kernel.frontends import (
     CATEGORIES,
     EXTENSIONS,
@@ -263,6 +274,7 @@ __all__ += [
     "cut_off",
     "follow_trail",
     "frontend_options",
+    "how_to_install",
     "idle_seconds",
     "is_local",
     "is_much_text",

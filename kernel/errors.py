@@ -18,6 +18,7 @@ __all__ = [
     "Reason",
     "ServingError",
     "clipped",
+    "how_to_install",
     "shortened",
 ]
 
@@ -25,6 +26,11 @@ __all__ = [
 SHOWN = 256
 #: How long a message may be that has such a text in it; characters.
 LONGEST = 32768
+
+
+def how_to_install(extra: str) -> str:
+    """Return the commands that install an extra of this project: of a release, and in a checkout."""
+    return f"pip install 'kernel-serve[{extra}]', or in a checkout pip install -e '.[{extra}]'"
 
 
 def clipped(text: str, limit: int = SHOWN) -> str:

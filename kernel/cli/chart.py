@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from kernel.cli.table import columns
-from kernel.errors import Code, ServingError
+from kernel.errors import Code, ServingError, how_to_install
 
 __all__ = ["Chart", "bars", "look_for_pillow", "spark", "svg", "write_png"]
 
@@ -108,7 +108,7 @@ def _svg(part: Words | Bar) -> str:
 def look_for_pillow() -> None:
     """Raise ServingError where Pillow is not installed."""
     if importlib.util.find_spec("PIL") is None:
-        words = "a picture as PNG needs Pillow, which is not installed: pip install 'kernel-serve[png]'"
+        words = f"a picture as PNG needs Pillow, which is not installed: {how_to_install('png')}"
         raise ServingError(Code.UNAVAILABLE, words)
 
 

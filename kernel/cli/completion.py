@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from kernel.cli.parser import Parser, parser_of
+from kernel.errors import how_to_install
 
 __all__ = ["completion"]
 
@@ -47,8 +48,7 @@ def completion(arguments: Sequence[str]) -> int:
     try:
         shtab = importlib.import_module("shtab")
     except ImportError:
-        words = "kernel completion needs shtab: pip install 'kernel-serve[completion]' (or pip install shtab)"
-        print(f"error: {words}", file=sys.stderr)
+        print(f"error: kernel completion needs shtab: {how_to_install('completion')}", file=sys.stderr)
         return 1
     print(shtab.complete(_whole(shtab), options.shell))
     return 0

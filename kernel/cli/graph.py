@@ -77,12 +77,15 @@ def graph(arguments: Sequence[str]) -> int:
             words = f"there is no model '{unknown[0]}' whose config can be read; there are {', '.join(sorted(configs)) or 'none'}"
             raise ServingError(Code.NOT_FOUND, words)
         graphs = [*_ensembles(configs, options.model), *_calls(options.calls, options.model)]
-        _write(graphs, options)
+        if not graphs:
+            graphs = _alone(configs, options.model)
+            there_is = "no ensemble, so the models are drawn alone" if graphs else "no model, so nothing is drawn"
+            print(f"there is {there_is}{'' if options.calls else '; --calls URL adds calls that were seen'}", file=sys.stderr)
+        if graphs or options.output is not None or options.format == "json":
+            _write(graphs, options)
     except ServingError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
-    if not graphs:
-        print("nothing to draw: there is no ensemble" + ("" if options.calls else "; --calls URL adds calls"), file=sys.stderr)
     return int(len(configs) < len(found))
 
 
@@ -104,6 +107,12 @@ def _ensembles(configs: dict[str, ModelConfig], only: Sequence[str]) -> Iterator
     for name, config in sorted(configs.items()):
         if config.ensemble is not None and (not only or name in only):
             yield _ensemble(config, configs)
+
+
+def _alone(configs: dict[str, ModelConfig], only: Sequence[str]) -> list[Graph]:
+    """Return the models of which none is known to call another, as one graph; none of none."""
+    nodes = [GraphNode(name, name) for name in sorted(configs) if not only or name in only]
+    return [Graph("models", nodes, ())] if nodes else []
 
 
 def _ensemble(config: ModelConfig, configs: dict[str, ModelConfig]) -> Graph:
@@ -139,7 +148,9 @@ def _calls(url: str, only: Sequence[str]) -> Iterator[Graph]:
     except (msgspec.ValidationError, RecursionError):
         calls = None
     if status != 200 or calls is None:
-        words = f"{url} answers {status} {reason} where it is asked for calls; it may be another server, or of another release"
+        why = told.get("error", "") if isinstance(told, dict) else ""
+        why = f": {why}" if why else "; it may be another server, or of another release"
+        words = f"{url} answers {status} {reason} where it is asked for calls{why}"
         raise ServingError(Code.UNAVAILABLE, words)
     edges = [
         GraphEdge(one.caller, one.model, f"{one.count} calls" if one.count > 1 else "1 call", dashed=True)

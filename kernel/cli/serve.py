@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import errno
 import functools
 import gc
 import logging
@@ -99,6 +100,9 @@ SERVICES = {
     "HTTPS": "HTTPSService",
     "METRICS": "Metrics Service",
 }
+
+#: What the flags of a front end's port and address begin with.
+PORT_FLAGS = {"GRPC": "grpc", "GRPCS": "grpc", "HTTP": "http", "HTTPS": "http", "METRICS": "metrics"}
 
 DESCRIPTION = """\
 Load the models of one or more model repositories and serve them.
@@ -474,9 +478,21 @@ async def _not_started(frontend: Frontend, error: OSError, others: Sequence[Fron
         log.error("%s", error)
     else:
         log.error("failed to start %s service at %s: Unavailable - %s", *_service(frontend), error.strerror)
+    if error.errno == errno.EADDRINUSE:
+        log.error("%s", _how_to_move(*_service(frontend)))
     for other in others:
         await other.stop()
     return False
+
+
+def _how_to_move(protocol: str, endpoint: str) -> str:
+    """Say which flag has a front end listen elsewhere than at an endpoint that somebody else has."""
+    kind = PORT_FLAGS.get(protocol)
+    if kind is None:
+        return "another process has that port"  # a front end of somebody else, whose flags nobody knows
+    if endpoint.startswith("unix:"):
+        return f"another process listens at that file; --{kind}-address=unix:FILE names another"
+    return f"another process has that port (ss -ltnp tells which); --{kind}-port=N takes another one, 0 any that is free"
 
 
 async def _start(frontends: Sequence[Frontend], *, tell: bool = True) -> bool:

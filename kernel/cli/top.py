@@ -22,7 +22,7 @@ from kernel.cli.asking import headers_of
 from kernel.cli.live_state import Look, compared, look
 from kernel.cli.parser import Parser
 from kernel.cli.top_text import COLUMNS, text
-from kernel.errors import ServingError
+from kernel.errors import ServingError, how_to_install
 
 __all__ = ["top"]
 
@@ -73,7 +73,7 @@ def top(arguments: Sequence[str]) -> int:
         try:
             from kernel.cli.top_screen import Screen
         except ImportError:
-            words = "kernel top needs rich on a terminal: pip install 'kernel-serve[top]' (or pip install rich)"
+            words = f"kernel top needs rich on a terminal: {how_to_install('top')}"
             print(f"error: {words}; --plain and --json need nothing", file=sys.stderr)
             return 1
         return _live(url, headers, first, options, Screen)

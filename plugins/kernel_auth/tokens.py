@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernel import CATEGORIES, Code, ServingError
+from kernel import CATEGORIES, Code, ServingError, how_to_install
 from kernel_auth.book import TokenSettings
 from kernel_auth.rules import Grant
 
@@ -55,7 +55,7 @@ class Tokens:
         except ImportError as error:
             raise ServingError(
                 Code.UNAVAILABLE,
-                f"[jwt] of --auth-keys needs a package that is not installed ({error}): pip install 'kernel-serve[auth-jwt]'",
+                f"[jwt] of --auth-keys needs a package that is not installed ({error}): {how_to_install('auth-jwt')}",
             ) from error
         self._jwt: Any = jwt
         self._settings = settings

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from kernel import Code, ServingError
+from kernel import Code, ServingError, how_to_install
 
 __all__ = ["SEVERITY", "failure", "has_cuda", "installed", "load", "share_threads", "terminated"]
 
@@ -87,7 +87,7 @@ def share_threads(runtime: Any, sizes: tuple[int, int]) -> None:
 
 def _missing(model: str) -> ServingError:
     return ServingError(
-        Code.UNAVAILABLE, f"model '{model}' needs onnxruntime, which is not installed: pip install 'kernel-serve[onnx]'"
+        Code.UNAVAILABLE, f"model '{model}' needs onnxruntime, which is not installed: {how_to_install('onnx')}"
     )
 
 

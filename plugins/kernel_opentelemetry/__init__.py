@@ -6,7 +6,7 @@ can't start then.
 
 from __future__ import annotations
 
-from kernel import Code, Kernel, ServingError, TraceOptions, TraceSink, hookimpl
+from kernel import Code, Kernel, ServingError, TraceOptions, TraceSink, hookimpl, how_to_install
 
 __all__ = ["make_trace_sink"]
 
@@ -20,7 +20,6 @@ def make_trace_sink(kernel: Kernel, options: TraceOptions) -> TraceSink | None:
     except ImportError as error:
         raise ServingError(
             Code.UNAVAILABLE,
-            f"trace mode 'opentelemetry' needs a package that is not installed ({error}): "
-            "pip install 'kernel-serve[opentelemetry]'",
+            f"trace mode 'opentelemetry' needs a package that is not installed ({error}): {how_to_install('opentelemetry')}",
         ) from error
     return SpanSink(kernel, options)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernel import Code, ServingError, clipped
+from kernel import Code, ServingError, clipped, how_to_install
 from kernel_ray.actor import HEADER, KernelActor, Order, Started
 from kernel_ray.files import content
 from kernel_ray.settings import ClusterSettings, Settings
@@ -48,7 +48,7 @@ def import_ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         words = f"placement 'ray' needs the package ray, which can't be imported ({error})"
-        raise ServingError(Code.UNSUPPORTED, f"{words}: pip install 'kernel-serve[ray]'") from error
+        raise ServingError(Code.UNSUPPORTED, f"{words}: {how_to_install('ray')}") from error
 
 
 def connected(address: str, *, log: bool) -> tuple[Any, bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from kernel import Code, Repository, ServingError, StorageOptions, hookimpl
+from kernel import Code, Repository, ServingError, StorageOptions, hookimpl, how_to_install
 from kernel_storage.location import Location
 
 __all__ = ["open_repository"]
@@ -24,6 +24,6 @@ def open_repository(location: str, options: StorageOptions) -> Repository | None
     except ImportError as error:
         raise ServingError(
             Code.UNAVAILABLE,
-            f"the repository '{location}' needs a package that is not installed ({error}): pip install 'kernel-serve[storage]'",
+            f"the repository '{location}' needs a package that is not installed ({error}): {how_to_install('storage')}",
         ) from error
     return StoredRepository(place, open_store(place, os.environ), options)

@@ -79,7 +79,16 @@ def test_what_cannot_be_drawn_is_told(models: Path, capsys: pytest.CaptureFixtur
         (models / name).rmdir()
     assert graph([str(models)]) == 0
     said = capsys.readouterr()
-    assert said.out == "flowchart LR\n" and "nothing to draw" in said.err
+    assert 'subgraph g0["models"]' in said.out and '["first"]' in said.out and "-->" not in said.out
+    assert said.err == "there is no ensemble, so the models are drawn alone; --calls URL adds calls that were seen\n"
+    assert graph([str(models), "--model", "first", "--format=json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)
+    assert [one["label"] for one in alone["nodes"]] == ["first"] and alone["edges"] == []
+    empty = models / "none"
+    empty.mkdir()
+    assert graph([str(empty)]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("there is no model, so nothing is drawn")
 
 
 def test_calls_that_a_server_has_seen(models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

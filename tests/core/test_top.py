@@ -191,7 +191,7 @@ def test_without_rich_a_terminal_is_told_how_to_get_it(
     monkeypatch.setattr(module.sys.stdin, "isatty", always)
     monkeypatch.setitem(__import__("sys").modules, "kernel.cli.top_screen", None)
     assert top(["h:1"]) == 1
-    assert "pip install 'kernel-serve[top]'" in capsys.readouterr().err
+    assert "pip install 'kernel-serve[top]', or in a checkout pip install -e '.[top]'" in capsys.readouterr().err
 
 
 def test_a_server_that_goes_away_is_said_and_asked_again(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:

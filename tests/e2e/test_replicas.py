@@ -161,6 +161,7 @@ def test_ports_that_are_taken_are_told_once(tmp_path: Path) -> None:
     assert done.returncode == 1
     wanted = f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{other.port}' already in use "
     assert done.stderr.count(wanted) == 1
+    assert done.stderr.count("another process has that port (ss -ltnp tells which); --http-port=N takes another one") == 1
 
 
 def test_two_services_at_one_port_end_the_start(tmp_path: Path) -> None:

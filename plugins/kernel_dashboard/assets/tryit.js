@@ -12,7 +12,7 @@ export function tryIt(name, version) {
   const fields = version.inputs.map((spec) => input(spec));
   const answer = h("div", { class: "stack" }, h("p", { class: "empty", text: "The answer will stand here." }));
   const problem = h("p", { class: "bad", role: "alert" });
-  const code = { curl: h("pre", { tabindex: "0", role: "tabpanel", "aria-label": "The request as curl" }), python: h("pre", { tabindex: "0", role: "tabpanel", "aria-label": "The request as Python" }) };
+  const code = { curl: h("pre", { class: "code", tabindex: "0", role: "tabpanel", "aria-label": "The request as curl" }), python: h("pre", { class: "code", tabindex: "0", role: "tabpanel", "aria-label": "The request as Python" }) };
   const send = h("button", { type: "submit", class: "primary", text: "Send" });
   const files = h("p", { class: "small", hidden: true });
   const tabs = Object.keys(code).map((kind) => h("button", { type: "button", role: "tab", text: kind === "curl" ? "curl" : "Python", "aria-selected": String(kind === "curl"), onclick: () => choose(kind) }));
