@@ -12,7 +12,6 @@ from kernel.observability.custom_metrics import (
     SeriesSnapshot,
 )
 from kernel.observability.explanation import (
-    HAND_OVER,
     Explanation,
     Interval,
     PastExecution,
@@ -21,7 +20,7 @@ from kernel.observability.explanation import (
     Waited,
     duration,
     explained,
-    wait,
+    waited,
 )
 from kernel.observability.history import (
     CALLER,
@@ -54,7 +53,6 @@ __all__ = [
     "APP",
     "CALLER",
     "ENQUEUED",
-    "HAND_OVER",
     "ID",
     "LEVELS",
     "LOG_FORMATS",
@@ -96,5 +94,5 @@ __all__ = [
     "known_as",
     "record_of",
     "set_up_log",
-    "wait",
+    "waited",
 ]

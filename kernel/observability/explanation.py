@@ -5,14 +5,14 @@ The law: only what was recorded is told. A time that nothing accounts for is nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from kernel.errors import clipped
 from kernel.rules import Left, WaitReason
 
-__all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait"]
+__all__ = ["Explanation", "Interval", "PastExecution", "Ran", "Traits", "Waited", "duration", "explained", "wait", "waited"]
 
 #: Why a batch left the queue, or what a request of it has waited for besides instances.
 Why = Left | WaitReason | None
@@ -21,7 +21,7 @@ Why = Left | WaitReason | None
 LEAST_SHARE = 0.01
 LEAST_SECONDS = 0.0005
 
-#: Where less than this is not accounted for it is no interval of its own; seconds.
+#: What is shorter is no interval of its own, and for such a wait nobody looks at what was executed meanwhile; seconds.
 HAND_OVER: Final = 0.00005
 
 
@@ -141,6 +141,13 @@ def wait(enqueued: float, until: float, ran: Iterable[Ran], slots: int) -> Waite
             busy += at - since
         running, since = running + change, at
     return Waited(busy, until - enqueued - busy, len(meanwhile), sum(one.requests for one in meanwhile))
+
+
+def waited(enqueued: float, until: float, ran: Callable[[], Iterable[Ran]], slots: int) -> Waited:
+    """As `wait`. `ran()`: only asked where the wait is long enough to be told of, as most are not."""
+    if until - enqueued < HAND_OVER:
+        return Waited(0.0, until - enqueued, 0, 0)
+    return wait(enqueued, until, ran(), slots)
 
 
 def explained(

@@ -16,7 +16,6 @@ from kernel.models import Model
 from kernel.observability import (
     CALLER,
     ENQUEUED,
-    HAND_OVER,
     ID,
     Explanation,
     FailedRequest,
@@ -26,11 +25,10 @@ from kernel.observability import (
     PastExecution,
     Ran,
     Traits,
-    Waited,
     duration,
     explained,
     known_as,
-    wait,
+    waited,
 )
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
@@ -260,11 +258,8 @@ class Explainer:
         """As `explained`, by what the model has executed meanwhile. `going`: executions that have not ended."""
         until = answered if execution is None else execution.started
         instances, slots = model.capacity()
-        if until - enqueued < HAND_OVER:
-            waited = Waited(0.0, until - enqueued, 0, 0)
-        else:
-            waited = wait(enqueued, until, [*self._history.meanwhile(model, enqueued, until), *going], slots)
-        return explained(enqueued, answered, execution, waited, instances, traits=model.traits, **how)
+        waiting = waited(enqueued, until, lambda: [*self._history.meanwhile(model, enqueued, until), *going], slots)
+        return explained(enqueued, answered, execution, waiting, instances, traits=model.traits, **how)
 
 
 def _execution_of(request: InferenceRequest, ended: float) -> PastExecution | None:

@@ -15,6 +15,7 @@ from virtual import BASE, Behaviour, Client, TestBackend, echo, run, sleeping, w
 from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Record, Result, ServingError
 from kernel.models.handover_stage import Away
 from kernel.observability import history
+from kernel.observability.explanation import HAND_OVER, Ran, Waited, waited
 from kernel.observability.statistics import FOLD
 
 BATCHING = BASE + "max_batch_size: 8\n"
@@ -509,6 +510,18 @@ def test_ids_without_end_are_not_kept_as_they_are(tmp_path: Path) -> None:
                 assert told.id == f"{model}\n" and f"request '{model}\\n' of" in told.lines()[0]
 
     run(main())
+
+
+def test_for_a_wait_too_short_to_be_told_of_no_history_is_looked_at() -> None:
+    asked: list[Ran] = []
+
+    def ran() -> list[Ran]:
+        asked.append(Ran("m_0", 0.0, 2.0, 1))
+        return asked
+
+    short = HAND_OVER / 2
+    assert waited(1.0, 1.0 + short, ran, 1) == Waited(0.0, pytest.approx(short), 0, 0) and not asked
+    assert waited(1.0, 1.5, ran, 1) == Waited(0.5, 0.0, 1, 1) and asked
 
 
 def test_what_was_over_long_before_is_not_looked_at() -> None:
