@@ -23,6 +23,7 @@ from kernel.cli.values import read_tensor
 from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.loadtest import (
+    LOOKED_AT,
     ClosedLoop,
     Described,
     Load,
@@ -45,7 +46,7 @@ from kernel.observability import LogOptions, set_up_log
 from kernel.simulation import duration, number
 from kernel.tensor import Tensor
 
-__all__ = ["bench", "headers_of", "loads_of"]
+__all__ = ["bench", "headers_of", "loads_of", "windows_of"]
 
 DESCRIPTION = """\
 Send requests to a model and tell how fast it answers.
@@ -68,6 +69,7 @@ What is sent is made from what the server says of the model, unless it is given:
 EPILOG = """\
 examples:
   kernel bench localhost:8000 detect --concurrency 1:32
+  kernel bench localhost:8000 detect --concurrency 8 --duration 5s
   kernel bench grpc://localhost:8001 detect --rate poisson:500 --input-data requests.json
   kernel bench repository/ add_sub --input A=[1,2] --input B=[3,4] -- --log-verbose 1
   kernel bench localhost:8000 detect --against localhost:9000 --concurrency 8 --json
@@ -129,8 +131,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_switch("--binary", True, "send tensors over HTTP as bytes, not as JSON")
     parser.add_switch("--grpc", False, "ask the server that is started for a repository over gRPC")
     parser.add_argument("--warm-up", default="1s", metavar="TIME", help="before anything counts (default: 1s)")
-    parser.add_argument("--window", default="1s", metavar="TIME", help="of which three alike are looked for (default: 1s)")
-    parser.add_argument("--windows", type=positive, default=10, metavar="N", help="at most (default: 10)")
+    parser.add_argument("--duration", metavar="TIME", help="measure each load for so long, such as 5s (default: see --window)")
+    parser.add_argument("--window", metavar="TIME", help="of which three alike are looked for (default: 1s)")
+    parser.add_argument("--windows", type=positive, metavar="N", help="at most (default: 10)")
     parser.add_argument("--tolerance", default="10", metavar="PERCENT", help="by which they may differ (default: 10)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is by chance (default: 0)")
     parser.add_switch("--json", False, "print the result as JSON")
@@ -144,7 +147,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
             options.version, headers_of(options.header), _time(options.timeout, "--timeout"), options.binary
         )
         options.plan = Plan(
-            duration(options.warm_up, "--warm-up"), _time(options.window, "--window"), max(3, options.windows),
+            duration(options.warm_up, "--warm-up"), *windows_of(options.duration, options.window, options.windows),
             number(options.tolerance, "--tolerance") / 100, options.seed, options.sequences, options.sequence_length,
         )  # fmt: skip
         for text in options.input:
@@ -297,6 +300,16 @@ def headers_of(texts: Sequence[str]) -> dict[str, str]:
             raise ServingError(Code.INVALID_ARG, f"--header '{text}' is not of the form 'NAME: VALUE'")
         headers[name] = value.strip()
     return headers
+
+
+def windows_of(whole: str | None, window: str | None, most: int | None) -> tuple[float, int]:
+    """Return how long a window is, and how many there are at most. `whole`: what --duration says: its three are all of it."""
+    if whole is None:
+        return _time(window or "1s", "--window"), max(LOOKED_AT, most or 10)
+    if window is not None or most is not None:
+        words = "--duration says how long is measured, --window and --windows until when windows are alike; one of both is wanted"
+        raise ServingError(Code.INVALID_ARG, words)
+    return _time(whole, "--duration") / LOOKED_AT, LOOKED_AT
 
 
 def _time(text: str, flag: str) -> float:

@@ -7,15 +7,16 @@ comes out of windows of time (windows.py, report.py), and what is sent (inputs.p
 from kernel.loadtest.described import Described
 from kernel.loadtest.inputs import Shapes, datasets_of, given_inputs, made_inputs
 from kernel.loadtest.load import ClosedLoop, Load, OpenLoop
-from kernel.loadtest.opening import open_target
+from kernel.loadtest.opening import open_channel, open_target
 from kernel.loadtest.own_server import OwnServer, own_server
 from kernel.loadtest.report import Histogram, Ratio, Result, histogram, ratios
 from kernel.loadtest.run import Plan, Told, measure
-from kernel.loadtest.target import LoadTarget, TargetOptions, is_address
+from kernel.loadtest.target import LoadTarget, TargetOptions, channels, is_address
 from kernel.loadtest.tuning import Expected, Settings, choose, reasons, settings_of
-from kernel.loadtest.windows import Window, steady
+from kernel.loadtest.windows import LOOKED_AT, Window, steady
 
 __all__ = [
+    "LOOKED_AT",
     "ClosedLoop",
     "Described",
     "Expected",
@@ -32,6 +33,7 @@ __all__ = [
     "TargetOptions",
     "Told",
     "Window",
+    "channels",
     "choose",
     "datasets_of",
     "given_inputs",
@@ -39,6 +41,7 @@ __all__ = [
     "is_address",
     "made_inputs",
     "measure",
+    "open_channel",
     "open_target",
     "own_server",
     "ratios",

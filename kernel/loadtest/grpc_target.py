@@ -1,4 +1,4 @@
-"""KServe v2 over gRPC, as a load needs it. A plugin has the connection.
+"""KServe v2 over gRPC, as a load needs it. A plugin has the connection, and the messages of the protocol.
 
 A decoupled model is asked by a stream for each request.
 """
@@ -16,13 +16,6 @@ from google.protobuf.message import DecodeError
 from kernel.config import Message
 from kernel.errors import Code, ServingError
 from kernel.loadtest.described import Described, described
-from kernel.loadtest.inference_pb2 import (
-    ModelConfigResponse,
-    ModelInferRequest,
-    ModelMetadataResponse,
-    ModelRequest,
-    ModelStreamInferResponse,
-)
 from kernel.loadtest.target import Ask, CallChannel, Done, Parameter, TargetOptions
 from kernel.tensor import Tensor, pack_bytes
 
@@ -49,26 +42,29 @@ class GrpcTarget:
         self.responses = 0
         self._channel = channel
         self._options = options
-        self._names = ModelInferRequest()
+        self._messages = channel.messages
+        self._names = self._messages.ModelInferRequest()
 
     async def look(self, model: str, ask: Ask) -> None:
         """Ask what the model is. Raises ServingError."""
-        question = ModelRequest(name=model, version=self._options.version).SerializeToString()
+        messages, which = self._messages, {"name": model, "version": self._options.version}
+        question = messages.ModelMetadataRequest(**which).SerializeToString()
         status, words, answer = await self._ask("ModelMetadata", question)
         if status:
             code = Code.NOT_FOUND if status == NOT_FOUND else Code.UNAVAILABLE
             raise ServingError(code, words if status == UNAVAILABLE else f"{self.address} has no model '{model}': {words}")
-        known, _, config = await self._ask("ModelConfig", question)
+        known, _, config = await self._ask("ModelConfig", messages.ModelConfigRequest(**which).SerializeToString())
         try:
-            told = ModelMetadataResponse.FromString(answer)
-            message = None if known else Message.FromString(ModelConfigResponse.FromString(config).config)
+            told = messages.ModelMetadataResponse.FromString(answer)
+            found = messages.ModelConfigResponse.FromString(config)
+            message = None if known else Message.FromString(found.config.SerializeToString())
         except DecodeError as error:
             words = f"{self.address} describes model '{model}' otherwise than KServe v2 does: {error}"
             raise ServingError(Code.UNAVAILABLE, words) from None
         version = self._options.version or (told.versions[-1] if told.versions else "?")
         inputs = [(one.name, one.datatype, list(one.shape)) for one in told.inputs]
         self.model = described(model, version, inputs, message)
-        self._names = ModelInferRequest(model_name=model, model_version=self._options.version)
+        self._names = messages.ModelInferRequest(model_name=model, model_version=self._options.version)
 
     async def _ask(self, method: str, question: bytes) -> tuple[int, str, bytes]:
         """Make a call with one message; return status, words and the answer."""
@@ -88,7 +84,7 @@ class GrpcTarget:
     # -- what a load does ----------------------------------------------------------------------------------------------
 
     def encode(self, inputs: Mapping[str, Tensor], parameters: Mapping[str, Parameter]) -> bytes:
-        message = ModelInferRequest()
+        message = self._messages.ModelInferRequest()
         message.CopyFrom(self._names)
         for name, value in parameters.items():
             if isinstance(value, bool):
@@ -102,7 +98,15 @@ class GrpcTarget:
             array = tensor.array
             data = pack_bytes(array) if tensor.datatype == "BYTES" else np.ascontiguousarray(array).tobytes()
             message.raw_input_contents.append(data)
-        return message.SerializeToString()
+        encoded: bytes = message.SerializeToString()
+        return encoded
+
+    def error_of(self, answer: bytes) -> str:
+        """Return what a response of a stream says of an error, "" for none."""
+        try:
+            return str(self._messages.ModelStreamInferResponse.FromString(answer).error_message)
+        except DecodeError:
+            return "a message that is none of the protocol"
 
     def send(self, message: bytes, done: Done) -> None:
         if self.model.decoupled:
@@ -138,7 +142,7 @@ class _Streamed:
         self._first = self._first or time.perf_counter()
         self._target.responses += 1
         if answer[:1] == b"\n" and not self._error:  # the field of the error comes first
-            self._error = ModelStreamInferResponse.FromString(answer).error_message
+            self._error = self._target.error_of(answer)
 
     def _ended(self, status: int, words: str) -> None:
         self._done(_why(status, words) if status else self._error[:SHOWN], self._first)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from kernel.errors import Code, ServingError
 from kernel.loadtest.grpc_target import GrpcTarget
 from kernel.loadtest.http_target import HttpTarget
-from kernel.loadtest.target import Ask, LoadTarget, TargetOptions, channels, split
+from kernel.loadtest.target import Ask, CallChannel, LoadTarget, TargetOptions, channels, split
 
-__all__ = ["open_target"]
+__all__ = ["open_channel", "open_target"]
+
+
+def open_channel(url: str, headers: Mapping[str, str]) -> CallChannel:
+    """Return what makes calls to the server at a URL, as a plugin has it. On the loop. Raises ServingError."""
+    scheme = url.partition("://")[0]
+    entry = channels().get(scheme)
+    if entry is None:
+        raise ServingError(Code.INVALID_ARG, f"'{url}': no plugin reaches {scheme}://; there are {_schemes()}")
+    host, port, _ = split(url, 8001)
+    host = f"[{host}]" if ":" in host else host
+    channel: CallChannel = entry.load()(f"{scheme}://{host}:{port}", headers)
+    return channel
 
 
 async def open_target(address: str, model: str, options: TargetOptions, ask: Ask) -> LoadTarget:
@@ -23,12 +36,7 @@ async def open_target(address: str, model: str, options: TargetOptions, ask: Ask
     if scheme in ("http", "https"):
         target = HttpTarget(url, options)
     else:
-        entry = channels().get(scheme)
-        if entry is None:
-            raise ServingError(Code.INVALID_ARG, f"'{address}': no plugin reaches {scheme}://; there are {_schemes()}")
-        host, port, _ = split(url, 8001)
-        host = f"[{host}]" if ":" in host else host
-        target = GrpcTarget(url, entry.load()(f"{scheme}://{host}:{port}", options.headers), options)
+        target = GrpcTarget(url, open_channel(url, options.headers), options)
     try:
         async with asyncio.timeout(options.timeout):
             await target.look(model, ask)

@@ -58,7 +58,12 @@ class LoadTarget(Protocol):
 
 
 class CallChannel(Protocol):
-    """Makes gRPC calls. Made of an address, header fields and a number of connections; on the loop."""
+    """Makes gRPC calls. Made of an address and header fields; on the loop.
+
+    `messages`: has the messages of the protocol, such as `ModelInferRequest`, as protobuf's Python makes them.
+    """
+
+    messages: Any
 
     def call(
         self, path: str, message: bytes, timeout: float, came: Callable[[bytes], None], ended: Callable[[int, str], None]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from kernel import Code, ServingError
 from kernel_grpc.http2 import literal
+from kernel_grpc.schemas import grpc_service_pb2
 from kernel_remote.calls import Call, Kind, Outcome
 from kernel_remote.endpoints import Endpoint, Link
 from kernel_remote.settings import Address
@@ -22,6 +23,8 @@ _ADDRESS = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,]+):(\d{1,5})"
 
 class Channel:
     """Calls to one server. `headers`: metadata of all. On the loop."""
+
+    messages = grpc_service_pb2
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
         match = _ADDRESS(address)

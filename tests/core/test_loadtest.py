@@ -17,7 +17,7 @@ import pytest
 from virtual import run
 
 from kernel import ServingError, Tensor, TensorSpec
-from kernel.cli.bench import headers_of, loads_of
+from kernel.cli.bench import bench, headers_of, loads_of, windows_of
 from kernel.cli.bench_words import report
 from kernel.loadtest import (
     ClosedLoop,
@@ -318,3 +318,20 @@ def test_integers_in_a_file_are_not_cut(tmp_path: Path) -> None:
     for value, words in ((300, "out of bounds"), (1.5, "wanted are integers"), (None, "no INT8")):
         with pytest.raises(ServingError, match=words):
             datasets_of(written(tmp_path, {"data": [{"I": [value]}]}), model, {}, 1)
+
+
+def test_how_long_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert windows_of(None, None, None) == (1.0, 10)
+    assert windows_of(None, "200ms", 1) == (pytest.approx(0.2), 3)
+    window, count = windows_of("6s", None, None)
+    assert window * count == pytest.approx(6.0)
+    (result,), _ = measured(ClosedLoop(1), Plan(0.1, window, count, tolerance=0.0), partial(Server, 0.01))
+    assert result.seconds == pytest.approx(6.0), "all of it is told"
+    for line, words in (
+        ("--duration=2", "--duration is '2', wanted is a number with its unit: s, ms or us"),
+        ("--duration=0s", "--duration is '0s', wanted is a time above 0"),
+        ("--duration=2s --window=1s", "--window and --windows until when windows are alike: one of both is wanted"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            bench(["localhost:1", "m", *line.split()])
+        assert ended.value.code == 2 and words in capsys.readouterr().err
