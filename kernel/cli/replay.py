@@ -17,10 +17,11 @@ import numpy as np
 from kernel.cli.asking import headers_of
 from kernel.cli.flags import add_config_flags, add_storage_flags, auto_complete, storage_options
 from kernel.cli.parser import Parser, positive
-from kernel.cli.replaying import Answering, InProcess, OverHttp, Replayed, Unexpected
+from kernel.cli.replaying import Answering, InProcess, OverGrpc, OverHttp, Replayed, Unexpected
 from kernel.cli.replaying import replay as send_again
 from kernel.cli.table import columns
 from kernel.errors import Code, ServingError, clipped
+from kernel.loadtest import is_address
 from kernel.observability import LogOptions, duration, set_up_log
 from kernel.recording import Placed, RecordedRequest, Recording, Told, Tolerance, export_input_data, read_recording
 
@@ -30,8 +31,8 @@ DESCRIPTION = """\
 Have the requests of a recording answered again, compare the answers, and say how long they took.
 
 FILE is what `kernel serve --record FILE --record-tensors` has written. They are sent to the server at URL
-(over HTTP), or to the models of REPO in this process, in the order and, by --speed 1x, at the pace in which
-they came. Or they are written as perf_analyzer reads them.
+(over HTTP, or gRPC: grpc://…, which decoupled models need), or to the models of REPO in this process, in the
+order and, by --speed 1x, at the pace in which they came. Or they are written as perf_analyzer reads them.
 """
 
 EPILOG = """\
@@ -39,10 +40,12 @@ examples:
   kernel replay day.zip --against localhost:8000
   kernel replay day.zip --against new_models/ --speed max
   kernel replay day.zip --against http://triton:8000 --model detect --relative 1e-3 --report differences.jsonl
+  kernel replay day.zip --against grpc://localhost:8001 --model chat
   kernel replay day.zip --model detect --export-input-data input.json
 
 Numbers with a fraction are the same where they differ by --absolute + --relative times the recorded one at
-most, all else where it is equal. What had failed as the server had too much to do is sent and not compared.
+most, all else where it is equal. What had failed as the server had too much to do is sent and not compared; what
+else is not compared is told with its reason, and each request of it in the report.
 
 Exit status: 0 if all that was compared is the same, 1 if not, or if nothing could be compared, 2 if the
 command line is wrong.
@@ -150,8 +153,9 @@ def _target(options: argparse.Namespace) -> Answering:
     against = options.against
     if not Path(against).is_dir() and ("://" in against or ":" in against):
         url = against if "://" in against else f"http://{against}"
-        if url.startswith(("http://", "https://")):
-            return OverHttp(url, options.timeout, options.version, headers_of(options.header))
+        kind = OverHttp if url.startswith(("http://", "https://")) else OverGrpc if is_address(url) else None
+        if kind is not None:
+            return kind(url, options.timeout, options.version, headers_of(options.header))
     return InProcess(
         against, options.timeout, options.version, auto_complete=auto_complete(options),
         config_name=options.model_config_name, storage=storage_options(options),
@@ -180,10 +184,13 @@ def _print(result: Replayed) -> None:
         print(f"… ({many} requests in all)\n" if len(result.told) > PRINTED else "")
     rows: list[tuple[str, ...]] = [("model", "sent", "same", "differ", "failed", "not compared", "p50", "then", "p99", "then")]
     for model, outcome in sorted(result.models.items()):
-        counts = (outcome.sent, outcome.same, outcome.differ, outcome.failed, outcome.not_compared)
+        counts = (outcome.sent, outcome.same, outcome.differ, outcome.failed, outcome.not_compared.total())
         latencies = [_percentile(of, percent) for percent in (50, 99) for of in (outcome.after, outcome.before)]
         rows.append((clipped(model), *map(str, counts), *("-" if one is None else duration(one) for one in latencies)))
     print("\n".join(columns(rows)))
+    for model, outcome in sorted(result.models.items()):
+        for why, count in outcome.not_compared.most_common():
+            print(f"not compared of model '{clipped(model)}': {count}: {why}")
     if result.late > 0.1:
         words = f"requests left up to {duration(result.late)} late: the target, or this client, takes no more"
         print(f"{words}; --concurrency says how many may be under way", file=sys.stderr)
@@ -211,7 +218,7 @@ def _as_json(result: Replayed) -> dict[str, Any]:
         "models": {
             model: {
                 "sent": outcome.sent, "same": outcome.same, "differ": outcome.differ, "failed": outcome.failed,
-                "not_compared": outcome.not_compared,
+                "not_compared": outcome.not_compared.total(), "why_not_compared": dict(outcome.not_compared.most_common()),
                 "latency_seconds": {f"p{percent}": _percentile(outcome.after, percent) for percent in (50, 90, 99)},
                 "recorded_latency_seconds": {f"p{percent}": _percentile(outcome.before, percent) for percent in (50, 90, 99)},
             }

@@ -10,19 +10,30 @@ import http.client
 import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from kernel.cli.grpc_calls import SERVICE, GrpcCalls
 from kernel.errors import Code, ServingError, clipped
 from kernel.local import Local
-from kernel.recording import Told, Tolerance, answer_of, body_of, differences, path_of
+from kernel.recording import (
+    Told,
+    Tolerance,
+    answer_of,
+    body_of,
+    differences,
+    message_of,
+    outputs_of,
+    path_of,
+    streamed_of,
+)
 from kernel.tensor import Tensor
 
-__all__ = ["Answering", "InProcess", "ModelTally", "OverHttp", "Replayed", "Unexpected", "replay"]
+__all__ = ["Answering", "InProcess", "ModelTally", "OverGrpc", "OverHttp", "Replayed", "Unexpected", "replay"]
 
 #: How long an answer over HTTP may be; what is longer counts as none.
 MOST_BYTES = 2 * 1024 * 1024 * 1024
@@ -34,8 +45,12 @@ MOST_TOLD = 100
 OF_THE_MOMENT = frozenset({"UNAVAILABLE", "CANCELLED"})
 
 
-#: What a server says of a model that may give any number of responses: over HTTP it can't be asked.
+#: What a server says of a model that may give any number of responses: over HTTP it can't be asked, over gRPC by a stream.
 DECOUPLED = "decoupled transaction policy"
+
+#: Why a request is sent and not compared.
+ONLY_BY_STREAMS = "its model is decoupled and can't be asked over HTTP; --against grpc://HOST:PORT asks it"
+OF_THAT_MOMENT = "it had failed for a reason of that moment"
 
 EXACT_ENOUGH = Tolerance()
 
@@ -114,6 +129,44 @@ class OverHttp:
             connection.close()
 
 
+class OverGrpc:
+    """A server that speaks gRPC. A decoupled model is asked by a stream for each request."""
+
+    def __init__(self, url: str, timeout: float, version: str = "", headers: Mapping[str, str] | None = None) -> None:
+        """As OverHttp, with a URL such as grpc://localhost:8001."""
+        # What fails on a stream ends it with a status then, as a code is wanted.
+        self._calls = GrpcCalls(url, {**(headers or {}), "triton_grpc_error": "true"}, MOST_BYTES)
+        self._timeout, self._version = timeout, version
+        self._decoupled: set[str] = set()
+
+    def ask(self, told: Told) -> list[list[Tensor]]:
+        calls, messages = self._calls, self._calls.messages
+        message = message_of(messages, told, str(told.version) if self._version == "recorded" else self._version)
+        if told.model not in self._decoupled:
+            try:
+                answers = calls.call(f"{SERVICE}ModelInfer", message, self._timeout)
+                return [outputs_of(messages, answer)[1] for answer in answers]
+            except ServingError as error:
+                if not _is_of_decoupled(error):
+                    raise
+            self._decoupled.add(told.model)
+        found = []
+        for answer in calls.call(f"{SERVICE}ModelStreamInfer", message, self._timeout):
+            _, outputs = streamed_of(messages, answer)
+            if isinstance(outputs, ServingError):
+                raise outputs
+            if outputs is not None:
+                found.append(outputs)
+        return found
+
+    def close(self) -> None:
+        self._calls.close()
+
+
+def _is_of_decoupled(error: ServingError) -> bool:
+    return error.code is Code.UNSUPPORTED and DECOUPLED in error.message
+
+
 class InProcess:
     """The models of a repository, in this process."""
 
@@ -146,13 +199,15 @@ class InProcess:
 
 @dataclass
 class ModelTally:
-    """Of the requests of one model. `before`, `after`: the seconds that those took that succeeded both times."""
+    """Of the requests of one model. `not_compared`: why -> how many. `before`, `after`: the seconds that those took that
+    succeeded both times.
+    """
 
     sent: int = 0
     same: int = 0
     differ: int = 0
     failed: int = 0
-    not_compared: int = 0
+    not_compared: Counter[str] = field(default_factory=Counter)
     before: array[float] = field(default_factory=lambda: array("d"))
     after: array[float] = field(default_factory=lambda: array("d"))
 
@@ -276,12 +331,12 @@ class _Replay:
         finally:
             self._room.release()
 
-    def _judged(self, told: Told, answers: list[list[Tensor]] | ServingError) -> list[tuple[str, str, str, str]] | None:
-        """Return what is not as expected: output, expected, actual, words. None: nothing can be said."""
+    def _judged(self, told: Told, answers: list[list[Tensor]] | ServingError) -> list[tuple[str, str, str, str]] | str:
+        """Return what is not as expected: output, expected, actual, words. Or why nothing can be said."""
         before = told.error
         if before is not None:
             if before.code in OF_THE_MOMENT:
-                return None
+                return f"{OF_THAT_MOMENT} ({before.code})"
             if not isinstance(answers, ServingError):
                 return [("", before.code, "an answer", f"it succeeds, expected was {before.code}: {clipped(before.message)}")]
             if answers.code.name == before.code:
@@ -289,8 +344,8 @@ class _Replay:
             words = f"it fails otherwise: {answers.code.name}: {clipped(answers.message)}, expected was {before.code}"
             return [("", before.code, answers.code.name, words)]
         if isinstance(answers, ServingError):
-            if answers.code is Code.UNSUPPORTED and DECOUPLED in answers.message:
-                return None
+            if _is_of_decoupled(answers):
+                return ONLY_BY_STREAMS
             return [("", "an answer", answers.code.name, f"it fails: {answers.code.name}: {clipped(answers.message)}")]
         if len(answers) != len(told.answers):
             counts = str(len(told.answers)), str(len(answers))
@@ -303,14 +358,17 @@ class _Replay:
 
     def _note(
         self, told: Told, answers: list[list[Tensor]] | ServingError, seconds: float,
-        found: Sequence[tuple[str, str, str, str]] | None, late: float,
+        found: Sequence[tuple[str, str, str, str]] | str, late: float,
     ) -> None:  # fmt: skip
         outcome = self.result.models.setdefault(told.model, ModelTally())
         outcome.sent += 1
         self.result.late = max(self.result.late, late)
         failed = isinstance(answers, ServingError)
-        if found is None:
-            outcome.not_compared += 1
+        if isinstance(found, str):
+            outcome.not_compared[found] += 1
+            if self._report is not None:
+                self._report(Unexpected(told.model, told.id, told.arrived, "", "", "not compared", found))
+            found = ()
         elif not found:
             outcome.same += 1
         elif failed and told.error is None:
@@ -320,7 +378,7 @@ class _Replay:
         if told.error is None and not failed:
             outcome.before.append(told.seconds)
             outcome.after.append(seconds)
-        for one in found or ():
+        for one in found:
             worked = Unexpected(told.model, told.id, told.arrived, *one)
             if self._report is not None:
                 self._report(worked)
@@ -335,6 +393,6 @@ def replay(
     """Send requests, in the order of their arrival, and compare their answers with those that were recorded.
 
     `speed`: how many times as fast as they came, 0.0 for as fast as can be; `concurrency`: how many may be under way. `report` is
-    told of all that is not as expected.
+    told of all that is not as expected, and of what is not compared.
     """
     return _Replay(target, tolerance, concurrency, report).run(requests, speed)

@@ -17,7 +17,7 @@ from kernel.errors import Code, ServingError, clipped
 from kernel.recording.form import Told
 from kernel.tensor import DATATYPES, Array, Tensor, as_bytes_array, pack_bytes, unpack_bytes
 
-__all__ = ["CODES", "LENGTH", "answer_of", "body_of", "path_of"]
+__all__ = ["CODES", "LENGTH", "MOST_DIMENSIONS", "answer_of", "body_of", "of_bytes", "path_of"]
 
 #: The header that says how long the JSON in front of binary data is.
 LENGTH = "Inference-Header-Content-Length"
@@ -101,12 +101,13 @@ def _tensor(one: Any, rest: memoryview) -> tuple[Tensor, memoryview]:
     else:
         if not 0 <= size <= len(rest):
             raise ValueError(f"it has {size} bytes of {len(rest)}")
-        array = _of_bytes(datatype, rest[:size], count)
+        array = of_bytes(datatype, rest[:size], count)
         rest = rest[size:]
     return Tensor(name, datatype, array.reshape(shape)), rest
 
 
-def _of_bytes(datatype: str, data: memoryview, count: int) -> Array:
+def of_bytes(datatype: str, data: memoryview, count: int) -> Array:
+    """Return `count` elements in their wire form. Raises ValueError."""
     if datatype != "BYTES":
         return np.frombuffer(data, DATATYPES[datatype])
     items = np.array([*unpack_bytes(data, count), None], dtype=object)[:-1]
