@@ -16,7 +16,7 @@ import sys
 import threading
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from kernel.cli.flags import add_config_flags, add_storage_flags, auto_complete, storage_options
+from kernel.cli.grpc_calls import GrpcCalls
 from kernel.cli.parser import Parser, seconds, share
 from kernel.cli.replaying import OverHttp
 from kernel.cli.table import columns
@@ -42,7 +43,7 @@ compare a sample of its answers with those of a candidate: the models of REPO, s
 this command, or the server at --candidate.
 
 Clients are sent to --http-port instead of the upstream's; what they get is what the upstream says, and they
-never wait for a comparison. Compared are inferences over HTTP; all else passes through, and so does gRPC.
+never wait for a comparison. Compared are inferences over HTTP and gRPC; all else passes through.
 """
 
 EPILOG = """\
@@ -52,7 +53,7 @@ examples:
   kernel shadow --upstream triton:8000 --upstream-grpc triton:8001 --http-port 9000 --grpc-port 9001 models/
 
 A line is printed for each output that differs, at SIGTERM or SIGINT a table of all. Not compared are requests
-of sequences and with shared memory, and what the upstream had too much to do for.
+of sequences and with shared memory, what the upstream had too much to do for, and streams whose requests have no ids.
 
 Exit status: 0 if something was compared and all of it is the same, 1 if not, 2 if the command line is wrong.
 """
@@ -60,6 +61,9 @@ Exit status: 0 if something was compared and all of it is the same, 1 if not, 2 
 #: How long a stop waits for what is under way: for answers of the upstream, then for comparisons; seconds.
 PASSING_SECONDS = 10.0
 COMPARING_SECONDS = 20.0
+
+#: How much the candidate may answer to one call; bytes.
+MOST_ANSWERED = 256 * 1024 * 1024
 
 #: How many differences are printed; all are in the report.
 PRINTED = 100
@@ -71,10 +75,11 @@ def shadow(arguments: Sequence[str]) -> int:
     parser = Parser("kernel shadow", usage, DESCRIPTION, epilog=EPILOG)
     parser.add_argument("repository", metavar="REPO", nargs="?", default="", help="model repository of the candidate")
     parser.add_argument("--candidate", default="", metavar="URL", help="a server that is compared with, instead of REPO")
+    parser.add_argument("--candidate-grpc", default="", metavar="HOST:PORT", help="its gRPC port; else gRPC is not compared")
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="HTTP port of the server that serves")
     parser.add_argument("--http-address", default="127.0.0.1", metavar="ADDRESS", help="where clients come (default: 127.0.0.1)")
     parser.add_argument("--http-port", type=_port, required=True, metavar="PORT", help="where clients come; 0: any that is free")
-    parser.add_argument("--upstream-grpc", default="", metavar="HOST:PORT", help="gRPC port of that server; passes through")
+    parser.add_argument("--upstream-grpc", default="", metavar="HOST:PORT", help="gRPC port of that server")
     parser.add_argument("--grpc-port", type=_port, metavar="PORT", help="where clients come over gRPC")
     parser.add_argument("--sample", type=share, default=1.0, metavar="SHARE", help="of inferences compared (default: 1)")
     parser.add_argument("--relative", type=float, default=1e-5, metavar="X", help="tolerance (default: 1e-5)")
@@ -93,6 +98,8 @@ def shadow(arguments: Sequence[str]) -> int:
         parser.error("one of REPO and --candidate is wanted")
     if bool(options.upstream_grpc) != (options.grpc_port is not None):
         parser.error("--upstream-grpc and --grpc-port go together")
+    if options.candidate_grpc and not (options.candidate and options.upstream_grpc):
+        parser.error("--candidate-grpc goes together with --candidate and --upstream-grpc")
     if min(options.relative, options.absolute) < 0:
         parser.error("a tolerance below 0 is none")
     set_up_log(LogOptions(info=False, warning=False, error=True))
@@ -129,9 +136,12 @@ async def _pass(arguments: Sequence[str], options: argparse.Namespace) -> int:
         ports = [await _listen(proxies[0], options.http_address, options.http_port)]
         print(f"passing on HTTP at {options.http_address}:{ports[0]} to {options.upstream}", file=sys.stderr, flush=True)
         if grpc is not None:
-            proxies.append(Proxy(*grpc, None, speaks_http=False))
+            proxies.append(Proxy(*grpc, tee, speaks_http=False))
             ports.append(await _listen(proxies[1], options.http_address, options.grpc_port))
-            print(f"passing on gRPC at {options.http_address}:{ports[1]} to {options.upstream_grpc}", file=sys.stderr, flush=True)
+            words = f"passing on gRPC at {options.http_address}:{ports[1]} to {options.upstream_grpc}"
+            if not (options.repository or options.candidate_grpc):
+                words += "; it is not compared, as there is no --candidate-grpc"
+            print(words, file=sys.stderr, flush=True)
         await _first(stop, tee.ended)
         if not stop.is_set():
             print("error: nothing is compared any more; all goes on passing through", file=sys.stderr, flush=True)
@@ -178,12 +188,17 @@ async def _look_on(options: argparse.Namespace) -> int:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=options.compare_fd))
     os.set_inheritable(options.compare_fd, False)  # models may start processes
     told = _Told(options.report)
-    async with _candidate(options) as url:
-        asking = OverHttp(url, COMPARING_SECONDS, headers=_headers(options.header))
-        comparer = Comparer(asking.post, told.mismatch, options.sample, Tolerance(options.relative, options.absolute))
+    headers = _headers(options.header)
+    async with _candidate(options) as (url, grpc):
+        asking = OverHttp(url, COMPARING_SECONDS, headers=headers)
+        calls = GrpcCalls(grpc, headers, MOST_ANSWERED) if grpc else None
+        tolerance = Tolerance(options.relative, options.absolute)
+        comparer = Comparer(asking.post, told.mismatch, options.sample, tolerance, calls, COMPARING_SECONDS)
         writer.write(b"R")
         await frames(reader, comparer.told)
         await asyncio.to_thread(comparer.finish, COMPARING_SECONDS)
+        if calls is not None:
+            calls.close()
     writer.close()
     told.close()
     return _summary(comparer)
@@ -221,10 +236,12 @@ class _Told:
 
 
 @asynccontextmanager
-async def _candidate(options: argparse.Namespace) -> AsyncIterator[str]:
-    """Have somebody to compare with; yield where."""
+async def _candidate(options: argparse.Namespace) -> AsyncIterator[tuple[str, str]]:
+    """Have somebody to compare with; yield where, over HTTP and over gRPC, "" for not at all."""
     if options.candidate:
-        yield options.candidate if "://" in options.candidate else f"http://{options.candidate}"
+        grpc = options.candidate_grpc
+        url = options.candidate if "://" in options.candidate else f"http://{options.candidate}"
+        yield url, grpc if "://" in grpc or not grpc else f"grpc://{grpc}"
         return
     kernel = Kernel(
         options.repository, exit_on_error=False, auto_complete=auto_complete(options),
@@ -235,20 +252,22 @@ async def _candidate(options: argparse.Namespace) -> AsyncIterator[str]:
             raise kernel.broken
         for name, failure in kernel.failures().items():
             print(f"warning: model '{name}' of the candidate has not loaded: {failure.message.strip()}", file=sys.stderr)
-        frontend = _own_frontend(kernel, options.repository)
-        await frontend.start()
-        try:
-            yield frontend.address
-        finally:
-            await frontend.stop()
+        async with AsyncExitStack() as stack:
+            for frontend in (frontends := _own_frontends(kernel, options)):
+                await frontend.start()
+                stack.push_async_callback(frontend.stop)
+            addresses = {frontend.address.partition("://")[0]: frontend.address for frontend in frontends}
+            yield addresses["http"], addresses.get("grpc", "")
 
 
-def _own_frontend(kernel: Kernel, repository: str) -> Frontend:
-    """Return a front end for HTTP at a port of this machine that nobody else knows."""
+def _own_frontends(kernel: Kernel, options: argparse.Namespace) -> list[Frontend]:
+    """Return front ends for what is compared, at ports of this machine that nobody else knows."""
     from kernel.cli.serve import serve_parser  # not at the top: the process that passes on needs none of it
 
-    flags = ["--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"]
-    return kernel.plugins.frontends(kernel, serve_parser(kernel.plugins).read([repository, *flags]))[0]
+    flags = [f"--{name}-{what}" for name in ("http", "grpc") for what in ("address=127.0.0.1", "port=0")]
+    flags += [f"--allow-grpc={'true' if options.upstream_grpc else 'false'}", "--allow-metrics=false"]
+    found = kernel.plugins.frontends(kernel, serve_parser(kernel.plugins).read([options.repository, *flags]))
+    return [one for one in found if one.address.partition("://")[0] in ("http", "grpc")]
 
 
 def _summary(comparer: Comparer) -> int:

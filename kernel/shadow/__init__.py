@@ -1,7 +1,7 @@
 """In front of another server: what passes is passed on as it is, and a sample of it compared with what a candidate answers.
 
 Two processes: one passes everything on (proxy.py) and copies it to the other (tee.py), which looks on (exchanges.py,
-comparer.py). So nothing that looks on can hold up a client, or fail him.
+calls.py, comparer.py). So nothing that looks on can hold up a client, or fail him.
 """
 
 from __future__ import annotations

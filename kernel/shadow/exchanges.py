@@ -14,7 +14,7 @@ from typing import Any
 
 import httptools
 
-__all__ = ["Exchange", "Exchanges", "Room"]
+__all__ = ["MOST_BODY", "MOST_HEAD", "Exchange", "Exchanges", "NotFollowed", "Room"]
 
 #: How much of one body is kept, and how long a head may be; bytes.
 MOST_BODY = 64 * 1024 * 1024
@@ -110,14 +110,14 @@ class Exchanges:
     def _asked(self, message: Message) -> None:
         message.method = self._client.parser.get_method().decode("latin-1")
         if message.method in ("HEAD", "CONNECT") or len(self._ahead) >= MOST_AHEAD:
-            raise _NotFollowed  # the answer of the first two has no body, whatever it says of one
+            raise NotFollowed  # the answer of the first two has no body, whatever it says of one
         self._ahead.append(message)
         message.kept = self._wanted(message)
 
     def _answers(self, message: Message) -> None:
         message.status = self._upstream.parser.get_status_code()
         if not self._ahead:
-            raise _NotFollowed
+            raise NotFollowed
         message.kept = message.status >= 200 and self._ahead[0].kept
 
     def _answered(self, message: Message) -> None:
@@ -145,8 +145,8 @@ class Exchanges:
         message.body = bytearray()
 
 
-class _NotFollowed(Exception):
-    """Becomes an error of the parser, which is the end of this connection."""
+class NotFollowed(Exception):
+    """The end of what is seen of a connection; an error of httptools's parser where that has called."""
 
 
 class _Side:
@@ -187,4 +187,4 @@ class _Side:
     def _grow(self, size: int) -> None:
         self._head += size
         if self._head > MOST_HEAD:
-            raise _NotFollowed
+            raise NotFollowed

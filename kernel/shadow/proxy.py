@@ -12,10 +12,13 @@ import json
 from itertools import count
 from typing import Any, Protocol
 
-__all__ = ["CLIENT", "CLOSED", "UPSTREAM", "Onlooker", "Proxy"]
+__all__ = ["CLIENT", "CLOSED", "GRPC", "UPSTREAM", "Onlooker", "Proxy"]
 
 #: What an onlooker is told of: bytes of a client, bytes of the upstream, the end of a connection.
 CLIENT, UPSTREAM, CLOSED = 0, 1, 2
+
+#: In the numbers of connections that speak gRPC.
+GRPC = 1 << 62
 
 #: How much of one connection waits in this process for who reads slowly, each way; bytes.
 HIGH_WATER = 256 * 1024
@@ -35,8 +38,8 @@ class Onlooker(Protocol):
 
 
 class Proxy:
-    """Listens, and passes on to `host`:`port`. `speaks_http`: errors of the upstream are told as HTTP has them; else a connection
-    ends. `timeout`: seconds after which an upstream that has said nothing is given up, 0.0: never.
+    """Listens, and passes on to `host`:`port`. `speaks_http`: errors of the upstream are told as HTTP has them; else it is gRPC,
+    and a connection ends. `timeout`: seconds after which an upstream that has said nothing is given up, 0.0: never.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Proxy:
         self._onlooker = onlooker
         self._timeout = timeout
         self._speaks_http = speaks_http
-        self._number = count(1).__next__
+        self._number = count(1 if speaks_http else GRPC + 1).__next__
         self._open: set[_Client] = set()
         self._server: asyncio.Server
 

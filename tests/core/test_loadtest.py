@@ -330,7 +330,7 @@ def test_how_long_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     for line, words in (
         ("--duration=2", "--duration is '2', wanted is a number with its unit: s, ms or us"),
         ("--duration=0s", "--duration is '0s', wanted is a time above 0"),
-        ("--duration=2s --window=1s", "--window and --windows until when windows are alike: one of both is wanted"),
+        ("--duration=2s --window=1s", "--window and --windows until when windows are alike; one of both is wanted"),
     ):
         with pytest.raises(SystemExit) as ended:
             bench(["localhost:1", "m", *line.split()])

@@ -438,6 +438,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (well, "one of REPO and --candidate is wanted"),
         ([*well, "repo", "--candidate", "x"], "one of REPO and --candidate is wanted"),
         ([*well, "repo", "--grpc-port", "0"], "--upstream-grpc and --grpc-port go together"),
+        ([*well, "repo", "--candidate-grpc", "x:1"], "--candidate-grpc goes together with --candidate and --upstream-grpc"),
         ([*well, "repo", "--sample", "0"], "'0' is no number above 0, 1 at most"),
         ([*well, "repo", "--http-port", "70000"], "a port is 65535 at most"),
         ([*well, "repo", "--relative", "-1"], "a tolerance below 0 is none"),

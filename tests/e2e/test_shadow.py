@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import re
 import signal
 import subprocess
@@ -11,7 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
 from .serving import ECHO, STOP_LIMIT_S, command, serving, wait_until, write_model
+from .test_bench import MANY
+from .test_grpc_admin import grpc_url
 
 TWICE = ECHO.replace("r.inputs()[0].as_numpy()", "2 * r.inputs()[0].as_numpy()")
 LIMIT_S = 60.0
@@ -36,6 +44,10 @@ class Shadow:
 
         wait_until(started, LIMIT_S)
         assert self.port, self.text()
+
+    def wait_for(self, words: str) -> str:
+        wait_until(lambda: words in self.text(), LIMIT_S)
+        return self.text()
 
     def infer(self, model: str, value: float) -> tuple[int, object]:
         body = {"id": str(value), "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}
@@ -87,6 +99,37 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     assert sorted((one["model"], one["output"], one["expected"], one["actual"]) for one in lines) == [
         ("other", "Y", "1.0", "2.0"), ("other", "Y", "2.0", "4.0")
     ]  # fmt: skip
+
+
+def test_calls_over_grpc(tmp_path: Path) -> None:
+    for repository, body in (("upstream", ECHO), ("candidate", TWICE)):
+        write_model(tmp_path / repository, "same")
+        write_model(tmp_path / repository, "other", body)
+        write_model(tmp_path / repository, "many", MANY, more="model_transaction_policy { decoupled: true }")
+    answers: queue.Queue[object] = queue.Queue()
+    value = triton.InferInput("X", [1], "FP32")
+    with serving(tmp_path, tmp_path / "upstream") as server:
+        arguments = (f"--upstream=localhost:{server.port}", f"--upstream-grpc={grpc_url(server)}", "--grpc-port=0")
+        with shadowing(tmp_path / "shadow.log", *arguments, tmp_path / "candidate") as shadow:
+            (port,) = re.findall(r"passing on gRPC at 127.0.0.1:(\d+)", shadow.wait_for("passing on gRPC"))
+            with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+                for model in ("same", "other"):
+                    value.set_data_from_numpy(np.array([3], np.float32))
+                    answer = client.infer(model, [value], request_id="a", client_timeout=LIMIT_S)
+                    assert answer.as_numpy("Y").tolist() == [3.0]
+                with pytest.raises(InferenceServerException):
+                    client.infer("none", [value], client_timeout=LIMIT_S)
+                client.start_stream(lambda result, error: answers.put(error or result))
+                client.async_stream_infer("many", [value])
+                for _ in range(3):
+                    assert not isinstance(answers.get(timeout=LIMIT_S), Exception)
+                client.stop_stream()
+            shadow.process.send_signal(signal.SIGTERM)
+            assert shadow.process.wait(LIMIT_S) == 1
+            text = shadow.text()
+    assert "request 'a' of model 'other': output 'Y': 1 of 1 elements differ; the worst one is 6.0 at [0]" in text
+    for model, *counts in (("same", 1, 1, 0), ("other", 1, 0, 1), ("many", 1, 1, 0), ("none", 1, 1, 0)):
+        assert re.search(rf"^{model} +{' +'.join(map(str, counts))} +0 +-$", text, re.M), text
 
 
 def test_clients_do_not_notice_the_end_of_comparisons(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import re
 import shutil
 import signal
@@ -12,7 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from . import servers
 from .conftest import MODELS
@@ -53,21 +57,43 @@ def post(port: int, model: str, body: bytes) -> tuple[int, bytes]:
     return answer
 
 
+def over_grpc(port: int) -> None:
+    """Ask by a call, and by a stream with two requests on it."""
+    answers: queue.Queue[object] = queue.Queue()
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        for model in CHOSEN:
+            inputs = []
+            for one in client.get_model_metadata(model).inputs:
+                shape = [max(1, size) for size in one.shape]
+                value = triton.InferInput(one.name, shape, one.datatype)
+                value.set_data_from_numpy(np.ones(shape, triton_to_np_dtype(one.datatype)))
+                inputs.append(value)
+            client.infer(model, inputs, request_id=f"{model} by gRPC", client_timeout=LIMIT_S)
+            client.start_stream(lambda result, error: answers.put(error or result))
+            for k in range(2):
+                client.async_stream_infer(model, inputs, request_id=f"{model} {k}")
+            for _ in range(2):
+                assert not isinstance(answers.get(timeout=LIMIT_S), Exception)
+            client.stop_stream()
+
+
 def asked(upstream: servers.Server, ours: Path, log: Path) -> tuple[int, str]:
     """Ask through `kernel shadow` and directly; return its exit status and what it has printed."""
-    command = [sys.executable, "-m", "kernel", "shadow", f"--upstream=127.0.0.1:{upstream.port}", "--http-port=0", str(ours)]
+    ports = [f"--upstream=127.0.0.1:{upstream.port}", f"--upstream-grpc=127.0.0.1:{upstream.grpc_port}"]
+    command = [sys.executable, "-m", "kernel", "shadow", *ports, "--http-port=0", "--grpc-port=0", str(ours)]
     with log.open("wb") as file:
         shadow = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
     try:
         end = time.monotonic() + LIMIT_S
-        while not (found := re.search(r"passing on HTTP at 127.0.0.1:(\d+)", log.read_text())):
+        while len(found := re.findall(r"passing on \w+ at 127.0.0.1:(\d+)", log.read_text())) < 2:
             assert time.monotonic() < end and shadow.poll() is None, log.read_text()
             time.sleep(0.05)
-        port = int(found[1])
+        port, grpc_port = map(int, found)
         for model in CHOSEN:
             body = some_request(metadata_of(port, model), model)
             assert post(port, model, body) == post(upstream.port, model, body)
         assert post(port, "two", b'{"inputs":[]}')[0] == 400
+        over_grpc(grpc_port)
         shadow.send_signal(signal.SIGTERM)
         return shadow.wait(LIMIT_S), log.read_text()
     finally:
@@ -87,12 +113,12 @@ def test_answers_of_the_reference_pass_and_ours_are_the_same(reference_installed
             try:
                 status, text = asked(upstream, tmp_path / "ours", tmp_path / "shadow.log")
                 break
-            except (AssertionError, OSError, ValueError, http.client.HTTPException):
+            except (AssertionError, OSError, ValueError, http.client.HTTPException, InferenceServerException, queue.Empty):
                 if not (upstream.has_died() and upstream.may_restart()):  # of a fault of its own
                     raise
                 upstream.restart()
     finally:
         upstream.end()
         upstream.stop()
-    assert re.search(r"^batch8 +1 +1 +0 +0 +-$", text, re.M) and re.search(r"^two +2 +2 +0 +0 +-$", text, re.M), text
+    assert re.search(r"^batch8 +3 +3 +0 +0 +-$", text, re.M) and re.search(r"^two +4 +4 +0 +0 +-$", text, re.M), text
     assert status == 0
