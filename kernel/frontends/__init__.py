@@ -17,6 +17,7 @@ from kernel.frontends.contents import (
 )
 from kernel.frontends.crowds import Access, Crowd, idle_seconds
 from kernel.frontends.listening import Endpoint, Listener
+from kernel.frontends.memory import MappedMemory, empty_array
 from kernel.frontends.metadata import EXTENSIONS, ModelMetadata, TensorMetadata, model_metadata
 from kernel.frontends.restriction import (
     CATEGORIES,
@@ -43,6 +44,7 @@ __all__ = [
     "Endpoint",
     "Listener",
     "ListeningFrontend",
+    "MappedMemory",
     "MemoryBudget",
     "ModelMetadata",
     "Region",
@@ -55,6 +57,7 @@ __all__ = [
     "classify",
     "cut_off",
     "declared_tensor",
+    "empty_array",
     "follow_trail",
     "idle_seconds",
     "is_local",

@@ -7,7 +7,6 @@ import asyncio
 import gc
 import gzip
 import math
-import mmap
 import os
 import random
 import struct
@@ -41,7 +40,7 @@ from frontends.wires import (
     window_update,
 )
 
-from kernel import Account, Code, ServingError, frontend_options
+from kernel import Account, Code, MappedMemory, ServingError, frontend_options
 from kernel.frontends.crowds import PROBES
 from kernel_grpc import options
 from kernel_grpc.http2.connection import MAX_STREAMS
@@ -54,7 +53,6 @@ from kernel_grpc.rpc.assembly import (
     BELIEVED,
     LARGE,
     MAX_MESSAGE,
-    PIECE,
     RESERVE,
     Assembly,
     MessageError,
@@ -1082,37 +1080,14 @@ def test_memory_is_reserved_within_bounds_only() -> None:
     assert isinstance(memory, MessageMemory) and memory.all() and (memory.ctypes.data + size) % ALIGNMENT == 0
 
 
-def test_huge_memory_is_given_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by a thread: at once it would hold the interpreter."""
-    began: list[Any] = []
-
-    def thread(target: Any, args: tuple[Any], **_: Any) -> Any:
-        began.append((target, args[0]))
-        return SimpleNamespace(start=bool)
-
-    monkeypatch.setattr(assembly.threading, "Thread", thread)
+def test_memory_that_grows_is_moved() -> None:
     growing = assembly.Growing(0)
-    growing.grow(3 * PIECE)
-    memory = growing.grow(5 * PIECE)
-    tensor = np.ndarray((5 * PIECE,), np.uint8, memory)
-    del memory, growing
-    gc.collect()
-    assert not began and not tensor[::PIECE].any()
-    del tensor
-    ((target, mapping),) = began
-    sizes: list[int] = []
-    resize = mmap.mmap.resize
-
-    def resized(self: Any, size: int) -> None:
-        if self is mapping:  # others may be given back just now
-            sizes.append(size)
-        resize(self, size)
-
-    monkeypatch.setattr(assembly.Mapping, "resize", resized)
-    target(mapping)
-    assert sizes == [k * PIECE for k in (4, 3, 2, 1)] and mapping.closed
-    assembly.Mapping(-1, PIECE, flags=assembly.PRIVATE)
-    assert len(began) == 1  # a small one is gone already
+    first = growing.grow(3 * LARGE)
+    first[:] = 7
+    del first
+    memory = growing.grow(5 * LARGE)
+    assert isinstance(memory.base, MappedMemory)
+    assert (memory[: 3 * LARGE] == 7).all() and not memory[3 * LARGE :].any()
 
 
 def receive(caller: Caller) -> Account:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import DATATYPES
+from kernel import DATATYPES, empty_array
 from kernel_grpc.inference.parameters import invalid
 
 __all__ = ["typed_contents"]
@@ -55,7 +55,8 @@ def typed_contents(contents: Any, name: str, datatype: str, model: str) -> Any:
 def _narrowed(array: Any, datatype: str, field: str, subject: str) -> Any:
     """Return the integers in the datatype's width, all of which must fit."""
     dtype = DATATYPES[datatype]
-    narrow = array.astype(dtype)
+    narrow = empty_array(len(array), dtype)
+    np.copyto(narrow, array, casting="unsafe")
     wrong = narrow != array
     if wrong.any():
         bounds, index = np.iinfo(dtype), int(wrong.argmax())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel import DATATYPES, MemoryBudget, ServingError, Span, check_rank, copy_bytes
+from kernel import DATATYPES, MemoryBudget, ServingError, Span, check_rank, copy_bytes, empty_array
 from kernel_grpc.inference.contents import typed_contents
 from kernel_grpc.inference.parameters import invalid
 from kernel_grpc.inference.wire import BYTES, number_at, varint
@@ -327,7 +327,7 @@ class Contents:
         for number, chunks in self._chunks.items():
             name, wire, dtype = CONTENTS[number]
             parts = [_integers(chunk, dtype) if wire == 0 else _floats(chunk, dtype) for chunk in chunks]
-            setattr(found, name, parts[0] if len(parts) == 1 else np.concatenate(parts))
+            setattr(found, name, parts[0] if len(parts) == 1 else _joined(parts, dtype))
         return found
 
 
@@ -347,13 +347,17 @@ def _floats(chunk: Any, dtype: np.dtype[Any]) -> Any:
     return array if array.flags.aligned and array.flags.writeable else array.copy()
 
 
+def _joined(parts: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+    return np.concatenate(parts, out=empty_array(sum(map(len, parts)), dtype))
+
+
 def _integers(chunk: Any, dtype: np.dtype[Any]) -> Any:
     """Read packed integers of one to ten bytes, a portion at a time."""
     data = np.frombuffer(chunk, np.uint8) if len(chunk) else np.empty(0, np.uint8)
     if len(data) and data[-1] >= 128:
         raise invalid(f"{MALFORMED}the last of its integers is cut off")
     total = sum(int(np.count_nonzero(data[at : at + PORTION] < 128)) for at in range(0, len(data), PORTION))
-    array, at, count = np.empty(total, dtype), 0, 0
+    array, at, count = empty_array(total, dtype), 0, 0
     while at < len(data):
         portion = data[at : at + PORTION]
         ends = np.flatnonzero(portion < 128)

@@ -9,16 +9,12 @@ is reserved untouched once there is something to put there, and a huge message t
 from __future__ import annotations
 
 import ctypes
-import mmap
-import sys
-import threading
-import time
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from kernel import Account, MemoryBudget
+from kernel import Account, MappedMemory, MemoryBudget
 from kernel_grpc.http2 import Data, Sink
 
 __all__ = [
@@ -27,7 +23,6 @@ __all__ = [
     "LARGE",
     "MAX_MESSAGE",
     "PREFIX",
-    "PRIVATE",
     "RESERVE",
     "Assembly",
     "Growing",
@@ -57,12 +52,6 @@ RESERVE = 64 * 1024 * 1024
 BELIEVED = 1024 * 1024 + 64 * 1024  # of a tensor of a megabyte all
 
 ALIGNMENT = 64
-
-#: How much is given back to the system at once, about a millisecond's work.
-PIECE = 16 * 1024 * 1024
-
-#: A mapping of this process alone, which can grow.
-PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
 class MessageMemory(np.ndarray[Any, Any]):
@@ -213,7 +202,7 @@ class Assembly(Sink):
         if at + count > BELIEVED:  # so much is here
             reserve = max(2 * len(old), min(RESERVE, at + self._account.left))
         capacity = min(size, max(reserve, at + count))
-        if size <= RESERVE or not PRIVATE:
+        if size <= RESERVE or not MappedMemory.AVAILABLE:
             buffer = aligned(capacity, size)
             buffer.data[:at] = old[:at]
         elif self._map is None:
@@ -238,41 +227,23 @@ class Assembly(Sink):
         self.at = self.end = 0
 
 
-class Mapping(mmap.mmap):
-    """Memory from the system. A large one that nobody needs any more is given back on a thread, piece by piece: a gigabyte at
-    once would hold the interpreter for a tenth of a second.
-
-    Its pages are small ones: to make room for a huge page the system may take as long.
-    """
-
-    def __del__(self) -> None:
-        if len(self) > PIECE and not sys.is_finalizing():
-            threading.Thread(target=free, args=(self,), name="kernel-grpc-free", daemon=True).start()
-
-
-def free(mapping: mmap.mmap) -> None:
-    """Give a mapping back to the system."""
-    while (left := len(mapping) - PIECE) > 0:
-        mapping.resize(left)
-        time.sleep(0)  # whoever waits for the interpreter gets it
-    mapping.close()
-
-
 class Growing:
-    """Memory that grows by being moved, not copied; only where PRIVATE. `offset`: how far behind a page's beginning it begins."""
+    """Memory that grows by being moved, not copied; only where MappedMemory is to be had. `offset`: how far behind a page's
+    beginning it begins.
+    """
 
     __slots__ = ("_map", "offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self._map: Mapping | None = None
+        self._map: MappedMemory | None = None
 
     def grow(self, capacity: int) -> MessageMemory:
         """Return it with room for so many bytes. Nobody may hold what was returned before. Raises MemoryError."""
         size = self.offset + capacity
         try:
             if self._map is None:
-                self._map = Mapping(-1, size, flags=PRIVATE)
+                self._map = MappedMemory(size)
             else:
                 self._map.resize(size)
         except OSError as error:

@@ -9,8 +9,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from kernel import MappedMemory
 from kernel_grpc.http2 import Data
-from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, PRIVATE, Growing, Message, MessageError, MessageMemory, aligned
+from kernel_grpc.rpc.assembly import ALIGNMENT, LARGE, Growing, Message, MessageError, MessageMemory, aligned
 
 __all__ = ["CODINGS", "LEVELS", "OFFER", "ON_LOOP", "PORTION", "PORTION_ON_LOOP", "UNPACKED_ON_LOOP", "Compression", "Unpacker",
            "unpacked"]  # fmt: skip
@@ -117,7 +118,7 @@ class Unpacker:
     def _add(self, part: bytes) -> None:
         at = self._total
         self._total = end = at + len(part)
-        if end <= SEVERAL or not PRIVATE:
+        if end <= SEVERAL or not MappedMemory.AVAILABLE:
             self._parts.append(part)
             return
         memory = self._memory

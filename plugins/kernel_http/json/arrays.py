@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel import DATATYPES, Code, ServingError
+from kernel import DATATYPES, Code, ServingError, empty_array
 from kernel_http.json.errors import DEPTH, NON_ARRAY, NON_BOOL, NON_INT, NON_NUMBER, NON_STRING, NON_UINT, malformed
 from kernel_http.json.large import LongArray
 
@@ -76,7 +76,7 @@ def _long(name: str, datatype: str, shape: tuple[int, ...], count: int, data: Lo
     got = data.count()
     if got != count:
         raise _wrong_count(name, shape, count, got)
-    array = np.empty(count, DATATYPES[datatype])
+    array = empty_array(count, DATATYPES[datatype])
     for items in data.pieces():
         _check_items(name, datatype, items, at)
         array[at : at + len(items)] = _converted(name, datatype, items)
