@@ -1,6 +1,7 @@
 """A connection to a far end on the loop: bytes between a transport and the client's side of HTTP/2, and the PINGs of its pulse.
 
-Owns when is written: a call that is the only one at once, others together at the end of the loop's turn. Knows no gRPC.
+Owns when is written: a call that is the only one at once, others together, in portions while a burst of them comes in and at the
+end of the loop's turn. Knows no gRPC.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ CLOSED_BY_FAR_END = "has closed the connection"
 
 #: Data of up to this size is written as one piece: joining it costs less than handing over many.
 JOINED = 32 * 1024
+
+#: So many pieces, which are requests, don't wait for the others of a burst. With those that are written at its end alone the far
+#: end would have nothing to do while we make them, and we nothing while it answers.
+PORTION = 8
 
 
 class User(Protocol):
@@ -133,7 +138,7 @@ class Wire(ClientConnection, asyncio.Protocol):
     # --- what goes out
 
     def _output(self) -> None:
-        if len(self.outgoing.streams) < 2:
+        if len(self.outgoing.streams) < 2 or len(self.outgoing.out) >= PORTION:
             self.flush()
         elif not self._scheduled:
             self._scheduled = True

@@ -29,6 +29,7 @@ from kernel_remote.client import ClientConnection
 from kernel_remote.endpoints import BACKOFF, CONNECT_TIMEOUT, Endpoint, Link
 from kernel_remote.pulse import ANSWER, PATIENCE, QUIET, SELDOM, Action, Pulse
 from kernel_remote.settings import Address
+from kernel_remote.wire import PORTION
 
 LINK = Link(Address("far", 8001), connections=2)
 
@@ -86,6 +87,35 @@ def test_a_call_and_its_answer_take_one_connection_and_two_ways_each() -> None:
         assert fields[b":path"] == b"/a/B" and fields[b":authority"] == b"far:8001" and fields[b":scheme"] == b"http"
         calls.endpoint.close()
         await asyncio.sleep(1)
+
+    run_network(main)
+
+
+def test_a_burst_of_calls_goes_out_in_portions_while_it_is_made() -> None:
+    async def main(network: Network) -> None:
+        far = Far(echo)
+        network.listen("far", far)
+        calls = Calls(network)
+        calls.call()
+        await asyncio.sleep(1)
+        written: list[int] = []  # which call it was that was made at each write
+        begun = 0
+        transport = calls.endpoint._wires[0].transport
+        write = transport.write
+
+        def noted(data: bytes) -> None:
+            written.append(begun)
+            write(data)
+
+        transport.write = noted
+        for begun in range(1, 2 * PORTION + 5):  # noqa: B007 - noted above
+            calls.call()
+        assert written == [1, PORTION + 1, 2 * PORTION + 1]  # the first of all, as it may be the only one
+        await asyncio.sleep(0)
+        assert written[3:] == [2 * PORTION + 4]  # the rest at the end of the turn
+        await asyncio.sleep(1)
+        assert {outcome.status for _, outcome in calls.ends} == {0} and len(calls.ends) == 2 * PORTION + 5
+        calls.endpoint.close()
 
     run_network(main)
 
