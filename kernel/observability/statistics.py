@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import fsum
-from operator import attrgetter, sub
+from operator import attrgetter, itemgetter, sub
 
 from kernel.errors import Reason
 from kernel.interfaces import Observer, PlacementChoice, Record
@@ -19,6 +19,7 @@ from kernel.requests import Batch, InferenceRequest
 
 FOLD = 256  # requests that are noted before they are added up
 
+_rows = itemgetter(0)
 _recorded = attrgetter("enqueued", "id", "parent")
 
 #: How a response may have ended, and the times of it, in the reference's order.
@@ -183,7 +184,7 @@ class StatisticsCounter:
     def unsettled(self) -> tuple[int, int]:
         """Return how many requests `settle` would add up that were executed alone, and how many rows they had."""
         ones = self._ones
-        return len(ones), sum(one[0] for one in ones)
+        return (len(ones), sum(map(_rows, ones))) if ones else (0, 0)
 
     def settle(self) -> None:
         """Add up what has only been noted, and tell the observers of it."""

@@ -2,26 +2,29 @@
 
 A round looks at every model, a few at a time with turns of the loop between, and sends what has changed. The more of the loop's
 time rounds take, the fewer there are. Who does not take what he is sent is told nothing until he does, and everything then.
+Where there are several replicas each tells what it sees (group.py), and what is sent are the sums.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel import Code, ServingError
-from kernel_dashboard.figures import COUNTED, Figures, figures_of, latencies, quantiles, sendable, weighted_quantiles
+from kernel_dashboard.figures import AGE, COUNTED, PENDING, RUNNING, Figures, quantiles, weighted_quantiles
+from kernel_dashboard.group import merged
+from kernel_dashboard.looking import Key, Look, Looker, Seen
 
 if TYPE_CHECKING:
     import asyncio
 
-    from kernel import Kernel, Model, Reader
+    from kernel import Kernel, Reader
 
-__all__ = ["Feed", "event"]
+__all__ = ["Feed", "Others", "event"]
 
 #: A round begins so many seconds after the last did, or later where it takes more of the loop's time than this share.
 PERIOD = 1.0
@@ -29,7 +32,7 @@ SHARE = 0.005
 LONGEST = 10.0
 
 #: How many models are looked at in one turn of the loop, as long as that takes no longer than so; how long others have it then;
-#: seconds. A model takes some 10 µs, and more where its latencies are looked at.
+#: seconds. A model takes some 5 µs, and more where its latencies are looked at.
 SLICE = 32
 SLICE_SECONDS = 0.0004
 PAUSE = 0.004
@@ -38,18 +41,14 @@ PAUSE = 0.004
 MOST_READERS = 64
 MOST_WAITING = 256 * 1024
 
-#: How many rounds are remembered for who comes later.
+#: How many rounds are remembered for who comes later; how many without a request latencies are shown for.
 ROUNDS = 300
-
-#: Latencies are looked at of so many models in a round, of the others in the next ones; of each at most so many requests, the
-#: newest. They are shown until so many rounds have brought no request.
-LATENCIES = 32
-NEWEST = 256
 KEPT_ROUNDS = 30
 
 _encode = msgspec.json.Encoder().encode
 
-Key = tuple[str, str]
+#: Asks the other replicas, and calls back on the loop with what each sees, by its number; or with None and why that is not known.
+Others = Callable[[Callable[["Mapping[int, list[Seen]] | None", str], None]], None]
 
 
 def event(name: str, value: object) -> bytes:
@@ -58,37 +57,53 @@ def event(name: str, value: object) -> bytes:
 
 
 class _Row:
-    """What was last seen of a version. `shown`: its JSON. `idle`: how many rounds have brought no request. `told`: how many had
-    succeeded when its latencies were last looked at, and `at` when that was.
+    """What was last seen of a version, by replica. `told`: what was sent of it, and `shown` that as JSON. `idle`: how many rounds
+    have brought no request. `took`: latencies of this round, each with how many requests it stands for.
     """
 
-    __slots__ = ("at", "figures", "idle", "quantiles", "shown", "state", "told")
+    __slots__ = ("idle", "parts", "quantiles", "shown", "told", "took")
 
     def __init__(self) -> None:
-        self.state: tuple[str, str] = ("", "")
-        self.figures: Figures | None = None
+        self.parts: dict[int, Seen] = {}
+        self.took: list[tuple[float, float]] = []
         self.quantiles: list[float] | None = None
         self.idle = 0
-        self.told = 0
-        self.at = 0.0
+        self.told: tuple[Any, ...] = ()
         self.shown = b""
+
+    def grow_older(self, figures: Figures) -> None:
+        """Another round is over: latencies are not shown for ever of what is not asked any more."""
+        before = self.told[4] if self.told else None
+        if before is None or figures[0] != before[0]:
+            self.idle = 0
+        elif self.idle < KEPT_ROUNDS:
+            self.idle += 1
+        else:
+            self.quantiles = None
 
 
 class Feed:
-    """Tells readers. `hello`: what they are told first. On the loop of `kernel`."""
+    """Tells readers. `hello`: what they are told first. On the loop of `kernel`.
 
-    def __init__(self, kernel: Kernel, hello: dict[str, Any]) -> None:
+    `replica`: which it is, where there are `others`.
+    """
+
+    def __init__(self, kernel: Kernel, hello: dict[str, Any], replica: int = 0, others: Others | None = None) -> None:
         self._kernel = kernel
         self._hello = hello
+        self._replica = replica
+        self._others = others
+        self._group: dict[str, Any] = {"replicas": [replica], "trouble": ""}
+        self._looker = Looker(kernel)
         self._readers: dict[Reader, bool] = {}  # -> whether it is behind, and is to be told everything
         self._rows: dict[Key, _Row] = {}
-        self._models: tuple[int, dict[Key, Model]] = (-1, {})  # the kernel's generation, and what served then
+        self._keys: dict[int, set[Key]] = {}  # which versions each replica knew in the last round
         self._totals = [0] * COUNTED
         self._history: deque[list[Any]] = deque(maxlen=ROUNDS)
         self._timer: asyncio.TimerHandle | None = None
+        self._round: _Round | None = None  # while there is one
         self._began = 0.0
         self._spent = 0.0  # of the loop's time, in this round
-        self._rounds = 0
         self._closed = False
 
     def follow(self, reader: Reader) -> None:
@@ -101,7 +116,7 @@ class Feed:
             raise ServingError(Code.UNAVAILABLE, words)
         self._readers[reader] = False
         self._tell_all(reader)
-        if self._timer is None:
+        if self._timer is None and self._round is None:
             self._begin()
 
     def close(self) -> None:
@@ -115,103 +130,166 @@ class Feed:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._timer = None
         self._drop_gone()
         if not self._readers:
             self._stop()
             return
-        kernel = self._kernel
-        self._began, self._spent = kernel.clock(), 0.0
-        self._rounds += 1
-        if self._models[0] != kernel.generation:
-            self._models = kernel.generation, {(one.name, str(one.version)): one for one in kernel.models()}
-        self._step(_Round(kernel.known(), self._models[1]))
+        worked = thread_time()
+        self._began = self._kernel.clock()
+        look = self._looker.begin()
+        self._round = round = _Round(look, self._replica)
+        self._spent = thread_time() - worked
+        self._work(round, self._seen(round), self._end if self._others is None else self._ask)
 
-    def _step(self, round: _Round) -> None:
-        """Look at some of the models that are left."""
+    def _work(self, round: _Round, steps: Iterator[bytes], then: Callable[[_Round], None]) -> None:
+        """Take some steps of a round, and leave the rest to further turns of the loop. A step gives what is to be sent."""
+        if self._round is not round:
+            return
         loop, clock = self._kernel.loop, self._kernel.clock
         changed: list[bytes] = []
-        began, worked, left = clock(), thread_time(), SLICE
-        while left and not round.is_over:
-            changed += self._look(round.take(), round)
+        began, worked, left, over = clock(), thread_time(), SLICE, False
+        while left and not over:
+            piece = next(steps, None)
+            over = piece is None
+            if piece:
+                changed.append(piece)
             left = left - 1 if clock() < began + SLICE_SECONDS else 0
         if changed:
             self._send(b"event: rows\ndata: [%b]\n\n" % b",".join(changed))
-        if round.is_over:
-            self._end(round, clock())
         self._spent += thread_time() - worked  # a machine that is busy otherwise makes a look no dearer
-        if round.is_over:
-            period = min(max(PERIOD, self._spent / SHARE), LONGEST)
-            self._timer = loop.call_later(max(PAUSE, self._began + period - clock()), self._begin)
+        if over:
+            then(round)
         else:
-            self._timer = loop.call_later(PAUSE, self._step, round)
+            self._timer = loop.call_later(PAUSE, self._work, round, steps, then)
 
-    def _look(self, name: str, round: _Round) -> Iterator[bytes]:
-        """Yield what has changed of the versions of a model."""
-        for line in self._kernel.states(name):
-            key = (name, line.version)
-            row = self._rows.get(key)
-            is_new = row is None
-            if row is None:
-                row = self._rows[key] = _Row()
-            round.seen.add(key)
-            model = round.models.get(key) if line.state == "READY" else None
-            figures, before = None if model is None else figures_of(model, self._kernel.clock()), row.figures
-            state = (line.state, line.reason)
-            if model is not None and figures is not None:
-                self._count(model, figures, row, round)
-            round.ready += line.state == "READY"
-            round.broken += line.state == "UNAVAILABLE" and line.reason not in ("", "unloaded")
-            if figures != before or is_new or state != row.state:
-                row.state, row.figures = state, figures
-                told = (name, line.version, line.state, sendable(line.reason), figures, row.quantiles)
-                row.shown = _encode(told)
-                yield row.shown
+    def _seen(self, round: _Round) -> Iterator[bytes]:
+        """Look at our own models."""
+        see, look, alone = self._looker.see, round.look, self._others is None
+        while not look.is_over:
+            told = []
+            for seen in see(look):
+                row = self._note(self._replica, seen, round)
+                if alone:
+                    told.append(self._show((seen.name, seen.version), row, round))
+            yield b",".join(filter(None, told))
 
-    def _count(self, model: Model, figures: Figures, row: _Row, round: _Round) -> None:
-        """Add a model's figures to those of all."""
-        before: Figures | None = row.figures
-        if before is None:
-            before = figures  # it was not looked at so far
-        elif figures[0] < before[0] or figures[4] < before[4]:
+    def _ask(self, round: _Round) -> None:
+        assert self._others is not None
+        self._others(lambda found, trouble: self._told(round, found, trouble))
+
+    def _told(self, round: _Round, found: Mapping[int, list[Seen]] | None, trouble: str) -> None:
+        """The others have told what they see; None: they have not, and what they have told last holds."""
+        if self._round is round:
+            if found is None:
+                for number, keys in self._keys.items():
+                    round.keys.setdefault(number, keys)
+            group = {"replicas": sorted({*round.keys, *(found or ())}), "trouble": trouble}
+            if group != self._group:
+                self._group = group
+                self._send(event("group", group))
+            self._work(round, self._together(round, found or {}), self._end)
+
+    def _together(self, round: _Round, found: Mapping[int, list[Seen]]) -> Iterator[bytes]:
+        """Add what others see to what we do."""
+        for number, every in found.items():
+            round.keys[number] = set()
+            for seen in every:
+                self._note(number, seen, round)
+                yield b""
+        self._drop(round)
+        loaded = {name for name, version in self._rows if version}
+        for key, row in list(self._rows.items()):
+            if not key[1] and key[0] in loaded:  # not loaded at one, while it is at another
+                if row.shown:
+                    self._send(event("gone", [key]))
+                row.shown, row.told = b"", ()
+                yield b""
+            else:
+                yield self._show(key, row, round)
+
+    def _note(self, number: int, seen: Seen, round: _Round) -> _Row:
+        """Note what a replica has seen of a version, and count what is new."""
+        key = (seen.name, seen.version)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row()
+        round.keys[number].add(key)
+        before = row.parts.get(number)
+        if before is not seen:
+            row.parts[number] = seen
+            if seen.figures is not None:
+                self._count(seen.figures, None if before is None else before.figures)
+            if seen.took:
+                weight = seen.answered / len(seen.took)
+                row.took += [(one, weight) for one in seen.took]
+        return row
+
+    def _count(self, figures: Figures, before: Figures | None) -> None:
+        """Add what is new in a version's figures to those of all."""
+        if before is None or before is figures:
+            return  # it was not looked at so far
+        if figures[0] < before[0] or figures[4] < before[4]:
             before = (0,) * len(figures)  # it was made anew
         if figures[:COUNTED] != before[:COUNTED]:
             self._totals = [total + now - then for total, now, then in zip(self._totals, figures, before)]
-        round.pending += figures[COUNTED]
-        round.running += figures[COUNTED + 1]
-        round.age = max(round.age, figures[COUNTED + 2])
-        if figures[0] != before[0]:
-            row.idle = 0
-        elif row.idle < KEPT_ROUNDS:
-            row.idle += 1
+
+    def _show(self, key: Key, row: _Row, round: _Round) -> bytes:
+        """Add a version to the round; return what has changed of it, as JSON."""
+        parts = row.parts
+        if self._others is None:
+            seen = parts[self._replica]
+            state, reason, figures = seen.state, seen.reason, seen.figures
         else:
-            row.quantiles = None
-        if (round.at + self._rounds) % round.stride == 0:
-            self._note_latencies(model, figures[0], row, round)
+            state, reason, figures = merged(parts, len(round.keys))
+        if figures is not None:
+            round.pending += figures[PENDING]
+            round.running += figures[RUNNING]
+            round.age = max(round.age, figures[AGE])
+            row.grow_older(figures)
+        round.known += 1
+        round.ready += state == "READY"
+        round.broken += state == "UNAVAILABLE" and reason not in ("", "unloaded")
+        if row.took:
+            took, row.took = sorted(row.took), []
+            round.took += took
+            row.quantiles = weighted_quantiles(took) if len(parts) > 1 else quantiles([one for one, _ in took])
+        told = (*key, state, reason, figures, row.quantiles)
+        if told == row.told:
+            return b""
+        row.told = told
+        row.shown = _encode(told)
+        return row.shown
 
-    def _note_latencies(self, model: Model, success: int, row: _Row, round: _Round) -> None:
-        """Look at the latencies of what a model has answered since they were looked at last."""
-        answered, since = success - row.told, row.at
-        row.told, row.at = success, self._kernel.clock()
-        if answered > 0 and since:  # what came before anybody looked is not of this moment
-            took = latencies(self._kernel.recent(model, NEWEST // round.stride or 1, since))
-            if took:
-                row.quantiles = quantiles(took)
-                weight = answered / len(took)
-                round.took += [(one, weight) for one in took]
-
-    def _end(self, round: _Round, now: float) -> None:
-        gone = self._rows.keys() - round.seen
-        if gone:
-            for key in gone:
-                del self._rows[key]
-            self._send(event("gone", sorted(gone)))
+    def _end(self, round: _Round) -> None:
+        kernel = self._kernel
+        now = kernel.clock()
+        if self._others is None:
+            self._drop(round)  # else that was before the sums
         round.took.sort()
         totals = [
-            round_ms(now + self._kernel.epoch_offset), *self._totals, round.pending, round.running, round.age,
-            weighted_quantiles(round.took), round.ready, len(self._rows), round.broken,
+            round_ms(now + kernel.epoch_offset), *self._totals, round.pending, round.running, round.age,
+            weighted_quantiles(round.took), round.ready, round.known, round.broken,
         ]  # fmt: skip
         self._history.append(totals)
         self._send(event("round", totals))
+        self._round = None
+        period = min(max(PERIOD, self._spent / SHARE), LONGEST)
+        self._timer = kernel.loop.call_later(max(PAUSE, self._began + period - now), self._begin)
+
+    def _drop(self, round: _Round) -> None:
+        """Forget what a replica does not know any more, and replicas that are not there any more."""
+        before, self._keys = self._keys, round.keys
+        gone = []
+        for number, keys in before.items():
+            for key in keys - round.keys.get(number, frozenset()):
+                row = self._rows[key]
+                row.parts.pop(number, None)
+                if not row.parts:
+                    del self._rows[key]
+                    gone.append(key)
+        if gone:
+            self._send(event("gone", sorted(gone)))
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +297,7 @@ class Feed:
         rows = b",".join([row.shown for row in self._rows.values() if row.shown])
         reader.send(
             event("hello", {**self._hello, "now": round_ms(self._kernel.clock() + self._kernel.epoch_offset)})
+            + (event("group", self._group) if self._others is not None else b"")
             + event("history", list(self._history))
             + (b"event: rows\ndata: [%b]\n\n" % rows)
         )
@@ -241,28 +320,17 @@ class Feed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._round = None
 
 
 class _Round:
-    """One look at all models: their names, those that are READY, and what is added up on the way."""
+    """One look at all models, and what is added up on the way. `keys`: the versions that each replica knows."""
 
-    def __init__(self, names: list[str], models: dict[Key, Model]) -> None:
-        self.models = models
-        self.seen: set[Key] = set()
+    def __init__(self, look: Look, replica: int) -> None:
+        self.look = look
+        self.keys: dict[int, set[Key]] = {replica: set()}
         self.took: list[tuple[float, float]] = []  # latencies, each with how many requests it stands for
-        self.stride = -(-len(models) // LATENCIES) or 1  # latencies are looked at in one of so many rounds
-        self.pending = self.running = self.age = self.ready = self.broken = 0
-        self.at = 0
-        self._names = names
-
-    def take(self) -> str:
-        """Return the name of the next model, of which there is one."""
-        self.at += 1
-        return self._names[self.at - 1]
-
-    @property
-    def is_over(self) -> bool:
-        return self.at >= len(self._names)
+        self.pending = self.running = self.age = self.known = self.ready = self.broken = 0
 
 
 def round_ms(seconds: float) -> int:

@@ -16,6 +16,8 @@ from kernel import Code, Document, ServingError, SiteRoute, __version__, clipped
 from kernel_dashboard.assets import assets
 from kernel_dashboard.details import details, graph
 from kernel_dashboard.feed import Feed
+from kernel_dashboard.group import merged_details
+from kernel_dashboard.replicas import Replicas
 
 if TYPE_CHECKING:
     from kernel import Kernel, Reader
@@ -40,7 +42,6 @@ ROUTES = (
     SiteRoute(r"/dashboard/events", "statistics", follows=True),
     SiteRoute(r"/dashboard/inflight", "statistics", of_all_clients=True),
     SiteRoute(r"/dashboard/(?:slowest|failed|graph)", "statistics"),
-    SiteRoute(r"/dashboard/models", "model-repository"),
     SiteRoute(r"/dashboard/model/[^/]+", "model-config"),
 )
 
@@ -55,10 +56,10 @@ class Dashboard:
         self._kernel = kernel
         self._all = steered(kernel)  # replicas
         replica = getattr(self._all, "replica", None)
-        mode = kernel.options.control_mode
-        self._feed = Feed(
-            kernel, {"server": name, "version": __version__, "replica": replica, "control": control, "mode": mode}
-        )
+        self._replicas = None if replica is None else Replicas(kernel, self._all)
+        hello = {"server": name, "version": __version__, "replica": replica, "control": control}
+        hello["mode"] = kernel.options.control_mode
+        self._feed = Feed(kernel, hello, replica or 0, None if self._replicas is None else self._replicas.see)
         self._assets = assets()
         self._told: dict[str, tuple[float, Document]] = {}
         self._answers: dict[str, Callable[[], Any]] = {
@@ -66,7 +67,6 @@ class Dashboard:
             "slowest": lambda: msgspec.to_builtins(self._all.explain(slowest=TOLD)),
             "failed": lambda: msgspec.to_builtins(self._all.explain(failed=TOLD)),
             "graph": lambda: graph(kernel),
-            "models": lambda: [asdict(line) for line in kernel.index()],
         }
 
     def document(self, path: str) -> Document:
@@ -85,11 +85,20 @@ class Dashboard:
 
     def _asked(self, path: str) -> Any:
         if path.startswith(MODEL):
-            return details(self._kernel, unquote(path.removeprefix(MODEL)))
+            return self._details(unquote(path.removeprefix(MODEL)))
         answer = self._answers.get(path.removeprefix("/dashboard/"))
         if answer is None:
             raise ServingError(Code.NOT_FOUND, f"the page has no file '{clipped(path)}'")
         return answer()
+
+    def _details(self, name: str) -> dict[str, Any]:
+        own, replicas = details(self._kernel, name), self._replicas
+        if replicas is None:
+            return own
+        found: dict[str, Any] = self._all.asked(
+            lambda: replicas.details(name), lambda others: merged_details({self._all.replica: own, **others})
+        )
+        return found
 
     def follow(self, path: str, reader: Reader) -> None:
         """Tell a reader what happens from now on. Raises ServingError where too many are told."""

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,25 @@ def test_a_start_that_fails_says_why_once(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("error: creating server:") == 1
     assert done.stderr.count("loading: broken:1") == 1
+
+
+def test_the_live_page_shows_sums(tmp_path: Path) -> None:
+    write_model(tmp_path / "repository", "echo")
+    with serving(tmp_path, tmp_path / "repository", "--replicas=2") as server:
+        for _ in range(20):
+            assert server.infer("echo", 1.0)[0] == 200  # each on a connection of its own
+        with socket.create_connection(("127.0.0.1", server.port), 60) as page, page.makefile("rb") as events:
+            page.sendall(b"GET /dashboard/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            told: dict[str, Any] = {}
+            while told.get("group") != {"replicas": [0, 1], "trouble": ""} or not told.get("rows"):
+                line = events.readline()
+                assert line, "the page has ended"
+                if line.startswith(b"event: "):
+                    told[line[7:].decode().strip()] = json.loads(events.readline()[6:])
+            assert told["rows"][0][:3] == ["echo", "1", "READY"] and told["rows"][0][4][0] == 20
+        model = server.request("GET", "/dashboard/model/echo")[1]
+        assert model["versions"][0]["success"] == 20
+        assert sorted(one["name"][-9:] for one in model["versions"][0]["instances"]) == ["replica 0", "replica 1"]
 
 
 def test_ports_that_are_taken_are_told_once(tmp_path: Path) -> None:

@@ -48,9 +48,14 @@ function update() {
 function greet(hello) {
   store.hear(hello);
   say($("server"), hello.server);
-  const replica = hello.replica === null ? "" : ` · replica ${hello.replica}, whose figures these are`;
-  say($("about"), `kernel ${hello.version}${replica}`);
+  say($("about"), `kernel ${hello.version}`);
   $("notice").hidden = true;
+}
+
+/** Of several replicas the sums are shown; which of them these are of, and which does not answer. */
+function group({ replicas, trouble }) {
+  const which = replicas.length === 1 ? `replica ${replicas[0]}` : `sums of replicas ${replicas.join(", ")}`;
+  say($("about"), `kernel ${store.hello.version} · ${which}${trouble ? `; what others told before holds: ${trouble}` : ""}`);
 }
 
 /** The server wants a key, or will not be seen at all. Resolves once there is something to try. */
@@ -95,6 +100,7 @@ addEventListener("hashchange", () => { route(); $("main").focus({ preventScroll:
 route();
 listen({
   hello: (told) => { greet(told); view?.greeted?.(); },
+  group,
   history: (told) => { store.history(told); update(); },
   rows: (told) => { store.take(told); if (!store.last) update(); },
   gone: (told) => { store.gone(told); update(); },
