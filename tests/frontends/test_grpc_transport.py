@@ -60,6 +60,7 @@ from kernel_grpc.rpc.assembly import (
 )
 from kernel_grpc.rpc.calls import SMALL, Call
 from kernel_grpc.rpc.compression import ON_LOOP, PART, PORTION, PORTION_ON_LOOP, SEVERAL, unpacked
+from kernel_grpc.rpc.deadlines import AT_ONCE as TOLD_AT_ONCE
 from kernel_grpc.rpc.deadlines import FINENESS, TICK, Deadlines
 from kernel_grpc.rpc.incoming import MESSAGES
 from kernel_grpc.rpc.keepalive import IDLE_INTERVAL, Action, Keepalive, Pulse
@@ -70,7 +71,7 @@ from kernel_grpc.rpc.metadata import Metadata
 from kernel_grpc.rpc.patience import HOG, MAX_WAITING, MOST_WAITING, PATIENCE, SOON
 from kernel_grpc.rpc.status import MAX_MESSAGE as MAX_TEXT
 from kernel_grpc.rpc.status import STATUS_OF, escaped, shortened
-from kernel_grpc.rpc.turns import LITTLE, READ_SIZE, TURN, TURNS_SECONDS, Turns
+from kernel_grpc.rpc.turns import FREE_READS, LITTLE, MOST_SECONDS, READ_SIZE, TURN, TURNS_SECONDS, Turns
 
 
 @pytest.fixture(autouse=True)
@@ -1515,10 +1516,79 @@ def test_where_what_is_done_takes_long_less_is_done_in_a_turn() -> None:
     turns = Turns(SimpleNamespace(call_soon=called.append), lambda: now[0])  # type: ignore[arg-type]
     assert turns.spend(1) and turns.spend(1)
     now[0] += TURNS_SECONDS
-    assert not turns.spend(1) and not turns.roomy and len(turns.view) == turns.portion == turns.noted == LITTLE
+    assert not turns.spend(1) and not turns.roomy and len(turns.view) == turns.portion == LITTLE and not turns.free
     (next_turn,) = called
     next_turn()
     assert turns.roomy and len(turns.view) == READ_SIZE and turns.spend(1)
+
+
+def test_where_hundreds_ask_for_little_at_once_some_wait_for_another_turn() -> None:
+    """Each has its call begun with the others who came with it, or first thing in a turn soon after; the order stays."""
+    modest = Caller()
+    clients = [Caller(like=modest) for _ in range(300)]
+    turn_of(modest)
+    now, server = [0.0], modest.server
+    server.turns._clock = lambda: now[0]
+    method = server.meanings.methods[b"/pkg.Svc/Method"]
+    handler = method.handler
+
+    def slow(call: Call, message: Any) -> None:
+        now[0] += 0.0001
+        handler(call, message)
+
+    method.handler = slow
+    for client in clients:
+        client.answers[1] = Answer()
+        read(client, request(1) + data(1, message(b"x"), end=True))
+    at_once = FREE_READS + round(MOST_SECONDS / 0.0001)
+    assert len(modest.service.messages) == pytest.approx(at_once, abs=2)
+    assert [client.transport.paused for client in clients] == sorted(client.transport.paused for client in clients)
+    turns = 0
+    while any(client.transport.paused for client in clients):
+        before = now[0]
+        turn_of(modest)
+        assert now[0] - before <= TURNS_SECONDS
+        turns += 1
+    for client in clients:
+        client.read()
+        assert outcome(client.answers[1]) == (0, "", [b"x"])
+    assert 3 < turns < 12
+
+
+def test_who_has_sent_much_waits_unread_where_the_turns_work_is_done() -> None:
+    """However many they are: what they have sent is not looked at. Who has sent little has his answer all the same."""
+    modest = Caller()
+    clients = [Caller(like=modest) for _ in range(20)]
+    turn_of(modest)
+    modest.server.turns.spend(TURN)
+    for client in clients:
+        client.answers.update((2 * k + 1, Answer()) for k in range(20))
+        buffer = client.peer.get_buffer(-1)
+        buffer[:] = b"".join(request(2 * k + 1) + data(2 * k + 1, message(b"x"), end=True) for k in range(20))[: len(buffer)]
+        client.peer.buffer_updated(len(buffer))
+    assert not modest.service.messages and all(client.transport.paused for client in clients)
+    read(modest, request(1) + data(1, message(b"y"), end=True))
+    assert modest.service.messages == [b"y"] and not modest.transport.paused
+    for _ in range(20):
+        turn_of(modest)
+    assert len(modest.service.messages) > 3 * len(clients) and not any(client.transport.paused for client in clients)
+
+
+def test_the_deadlines_of_many_calls_are_told_some_in_a_turn() -> None:
+    told: list[int] = []
+    armed: list[float] = []
+    deadlines = Deadlines(armed.append)
+
+    class Waiting:
+        def expired(self) -> None:
+            told.append(1)
+
+    for _ in range(3 * TOLD_AT_ONCE):
+        deadlines.add(Waiting(), 10.0, 0.0)
+    for turn in range(1, 4):
+        deadlines.expire(20.0)
+        assert len(told) == turn * TOLD_AT_ONCE
+    assert armed[1:] == [0.0, 0.0] and not deadlines._moments and not deadlines._calls
 
 
 def test_a_stream_of_tiny_messages_is_taken_a_few_at_a_time(caller: Caller) -> None:

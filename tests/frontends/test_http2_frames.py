@@ -45,7 +45,7 @@ from kernel_grpc.http2 import ErrorCode, literal, response, status
 from kernel_grpc.http2.blocks import REMEMBERED
 from kernel_grpc.http2.bodies import CONNECTION_WINDOW
 from kernel_grpc.http2.connection import MAX_STREAMS
-from kernel_grpc.http2.ending import AT_ONCE, STREAM_BYTES
+from kernel_grpc.http2.ending import AT_ONCE, FEW, STREAM_BYTES
 from kernel_grpc.http2.outgoing import CHUNK, SHARE
 from kernel_grpc.http2.reader import MAX_FRAME_SIZE
 from kernel_grpc.http2.stream import HIGH_WATER, LOW_WATER, STREAM_WINDOW
@@ -480,10 +480,26 @@ def test_lost_connection_aborts_its_streams(wire: Wire) -> None:
     assert before and wire.send(request(5)) == [] and 5 not in wire.opened
 
 
+class Turns:
+    """Those of a server, whose turn has room or has not."""
+
+    def __init__(self) -> None:
+        self.roomy = True
+        self.spent = 0
+        self.later: list[Any] = []
+
+    def spend(self, units: int) -> bool:
+        self.spent += units
+        return self.roomy
+
+    def put_off(self, patient: Any) -> None:
+        self.later.append(patient)
+
+
 def test_a_connection_with_much_that_is_lost_lets_others_have_their_turns(wire: Wire) -> None:
     """It aborts a number of streams at once, fewer where much waits in them, and the others later: each once."""
-    later: list[Any] = []
-    wire.connection.ending.put_off = later.append
+    turns = Turns()
+    later, wire.connection.ending.turns = turns.later, turns
     ids = range(1, 2 * 3 * AT_ONCE, 2)
     for id in ids:
         wire.send(request(id))
@@ -494,13 +510,33 @@ def test_a_connection_with_much_that_is_lost_lets_others_have_their_turns(wire: 
         return [id for id in ids if wire.opened[id].codes]
 
     wire.connection.ending.lost()
-    assert gone() == list(ids[-1:]) and wire.connection.ending.closed
-    turns = 0
+    assert gone() == list(ids[-1:]) and wire.connection.ending.closed and turns.spent > 0
+    count = 0
     while later:
         later.pop().go_on()
-        turns += 1
-    assert turns == 5 and not wire.connection.outgoing.streams and wire.connection.outgoing.queued == 0
+        count += 1
+    assert count == 5 and not wire.connection.outgoing.streams and wire.connection.outgoing.queued == 0
     assert all(wire.opened[id].codes == [CANCEL] for id in ids)
+
+
+def test_a_connection_that_is_lost_in_a_turn_whose_work_is_done_aborts_few_streams_in_it(wire: Wire) -> None:
+    """Hundreds of clients may go at once."""
+    turns = Turns()
+    wire.connection.ending.turns, turns.roomy = turns, False
+    ids = range(1, 2 * (FEW + 1), 2)
+    for id in ids[:-1]:
+        wire.send(request(id))
+    wire.connection.ending.lost()
+    assert not turns.later and all(wire.opened[id].codes == [CANCEL] for id in ids[:-1])
+    other = Wire()
+    other.connection.ending.turns = turns
+    for id in ids:
+        other.send(request(id))
+    other.connection.ending.lost()
+    assert other.connection.ending.closed and not any(other.opened[id].codes for id in ids)
+    turns.roomy = True
+    turns.later.pop().go_on()
+    assert not turns.later and all(other.opened[id].codes == [CANCEL] for id in ids) and turns.spent
 
 
 # --- splits

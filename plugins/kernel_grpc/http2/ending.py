@@ -5,7 +5,7 @@ RFC 9113, sections 5.4 and 6.8. GOAWAY comes in two steps where there is time fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from kernel_grpc.http2.errors import ErrorCode, StreamFailure
 from kernel_grpc.http2.floods import Floods
@@ -20,17 +20,34 @@ __all__ = ["DRAIN_PING", "Ending"]
 DRAIN_PING = b"\x00goaway\x00"
 
 #: How much of a connection that has gone is let go of at once, in streams; bytes that wait in one count as more of them.
+#: So FEW streams are let go of in any case; more where the turn of the loop has room for it, of whose units each takes some.
 AT_ONCE = 64
 STREAM_BYTES = 256 * 1024
+FEW = 4
+STREAM_UNITS = 2
 
 #: The most text of ours that goes into a GOAWAY.
 MAX_TEXT = 256
 
 
-class Ending:
-    """What ends a connection and its streams. `put_off`: its user's, has `go_on` called later; None: all is done at once."""
+class Turns(Protocol):
+    """How much is done in a turn of the loop, for all connections together."""
 
-    put_off: Callable[[Ending], None] | None = None
+    @property
+    def roomy(self) -> bool:
+        """Whether more may be done in this turn."""
+
+    def spend(self, units: int) -> bool:
+        """So much has been done."""
+
+    def put_off(self, patient: Ending) -> None:
+        """Have `patient.go_on()` called in a further turn."""
+
+
+class Ending:
+    """What ends a connection and its streams. `turns`: its user's; None: all is done at once."""
+
+    turns: Turns | None = None
 
     def __init__(self, outgoing: Outgoing, history: History, floods: Floods) -> None:
         self._outgoing = outgoing
@@ -89,16 +106,22 @@ class Ending:
     def lost(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """The connection has gone: abort all streams, receive nothing more. Where they are many, or much waits, some later."""
         self.close()
-        streams = self._outgoing.streams
+        streams, turns = self._outgoing.streams, self.turns
+        if len(streams) > FEW and turns is not None and not turns.roomy:
+            self._lost = code
+            turns.put_off(self)
+            return
         left = AT_ONCE
         while streams:
-            if left <= 0 and self.put_off is not None:
+            if left <= 0 and turns is not None:
                 self._lost = code
-                self.put_off(self)
+                turns.put_off(self)
                 break
             _, stream = streams.popitem()
             left -= 1 + stream.queued // STREAM_BYTES
             self.abort(stream, code)
+        if turns is not None and left < AT_ONCE - FEW:
+            turns.spend((AT_ONCE - left) * STREAM_UNITS)
 
     def go_on(self) -> None:
         """Abort some more."""

@@ -112,8 +112,7 @@ class FrameReader:
         if ending.closed:
             return
         if self.later is not None:
-            self.later = bytes(self.later[self._later_at :]) + data
-            self._later_at = 0
+            self.put_by(data)
             return
         outgoing, floods = self.outgoing, self.floods
         floods.now = now
@@ -125,6 +124,12 @@ class FrameReader:
             ending.fail(failure.code, failure.text)
         finally:
             outgoing.corked = False
+
+    def put_by(self, data: Data) -> None:
+        """Keep what has come, behind what was kept before, for another turn of the loop. Its memory is only lent for the call."""
+        if not self.ending.closed:
+            self.later = bytes(data) if self.later is None else bytes(self.later[self._later_at :]) + data
+            self._later_at = 0
 
     @property
     def waiting(self) -> int:

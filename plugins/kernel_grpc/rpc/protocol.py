@@ -17,7 +17,7 @@ from kernel_grpc.rpc.brake import Brake
 from kernel_grpc.rpc.calls import Call, open_probe
 from kernel_grpc.rpc.lifetime import Lifetime
 from kernel_grpc.rpc.server import FEW, Server
-from kernel_grpc.rpc.turns import BYTES, FEW_FRAMES, FRAME_UNITS
+from kernel_grpc.rpc.turns import BYTES, FEW_FRAMES, FRAME_UNITS, LITTLE, NOTED
 
 __all__ = ["Peer"]
 
@@ -60,7 +60,7 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         http = Connection(opens, clock(), on_output=self.output)
         http.transport = transport
         self.begin(transport, http, server.keepalive, clock, server.limits, server.memory)
-        http.ending.put_off = server.turns.put_off
+        http.ending.turns = server.turns
         self.brake = Brake(http.outgoing, server.limits.queue, server.turns)
         if access is Access.REFUSED:
             transport.abort()
@@ -97,14 +97,15 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
         return self._turns.view if space is None else space[: self._turns.portion]
 
     def buffer_updated(self, count: int) -> None:
-        http = self.http
+        http, turns = self.http, self._turns
         if self._direct:
             http.filled(count, self.server.now())
-            if not self._turns.spend(count // BYTES):
+            if not turns.spend(count // BYTES):
                 self._put_off()
-        elif count < self._turns.noted:
-            http.receive(bytes(self._turns.view[:count]), self.server.now())
-            if http.frames > FEW_FRAMES and not self._turns.spend(self._work(count)):
+        elif count < NOTED and turns.free:
+            turns.free -= 1
+            http.receive(bytes(turns.view[:count]), self.server.now())
+            if http.frames > FEW_FRAMES and not turns.spend(self._work(count)):
                 self._put_off()
         else:
             self._receive_much(count)
@@ -117,11 +118,15 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
             self._put_off()
 
     def _receive_much(self, count: int) -> None:
-        """So many bytes have come, `noted` or more."""
-        http, server = self.http, self.server
-        data = self._turns.view[:count]
-        http.receive(bytes(data) if count <= COPIED else data, server.now())
-        if not self._turns.spend(count // BYTES + self._work(count)):
+        """So many bytes have come, NOTED or more, or much has been done in this turn already."""
+        http, turns = self.http, self._turns
+        data = turns.view[:count]
+        if turns.is_over(count):
+            http.put_by(data)
+            self._put_off(first=count < LITTLE)
+            return
+        http.receive(bytes(data) if count <= COPIED else data, self.server.now())
+        if (count >= LITTLE or http.frames > FEW_FRAMES) and not turns.spend(count // BYTES + self._work(count)):
             self._put_off()
 
     def _work(self, size: int) -> int:
@@ -135,11 +140,11 @@ class Peer(Lifetime, asyncio.BufferedProtocol):
 
     # --- more than one turn's work
 
-    def _put_off(self) -> None:
-        """More has come than is done for one client in one turn: nothing is read until that is done."""
-        self._turns.put_off(self)
+    def _put_off(self, *, first: bool = False) -> None:
+        """More has come than is done for one client in one turn: nothing is read until that is done. `first`: it is little."""
         if not self._later:
             self._later = True
+            self._turns.put_off(self, first=first)
             if self._reading:
                 self.transport.pause_reading()
 
