@@ -58,6 +58,7 @@ input {{ name: "X" data_type: TYPE_{kind} dims: [ -1 ] }}
 output {{ name: "Y" data_type: TYPE_{out} dims: [ -1 ] }}
 parameters {{ key: "PLACEMENT" value {{ string_value: "{placement}" }} }}
 """
+INSTANCES = 64  # of `blobs`
 
 #: Name -> code, datatypes of X and Y, placement.
 MODELS = {
@@ -65,6 +66,7 @@ MODELS = {
     "ints": (ECHO, "INT64", "INT64", "loop"),
     "text": (ECHO, "STRING", "STRING", "loop"),
     "blob": (BLOB, "INT32", "FP32", "thread"),  # an answer of as many floats as X says
+    "blobs": (BLOB, "INT32", "FP32", "thread"),  # many at a time
 }
 
 
@@ -91,7 +93,8 @@ def write_models(folder: Path) -> None:
         version = folder / name / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(MODEL.format(body=body))
-        (folder / name / "config.pbtxt").write_text(CONFIG.format(kind=kind, out=out, placement=placement))
+        count = f"instance_group {{ count: {INSTANCES} kind: KIND_CPU }}\n" if name == "blobs" else ""
+        (folder / name / "config.pbtxt").write_text(CONFIG.format(kind=kind, out=out, placement=placement) + count)
 
 
 @contextlib.contextmanager
@@ -468,6 +471,19 @@ def metrics_flood(target: Target) -> None:
                 read_answers(sock, 60)
 
 
+def crowd(target: Target) -> None:
+    """600 connections, each of which sends two small requests at once, ten times."""
+    inputs = {"name": "X", "datatype": "INT32", "shape": [1], "data": [1]}
+    data = post("/v2/models/blob/infer", json.dumps({"inputs": [inputs]}).encode()) * 2
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect()) for _ in range(600)]
+        for _ in range(10):
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.sendall(data)
+        time.sleep(2)
+
+
 def slow_connections(target: Target) -> None:
     """A thousand connections, each with half a head."""
     with contextlib.ExitStack() as stack:
@@ -675,9 +691,9 @@ def grpc_bombs(target: Target) -> None:
         thread.join()
 
 
-def grpc_window(target: Target) -> None:
+def grpc_window(target: Target, model: bytes = b"blob") -> None:
     """140 answers of 16 MiB, for which there is no window."""
-    request = field(1, b"blob") + tensor("INT32", [1]) + field(7, (4 * MB).to_bytes(4, "little"))
+    request = field(1, model) + tensor("INT32", [1]) + field(7, (4 * MB).to_bytes(4, "little"))
     with target.connect(target.grpc) as sock:
         sock.sendall(PREFACE + frame(SETTINGS, 0, 0, (4).to_bytes(2, "big") + bytes(4)))
         for k in range(140):
@@ -705,6 +721,31 @@ def grpc_pending(target: Target) -> None:
                 with contextlib.suppress(OSError):
                     sock.sendall(head(2 * k + 1) + frame(DATA, 0, 2 * k + 1, begun))
         time.sleep(3)
+
+
+def grpc_deadlines(target: Target) -> None:
+    """16 000 calls, whose messages never end, with one deadline."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(target.grpc)) for _ in range(160)]
+        for sock in socks:
+            sock.sendall(PREFACE + b"".join(head(2 * k + 1, "ModelInfer", ("grpc-timeout", "2S")) for k in range(100)))
+        time.sleep(4)
+
+
+def grpc_crowd(target: Target) -> None:
+    """600 connections, each of which sends two small calls at once, ten times."""
+    request = field(1, b"blob") + tensor("INT32", [1]) + field(7, (1).to_bytes(4, "little"))
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(target.grpc)) for _ in range(600)]
+        for sock in socks:
+            sock.sendall(PREFACE)
+        for k in range(10):
+            calls = (head(id) + frame(DATA, END_STREAM, id, prefixed(request)) for id in (4 * k + 1, 4 * k + 3))
+            data = b"".join(calls)
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.sendall(data)
+        time.sleep(2)
 
 
 def flood(piece: Callable[[int], bytes], times: int, begin: bytes = b"") -> Callable[[Target], None]:
@@ -819,6 +860,7 @@ ROWS: list[Row] = [
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
     Row("16 bodies of 32 MB", large_bodies, 0.050, 1600 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
+    Row("600 connections with small requests", crowd, 0.020, 64 * MB),
     Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
     Row("TLS: handshakes, 64 connections", tls_handshakes, 0.050, 64 * MB, tls=True),
     Row("TLS: handshakes that end in the middle", tls_hellos, 0.050, 64 * MB, tls=True),
@@ -834,8 +876,11 @@ ROWS: list[Row] = [
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
     Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),
     Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
-    Row("gRPC: 40 000 calls that wait", grpc_pending, 0.050, 128 * MB),
+    Row("gRPC: 40 000 calls that wait", grpc_pending, 0.020, 128 * MB),
+    Row("gRPC: 16 000 calls with one deadline", grpc_deadlines, 0.020, 128 * MB),
+    Row("gRPC: 600 connections with small calls", grpc_crowd, 0.020, 64 * MB),
     Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 288 * MB),
+    Row("gRPC: the same with 64 instances", lambda target: grpc_window(target, b"blobs"), 0.050, 288 * MB),
     Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),
     Row("gRPC: HEADERS of 1 400 fields, 16 connections", flood(grpc_fields, 1000), 0.050, 64 * MB),
     Row("gRPC: wrong requests and resets, 16 connections", flood(grpc_wrong, 20_000), 0.050, 64 * MB),

@@ -33,6 +33,8 @@ from kernel.errors import (
     how_to_install,
 )
 from kernel.frontends import (
+    ANSWER_BYTES_AHEAD,
+    ANSWERS_AT_ONCE,
     CATEGORIES,
     EXTENSIONS,
     TRAIL_HEADER,
@@ -51,6 +53,7 @@ from kernel.frontends import (
     SharedMemory,
     Span,
     TensorMetadata,
+    answers_little,
     check_rank,
     check_strings,
     classify,
@@ -62,6 +65,7 @@ from kernel.frontends import (
     is_much_text,
     is_restricted,
     local_categories,
+    made_at_once,
     model_metadata,
     only_local,
     parse_restrictions,
@@ -249,6 +253,8 @@ __all__ += [
 
 # Front ends: what takes requests from outside.
 __all__ += [
+    "ANSWERS_AT_ONCE",
+    "ANSWER_BYTES_AHEAD",
     "EXTENSIONS",
     "LOG_FORMATS",
     "TRAIL_HEADER",
@@ -270,6 +276,7 @@ __all__ += [
     "SharedMemory",
     "Span",
     "TensorMetadata",
+    "answers_little",
     "check_rank",
     "check_strings",
     "classify",
@@ -284,6 +291,7 @@ __all__ += [
     "is_much_text",
     "is_restricted",
     "local_categories",
+    "made_at_once",
     "model_metadata",
     "only_local",
     "parse_restrictions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel.frontends.answer_sizes import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, answers_little, made_at_once
 from kernel.frontends.budget import Account, MemoryBudget, machine_share
 from kernel.frontends.classification import classify
 from kernel.frontends.connections import Connections, ListeningFrontend, peer_name
@@ -33,6 +34,8 @@ from kernel.frontends.trail import TRAIL_HEADER, follow_trail, trail_of
 from kernel.frontends.values import as_tensor, declared_tensor
 
 __all__ = [
+    "ANSWERS_AT_ONCE",
+    "ANSWER_BYTES_AHEAD",
     "CATEGORIES",
     "EXTENSIONS",
     "TRAIL_HEADER",
@@ -51,6 +54,7 @@ __all__ = [
     "SharedMemory",
     "Span",
     "TensorMetadata",
+    "answers_little",
     "as_tensor",
     "check_rank",
     "check_strings",
@@ -65,6 +69,7 @@ __all__ = [
     "is_restricted",
     "local_categories",
     "machine_share",
+    "made_at_once",
     "model_metadata",
     "only_local",
     "parse_restrictions",

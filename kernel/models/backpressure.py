@@ -21,10 +21,13 @@ TURNS = 64  # clients that are let in within one turn of the loop
 
 
 class Backpressure:
-    """In front of one model version. On the loop. `open`: everybody is let in from now on."""
+    """In front of one model version. On the loop. `open`: everybody is let in from now on. `on_open`: what is called then, once,
+    by who keeps others waiting on grounds of his own.
+    """
 
     def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
         self.open = False
+        self.on_open: dict[Hashable, Callable[[], None]] = {}
         self._scheduler = scheduler
         self._loop = loop
         self._waiting: dict[Hashable, Callable[[], None]] = {}  # in their order
@@ -60,6 +63,8 @@ class Backpressure:
         self.open = True
         while self._waiting:
             self._let_in()
+        while self.on_open:
+            self.on_open.popitem()[1]()
 
     def _released(self, request: InferenceRequest) -> None:
         self._answered += 1

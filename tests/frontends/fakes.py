@@ -48,6 +48,7 @@ class Spec(SimpleNamespace):
 class Config(SimpleNamespace):
     metadata_platform = "python"
     is_elsewhere = False
+    sequence_batching = None
 
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "max_batch_size": self.max_batch_size}

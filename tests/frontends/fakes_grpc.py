@@ -19,6 +19,13 @@ from kernel_grpc.services.methods import inference_methods
 Parameter = pb.InferParameter
 
 
+class Connection:
+    """What stands for the connection of a call."""
+
+    def __init__(self) -> None:
+        self.outgoing = SimpleNamespace(streams={}, full=False)
+
+
 class FakeCall:
     """A call that keeps what becomes of it. `status`: None while it goes on, else the number or the Code that it ended with."""
 
@@ -36,6 +43,7 @@ class FakeCall:
         self.on_cancel: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.server = SimpleNamespace(draining=False)
+        self.connection = Connection()
         self.meaning: Any = SimpleNamespace(asked=None, trail="")
         self.is_stream = False
         self.ended = False  # the client has half-closed

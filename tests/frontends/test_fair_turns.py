@@ -7,14 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from frontends.callers import Caller, message
 from frontends.fakes import Client, infer, parse, tensor
 from frontends.fakes_grpc import Service, Streaming, floats, request
-from frontends.wires import data, settings
-from virtual import BASE, TestBackend, run, sleeping, write_repository
+from frontends.wires import data, settings, window_update
+from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 
-from kernel import Kernel
+from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, Kernel, made_at_once
+from kernel_grpc.inference.infer import Inference
+from kernel_grpc.inference.shares import PATIENCE
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.server import Server
@@ -62,16 +65,16 @@ class GrpcClient:
     def __init__(self, server: Any) -> None:
         self._caller = Caller(like=SimpleNamespace(kernel=server.kernel, service=None, server=server))  # type: ignore[arg-type]
         self._answered = 0
-        self._payload = message(request("m", ("X", "FP32", [1]), raw=[floats(5)]).SerializeToString())
 
     @staticmethod
     def server(kernel: Kernel) -> Any:
         return Server(kernel, inference_methods(kernel), open_call)  # type: ignore[arg-type]
 
-    def ask(self, count: int = 1) -> None:
+    def ask(self, count: int = 1, name: str = "m") -> None:
+        payload = message(request(name, ("X", "FP32", [1]), raw=[floats(5)]).SerializeToString())
         for _ in range(count):
             id = self._caller.begin(**{":path": "/inference.GRPCInferenceService/ModelInfer"})
-            self._caller.send(data(id, self._payload, end=True))
+            self._caller.send(data(id, payload, end=True))
 
     @property
     def answered(self) -> int:
@@ -285,5 +288,131 @@ def test_a_queue_that_has_its_own_say_is_left_alone(tmp_path: Path, batching: st
                 service.start(made)
             model = kernel.model("m")
             assert model.scheduler.queue.size > 50 and not model.backpressure.crowded
+
+    run(main())
+
+
+def wide(text: str = BASE, count: int = 64) -> str:
+    return text.replace("count: 1", f"count: {count}")
+
+
+LITTLE = BASE.replace('"Y" data_type: TYPE_FP32 dims: [ -1 ]', '"Y" data_type: TYPE_FP32 dims: [ 1 ]')
+
+
+def answering(folder: Path, size: int, text: str | None = None, seconds: float = SECONDS) -> Kernel:
+    """Return a kernel whose model `m` has 64 instances and answers with `size` floats, and `little` with one."""
+
+    def large(batch: Batch) -> Any:
+        return [answer(request, Y=np.zeros(size)) for request in batch.requests]
+
+    models = {"m": wide() if text is None else text, "little": wide(LITTLE)}
+    backend = TestBackend({"m": sleeping(seconds, large), "little": sleeping(seconds)})
+    return Kernel(write_repository(folder, models), plugins=[backend], control_mode="explicit", load_models=["*"])
+
+
+def in_flight(kernel: Kernel, name: str = "m") -> int:
+    return kernel.model(name).scheduler.in_flight
+
+
+def test_before_a_model_has_answered_a_connection_has_few_of_its_calls_in_flight(tmp_path: Path) -> None:
+    """Where its config does not say that answers are little: then they are, and all begin. Those of other models don't wait."""
+
+    async def main() -> None:
+        async with answering(tmp_path, 1) as kernel:
+            server = GrpcClient.server(kernel)
+            client, other = GrpcClient(server), GrpcClient(server)
+            client.ask(EACH)
+            client.ask(EACH, "little")
+            other.ask()
+            assert (in_flight(kernel), in_flight(kernel, "little")) == (ANSWERS_AT_ONCE + 1, EACH)
+            assert await answered([client, other], 2 * EACH + 1) <= 4 * SECONDS
+            client.ask(EACH)
+            assert in_flight(kernel) == EACH  # it is known by now
+            await answered([client], 2 * EACH)
+
+    run(main())
+
+
+def test_where_answers_are_large_few_are_made_at_a_time_for_a_connection(tmp_path: Path) -> None:
+    """However many instances there are: who takes none of them would have all held in memory. None is lost."""
+
+    async def main() -> None:
+        async with answering(tmp_path, 2**20) as kernel:
+            server = Server(kernel, inference_methods(kernel), open_call, limits=Limits(queue=2**40))  # type: ignore[arg-type]
+            client = GrpcClient(server)
+            client.ask(EACH)
+            await asyncio.sleep(SECONDS / 2)
+            assert in_flight(kernel) == ANSWERS_AT_ONCE
+            most = 0
+            while kernel.statistics("m")[0].success.count < EACH:
+                await asyncio.sleep(SECONDS / 3)
+                most = max(most, in_flight(kernel))
+            assert most == ANSWER_BYTES_AHEAD // 2**22 - 1  # with its head it is a little more
+            client._caller.send(settings((4, 2**31 - 1)) + window_update(0, 2**30))
+            await answered([client], EACH)
+
+    run(main())
+
+
+def test_streams_have_the_same_share_as_calls(tmp_path: Path) -> None:
+    """All streams of a connection together, and its calls."""
+
+    async def main() -> None:
+        async with answering(tmp_path, 1) as kernel:
+            service = Service(kernel)  # type: ignore[arg-type]
+            streams = [service.stream() for _ in range(EACH)]
+            for stream in streams:
+                stream.call.connection = streams[0].call.connection
+            message = request("m", ("X", "FP32", [1]), raw=[floats(5)])
+            for stream in streams:
+                stream.send(message)
+            assert in_flight(kernel) == ANSWERS_AT_ONCE
+            assert [stream.call.held for stream in streams] == [False] * ANSWERS_AT_ONCE + [True] * (EACH - ANSWERS_AT_ONCE)
+            streams[-1].call.cancel()
+            await asyncio.sleep(5 * SECONDS)
+            assert [len(stream.take()) for stream in streams] == [1] * (EACH - 1) + [0]
+            assert not any(stream.call.held for stream in streams[:-1]) and kernel.statistics("m")[0].success.count == EACH - 1
+
+    run(main())
+
+
+def test_where_nothing_is_answered_more_calls_begin_with_time(tmp_path: Path) -> None:
+    """What is in flight may wait for those that come behind it."""
+
+    async def main() -> None:
+        async with answering(tmp_path, 1, seconds=1000.0) as kernel:
+            client = GrpcClient(GrpcClient.server(kernel))
+            client.ask(EACH)
+            for second in range(1, 4):
+                await asyncio.sleep(PATIENCE + 0.01)
+                assert in_flight(kernel) == (second + 1) * ANSWERS_AT_ONCE
+            client.leave()
+            await asyncio.sleep(2 * PATIENCE)
+            assert in_flight(kernel) == 0 and not kernel.model("m").backpressure.on_open
+
+    run(main())
+
+
+def test_as_many_calls_begin_as_a_model_makes_together_or_as_a_sequence_may_wait_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with answering(tmp_path / "a", 1, wide() + "max_batch_size: 32\n") as kernel:
+            assert made_at_once(kernel.model("m"), 0) == made_at_once(kernel.model("m"), 2**30) == 32
+        async with answering(tmp_path / "b", 1, wide() + "sequence_batching { }\n") as kernel:
+            client = GrpcClient(GrpcClient.server(kernel))
+            client.ask(EACH)
+            assert not kernel.model("m").attachments[Inference].replies.limited  # type: ignore[attr-defined]
+
+    run(main())
+
+
+def test_a_reload_loses_none_of_those_that_wait_for_their_share(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with answering(tmp_path, 1, seconds=0.5) as kernel:
+            client = GrpcClient(GrpcClient.server(kernel))
+            client.ask(EACH)
+            (tmp_path / "m" / "config.pbtxt").write_text(wide(count=63) + "max_batch_size: 0\n# anew\n")
+            (tmp_path / "m" / "1" / "new").write_text("")
+            await kernel.load("m")
+            await answered([client], EACH)
 
     run(main())

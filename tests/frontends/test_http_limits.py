@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from frontends.fakes import Client, FakeKernel, FakeLoop, Spec, binary, config, infer, parse, request, tensor
 
-from kernel import InferenceResponse, MemoryBudget, Tensor
-from kernel_http.connection.answers import FIRST
+from kernel import ANSWERS_AT_ONCE, InferenceResponse, MemoryBudget, Tensor, answers_little
 from kernel_http.connection.bodies import LINES, RESERVE, STEP, Body, ChunkedBody
 from kernel_http.connection.heads import Head
-from kernel_http.connection.holding import answers_little
 from kernel_http.connection.protocol import ProbeConnection
 from kernel_http.connection.routes import SMALL_BODY
 from kernel_http.connection.server import READ_SIZE
@@ -584,9 +582,9 @@ def test_who_has_had_small_answers_may_not_have_as_many_large_ones() -> None:
     assert client.connection.answers.ahead == MAX_PIPELINED
     kernel.hold = True
     client.send((big(10) + LIVE) * 64)
-    assert len(kernel.held) <= FIRST
+    assert len(kernel.held) <= ANSWERS_AT_ONCE
     while kernel.held:
-        assert len(kernel.held) <= FIRST
+        assert len(kernel.held) <= ANSWERS_AT_ONCE
         kernel.finish(kernel.held.pop(0))
         client.send(b"")
     assert len(parse(client.take())) == 148
@@ -618,11 +616,11 @@ def test_a_connection_whose_answers_are_large_has_few_requests_in_flight_from_th
     client = Client(kernel)
     kernel.hold = True
     client.send(big(5 * MB // 4) * 64)
-    assert len(kernel.requests) == FIRST
+    assert len(kernel.requests) == ANSWERS_AT_ONCE
     kernel.finish(kernel.held.pop(0))
-    assert client.connection.answers.ahead == FIRST  # of five megabytes each
+    assert client.connection.answers.ahead == ANSWERS_AT_ONCE  # of five megabytes each
     while kernel.held:
-        assert len(kernel.held) <= FIRST
+        assert len(kernel.held) <= ANSWERS_AT_ONCE
         kernel.finish(kernel.held.pop(0))
         client.send(b"")
     assert len(parse(client.take())) == 64

@@ -13,7 +13,7 @@ from frontends.fakes import Client, FakeKernel, add_sub, binary, infer, parse, r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_http.connection.answers import FIRST
+from kernel import ANSWERS_AT_ONCE
 from kernel_http.connection.bodies import RESERVE, Body
 from kernel_http.connection.heads import Head
 from kernel_http.connection.turns import MAX_PIPELINED
@@ -270,7 +270,7 @@ def test_too_many_pipelined_requests_wait_in_the_socket() -> None:
     client = Client(kernel := FakeKernel())
     kernel.hold = True
     client.send(add_sub([1] * 4, [1] * 4) * (3 * MAX_PIPELINED))
-    assert len(kernel.held) == FIRST and client.transport.paused  # before it is known how large the answers are
+    assert len(kernel.held) == ANSWERS_AT_ONCE and client.transport.paused  # before it is known how large the answers are
     for number in range(3):
         kernel.finish(kernel.held[number])
     assert len(kernel.held) == MAX_PIPELINED + 3 and client.transport.paused

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kernel import Code, InferenceResponse, Model, ServingError, Tensor, is_much_text, pack_bytes
+from kernel import Code, InferenceResponse, Model, ServingError, Tensor, answers_little, is_much_text, pack_bytes
 from kernel_grpc.inference.parameters import encoded
 from kernel_grpc.inference.wire import field, varint
 
@@ -39,12 +40,20 @@ class LargeAnswer(Exception):
 
 
 class Replies:
-    """The replies of one loaded model that are known already: all of each but its data."""
+    """The replies of one loaded model that are known already: all of each but its data.
 
-    __slots__ = ("known", "model", "start")
+    `limited`: they may be large by the model's config, so that not all that are asked for are made at once (shares.py). Where
+    the requests of sequences wait for one another, all have to be.
+    `largest`: about the bytes of the largest so far, 0 before there was one. `shares`: those of connections in the model.
+    """
+
+    __slots__ = ("known", "largest", "limited", "model", "shares", "start")
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.limited = not answers_little(model) and model.config.sequence_batching is None
+        self.largest = 0
+        self.shares: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.start = field(1, model.name) + field(2, str(model.version))
         self.known: dict[tuple[Any, ...], Reply] = {}
 
@@ -102,6 +111,7 @@ def encode(response: InferenceResponse, replies: Replies, sunk: Collection[str] 
     if reply.is_small:
         return _small(prefix, reply, outputs)
     data, size = _data(reply, outputs, sunk, on_loop)
+    replies.largest = max(replies.largest, size)
     return joined(prefix, data, size)
 
 
@@ -121,6 +131,7 @@ def streamed(
     reply = _reply(outputs, replies, sunk)
     if not reply.is_small:
         data, size = _data(reply, outputs, sunk, on_loop)
+        replies.largest = max(replies.largest, size)
         return joined(_stream_prefix(response, replies, reply, final, size), data, size)
     if response.parameters:
         prefix = _stream_prefix(response, replies, reply, final, reply.size)
@@ -177,6 +188,7 @@ def _reply(outputs: list[Tensor], replies: Replies, sunk: Collection[str]) -> Re
         if len(replies.known) >= SIGNATURES:
             replies.known.clear()
         reply = replies.known[key] = Reply(replies.start, outputs, ())
+        replies.largest = max(replies.largest, reply.size, 1)
     return reply
 
 

@@ -32,6 +32,7 @@ from kernel_grpc.inference.outputs import failed, finished_response, is_large, n
 from kernel_grpc.inference.parameters import NONE, Parameters, invalid, read_parameters
 from kernel_grpc.inference.reader import Reader
 from kernel_grpc.inference.recipe import Layout, Raws, Recipe, Remembered, nobody
+from kernel_grpc.inference.shares import Share
 from kernel_grpc.inference.trailing import have_told
 from kernel_grpc.inference.turns import Turns
 from kernel_grpc.inference.wire import ID, Buffer, split
@@ -62,13 +63,13 @@ Forwarded = Sequence[tuple[str, str]]
 
 
 class Inference:
-    """Reads messages for both RPCs, and is the handler of ModelInfer."""
+    """Reads messages for both RPCs, and is the handler of ModelInfer. `turns`: of its calls."""
 
     def __init__(self, kernel: Kernel, limits: Limits | None = None) -> None:
         self.kernel = kernel
         self.limits = limits or Limits()
         self._most = most_fields(self.limits)
-        self._turns = Turns()
+        self.turns = Turns()
         # One thread: several at once would keep the loop waiting for the interpreter.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernel-grpc-large")
         # Weak: a recipe belongs to its model, and goes with it.
@@ -82,9 +83,9 @@ class Inference:
                 request, recipe, _ = self.read(message, call.forwarded, False)
             else:
                 request, recipe, _ = self.read_prepared(ready, call.forwarded, False)
-            request.respond = WorkedAnswer(call, recipe, self.kernel) if recipe.works else Answer(call, recipe)
             if call.meaning.trail:
                 follow_trail(self.kernel, request, call.meaning.trail)
+            request.respond = recipe.answer(call, recipe, self)
         except NotLoaded as away:
             away.wait(partial(self._infer_loaded, call, message, ready), lambda: not call.done, False)
             return
@@ -95,7 +96,7 @@ class Inference:
             self.prepare(message, partial(self._infer_prepared, call), large, ready)
             return
         request.deadline = call.deadline
-        model, turns = recipe.model, self._turns
+        model, turns = recipe.model, self.turns
         if call.meaning.asked is not None:
             have_told(call, request, model, self.kernel)
         if model.tracing is not None:
@@ -248,6 +249,7 @@ class Inference:
         if not isinstance(remembered, Remembered):
             remembered = model.attachments[Inference] = Remembered(model)
         recipe = Recipe(reader, request, remembered.replies)
+        recipe.answer = ANSWERS[recipe.works, recipe.replies.limited]
         if key is not None and reader.repeatable:
             if len(remembered.recipes) >= RECIPES:
                 remembered.recipes.clear()
@@ -308,7 +310,7 @@ class Answer:
 
     __slots__ = ("call", "replies")
 
-    def __init__(self, call: Call, recipe: Recipe) -> None:
+    def __init__(self, call: Call, recipe: Recipe, inference: Inference) -> None:
         self.call = call
         self.replies = recipe.replies
 
@@ -360,13 +362,49 @@ class WorkedAnswer(Answer):
 
     __slots__ = ("recipe", "sinks")
 
-    def __init__(self, call: Call, recipe: Recipe, kernel: Kernel) -> None:
+    def __init__(self, call: Call, recipe: Recipe, inference: Inference) -> None:
         """Raises ServingError where an output has nowhere to go."""
-        super().__init__(call, recipe)
+        super().__init__(call, recipe, inference)
         self.recipe = recipe
-        self.sinks = opened(recipe, kernel)
+        self.sinks = opened(recipe, inference.kernel)
 
     def encoded(self, response: InferenceResponse, *, on_loop: bool = True) -> Any:
         if on_loop and is_large(response, self.recipe):  # looked at before anything is done, which is done once
             raise LargeAnswer
         return encode(response, self.replies, finished_response(response, self.recipe, self.sinks), False)
+
+
+class _Limited:
+    """Of answers that may be large, not all are made at once: the call is counted in its connection's share of the model."""
+
+    __slots__ = ()
+
+    def __init__(self, call: Call, recipe: Recipe, inference: Inference) -> None:
+        super().__init__(call, recipe, inference)  # type: ignore[call-arg]
+        self.share: Share = inference.turns.share(call, recipe)  # type: ignore[misc]  # the slot is its subclasses'
+
+    def __call__(self, response: InferenceResponse | None, final: bool) -> None:
+        super().__call__(response, final)  # type: ignore[misc]
+        if final:
+            self.share.over()
+
+
+class LimitedAnswer(_Limited, Answer):
+    """The continuation of a request of such a model."""
+
+    __slots__ = ("share",)
+
+
+class LimitedWorkedAnswer(_Limited, WorkedAnswer):
+    """The same where the outputs take more work."""
+
+    __slots__ = ("share",)
+
+
+#: By whether a recipe `works`, and whether its model's answers are `limited`.
+ANSWERS = {
+    (False, False): Answer,
+    (True, False): WorkedAnswer,
+    (False, True): LimitedAnswer,
+    (True, True): LimitedWorkedAnswer,
+}

@@ -6,7 +6,7 @@ Recipes belong to their model and go with it. They hold nothing of the request i
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -40,10 +40,12 @@ class Recipe:
 
     `classes`, `sinks`: as in Reader. `works`: there are such. `fixed`: the steps in short, where all data is raw and has a fixed
     size. `form`: what the model's check said of the request. `values`: how many strings there may be in classes of an output.
+    `answer`: makes the continuation of a unary call's request (infer.py).
     """
 
     __slots__ = (
         "__weakref__",
+        "answer",
         "classes",
         "decoupled",
         "fixed",
@@ -59,6 +61,8 @@ class Recipe:
         "version",
         "works",
     )
+
+    answer: Callable[..., Callable[[InferenceResponse | None, bool], None]]
 
     def __init__(self, reader: Reader, request: InferenceRequest, replies: Replies) -> None:
         """Keep what was read and what the model's check said of it."""

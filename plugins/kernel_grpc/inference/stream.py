@@ -19,6 +19,7 @@ from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.large import ON_LOOP, Large, Prepared
 from kernel_grpc.inference.outputs import failed, finished_response, is_large, no_response, opened
 from kernel_grpc.inference.recipe import Recipe
+from kernel_grpc.inference.shares import Share, share_of
 from kernel_grpc.inference.trailing import have_told
 from kernel_grpc.inference.wire import leading
 from kernel_grpc.rpc.status import SHUTTING_DOWN, Status
@@ -79,8 +80,8 @@ class InferStream:
                 request, recipe, parameters = inference.read(data, call.forwarded, True)
             else:
                 request, recipe, parameters = inference.read_prepared(ready, call.forwarded, True)
-            if call.meaning.trail:
-                follow_trail(inference.kernel, request, call.meaning.trail)
+            if not self._enters(request, recipe, data, ready):
+                return
             answer = request.respond = StreamAnswer(self, request, recipe, parameters.empty_final)
         except NotLoaded as away:
             self._put_off()
@@ -116,6 +117,17 @@ class InferStream:
         if len(self.answers) >= IN_FLIGHT or self.size > BYTES_IN_FLIGHT or not call.writable:
             self.balance()
 
+    def _enters(self, request: InferenceRequest, recipe: Recipe, data: Any, ready: Prepared | None) -> bool:
+        """Whether a request may begin, or enough answers of its model are being made, which may be large. Raises ServingError."""
+        call = self.call
+        if call.meaning.trail:
+            follow_trail(self.inference.kernel, request, call.meaning.trail)
+        if recipe.replies.limited and (share := share_of(call.connection, recipe.replies)).full:
+            self._put_off()
+            share.wait(self, partial(self._begin_later, data, ready))
+            return False
+        return True
+
     def _put_off(self) -> None:
         """Take no further message until this one can be taken."""
         self.again = self.preparing
@@ -132,6 +144,14 @@ class InferStream:
             self.message(data, ready)
         else:
             self._refuse(data, error)
+        self._take_more()
+
+    def _begin_later(self, data: Any, ready: Prepared | None) -> None:
+        """Go on with a message whose model's answers may be large, and of which enough were being made."""
+        if self.call.done:
+            return  # nobody waits any more
+        self.again = False
+        InferStream.message(self, data, ready)  # where there is a gate, it has been asked
         self._take_more()
 
     def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
@@ -263,10 +283,11 @@ class StreamAnswer:
     """The continuation of one request on a stream. `stream`: None once nobody waits for it any more.
 
     `payload`: the whole answer where it has to wait for its turn. `prefixes`: what its responses have in common. `sinks`: where
-    in shared memory its outputs go. `size`: of its request's message where that is large.
+    in shared memory its outputs go. `size`: of its request's message where that is large. `share`: of which it has a part where
+    its model's answers may be large.
     """
 
-    __slots__ = ("empty_final", "in_order", "payload", "prefixes", "recipe", "request", "sinks", "size", "stream")
+    __slots__ = ("empty_final", "in_order", "payload", "prefixes", "recipe", "request", "share", "sinks", "size", "stream")
 
     def __init__(
         self, stream: InferStream, request: InferenceRequest | None, recipe: Recipe | None, empty_final: bool
@@ -281,6 +302,10 @@ class StreamAnswer:
         self.payload: Any = None
         self.size = 0
         self.prefixes: dict[Reply, bytes] | None = None if self.in_order else {}
+        self.share: Share | None = None
+        if recipe is not None and recipe.replies.limited:
+            self.share = share_of(stream.call.connection, recipe.replies)
+            self.share.in_flight += 1
 
     @property
     def client(self) -> str:
@@ -288,6 +313,8 @@ class StreamAnswer:
 
     def __call__(self, response: InferenceResponse | None, final: bool) -> None:
         """Receive a response from the kernel."""
+        if final and self.share is not None:
+            self.share.over()
         stream = self.stream
         if stream is None:
             return

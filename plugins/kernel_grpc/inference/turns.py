@@ -1,7 +1,8 @@
 """Unary calls of clients that have much to send to one model wait here, each connection's in their order, for its turn.
 
 The law: a call that waits here is nobody's yet: whatever ends it, it is passed over. A connection with no other call of the
-model in flight does not wait. Whether there is use in waiting, and whose turn it is, the model says (`Model.backpressure`).
+model in flight does not wait. Whether there is use in waiting, and whose turn it is, the model says (`Model.backpressure`); where
+its answers may be large, so does the connection's share of it (shares.py).
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kernel_grpc.inference.shares import Share, share_of
+
 if TYPE_CHECKING:
     from kernel import InferenceRequest, Model
     from kernel_grpc.http2 import Connection
+    from kernel_grpc.inference.recipe import Recipe
     from kernel_grpc.rpc.calls import Call
 
 __all__ = ["Turns"]
 
 
 class _Line:
-    """What one connection would send to one model. `last`: its newest call that has begun."""
+    """What one connection would send to one model. `last`: its newest call that has begun, None where it waits for its share."""
 
     __slots__ = ("last", "waiting")
 
-    def __init__(self, last: Call) -> None:
+    def __init__(self, last: Call | None) -> None:
         self.last = last
         self.waiting: deque[tuple[Call, InferenceRequest]] = deque()
 
@@ -33,6 +37,16 @@ class Turns:
 
     def __init__(self) -> None:
         self.lines: dict[tuple[Connection, Model], _Line] = {}
+
+    def share(self, call: Call, recipe: Recipe) -> Share:
+        """Count a call whose model's answers may be large in the share of its connection. Where that is full, it will `wait`."""
+        connection, model = call.connection, recipe.model
+        share = share_of(connection, recipe.replies)
+        if share.full and (connection, model) not in self.lines:
+            line = self.lines[connection, model] = _Line(None)
+            share.wait(line, partial(self._go_on, (connection, model), line))
+        share.in_flight += 1
+        return share
 
     def began(self, call: Call, model: Model) -> None:
         """A call has begun, and waits in the model's queue: perhaps later ones of its connection are to wait here."""
@@ -45,11 +59,13 @@ class Turns:
         line = self.lines.get(key)
         if line is None:
             return False
-        if line.last.done and not line.waiting:
+        if line.last is not None and line.last.done and not line.waiting:
             del self.lines[key]
             model.backpressure.forget(line)
             return False
         line.waiting.append((call, request))
+        if (share := _share(request)) is not None:
+            share.in_flight -= 1
         return True
 
     def _line_up(self, key: tuple[Connection, Model], line: _Line) -> None:
@@ -58,18 +74,32 @@ class Turns:
 
     def _go_on(self, key: tuple[Connection, Model], line: _Line) -> None:
         """It is the turn of a connection: begin the first call that somebody still waits for, if the client reads."""
+        model, waiting = key[1], line.waiting
         if (outgoing := key[0].outgoing).full:
             outgoing.brake.waiting[line] = partial(self._go_on, key, line)
             return
-        del self.lines[key]
-        model, waiting = key[1], line.waiting
-        while waiting:
-            call, request = waiting.popleft()
-            if call.done:
-                continue
-            line.last = call
-            if waiting or model.backpressure.crowded:
-                self._line_up(key, line)
-            call.request = request
-            model.enqueue(request)
+        while waiting and waiting[0][0].done:
+            waiting.popleft()
+        share = _share(waiting[0][1]) if waiting else None
+        if share is not None and share.full:
+            share.wait(line, partial(self._go_on, key, line))
             return
+        del self.lines[key]
+        if not waiting:
+            return
+        call, request = waiting.popleft()
+        line.last = call
+        if share is not None:
+            share.in_flight += 1
+        if model.backpressure.crowded or (waiting and share is None):
+            self._line_up(key, line)
+        elif waiting and share is not None:
+            self.lines[key] = line
+            share.wait(line, partial(self._go_on, key, line))
+        call.request = request
+        model.enqueue(request)
+
+
+def _share(request: InferenceRequest) -> Share | None:
+    """Return the share that a request has a part of, None where its model's answers are little."""
+    return getattr(request.respond, "share", None)

@@ -11,19 +11,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel import RequestState, is_local, peer_name
+from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, RequestState, answers_little, is_local, peer_name
 from kernel_http.connection import replies
 from kernel_http.connection.ended import EndedTransport
 from kernel_http.connection.exchange import Exchange, Repeatable, reply
 from kernel_http.connection.heads import CHUNKED, Head
-from kernel_http.connection.holding import Holding, answers_little
-from kernel_http.connection.turns import AHEAD, MAX_PIPELINED
+from kernel_http.connection.holding import Holding
+from kernel_http.connection.turns import MAX_PIPELINED
 
 if TYPE_CHECKING:
     from kernel import InferenceRequest
     from kernel_http.connection.server import Server
 
-__all__ = ["FIRST", "PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers", "Layout"]
+__all__ = ["PRESSED_PROGRESS", "WHOLE_SECONDS", "Answers", "Layout"]
 
 PENDING = RequestState.PENDING
 
@@ -32,10 +32,6 @@ PENDING = RequestState.PENDING
 #: message may take at most, however steadily it moves; seconds.
 PRESSED_PROGRESS = 1024 * 1024
 WHOLE_SECONDS = 3600.0
-
-#: How many requests of a connection are in flight before any of its answers is out, and later, where the model's config does not
-#: say that its answers are little: who has had small ones may ask for large ones next.
-FIRST = 8
 
 #: The longest request that is recognised by its bytes alone: head and body.
 MAX_LAYOUT = 64 * 1024
@@ -61,7 +57,8 @@ class Answers:
     `closing`: no further request is taken. `lingering`: since when a refused client may read its last answer, while what it
     still sends is thrown away, 0.0 where there is none. `layout`: of the last request, where the next may be recognised by it.
     `go_on`: what is to be called when an answer is out, while requests wait for that; else None. `ahead`: how many requests may
-    be in flight, as long as more may anywhere (turns.py): FIRST, before it is known how large the answers are that they ask for.
+    be in flight, as long as more may anywhere (turns.py): ANSWERS_AT_ONCE, before it is known how large the answers are that they
+    ask for, and later, where the model's config does not say that its are little: who has had small ones may ask for large ones.
     """
 
     __slots__ = (
@@ -88,7 +85,7 @@ class Answers:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.exchanges: deque[Exchange] = deque()
-        self.ahead = FIRST
+        self.ahead = ANSWERS_AT_ONCE
         self.transport: Any = None
         self.closing = False
         self.lingering = 0.0
@@ -136,7 +133,7 @@ class Answers:
                 assert isinstance(payload, list)
                 self.transport.writelines(payload)
                 size = sum(map(len, payload))
-                self.ahead = max(1, min(self.ahead, AHEAD // (size + 1)))
+                self.ahead = max(1, min(self.ahead, ANSWER_BYTES_AHEAD // (size + 1)))
                 self.server.large(size)
                 self.recount()
             if last:
@@ -175,7 +172,7 @@ class Answers:
         server, exchanges = self.server, self.exchanges
         if not server.pipelined or len(exchanges) >= min(server.most, self.ahead):
             return False
-        if len(exchanges) >= FIRST and not self._may_have_many():
+        if len(exchanges) >= ANSWERS_AT_ONCE and not self._may_have_many():
             return False
         request = exchanges[-1].request
         if request is not None and request.state is PENDING and (backpressure := request.model.backpressure).crowded:
@@ -184,8 +181,8 @@ class Answers:
         return not self.barrier
 
     def _may_have_many(self) -> bool:
-        """Whether more than FIRST answers may be made at a time: the last that is awaited is little, and not much waits."""
-        if self._holding.sent > AHEAD:
+        """Whether more answers than ANSWERS_AT_ONCE may be made: the last that is awaited is little, and not much waits."""
+        if self._holding.sent > ANSWER_BYTES_AHEAD:
             return False
         for exchange in reversed(self.exchanges):
             if exchange.request is not None:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import prod
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
-from kernel import DATATYPES, MemoryBudget
+from kernel import MemoryBudget
 
 if TYPE_CHECKING:
-    from kernel import Model
     from kernel_http.connection.exchange import Exchange
 
-__all__ = ["Holding", "answers_little"]
-
-#: An answer of fewer bytes is little, as binary data; as JSON, it may be eight times as long.
-LITTLE = 128 * 1024
-
-_little: WeakKeyDictionary[Model, bool] = WeakKeyDictionary()
+__all__ = ["Holding"]
 
 
 class Holding:
@@ -72,21 +64,3 @@ class Holding:
     def sent(self) -> int:
         """How many bytes of answers wait for the client, where that is much."""
         return self._sent
-
-
-def answers_little(model: Model) -> bool:
-    """Whether all that a model answers is little by its config, whatever it is asked; looked at once for each."""
-    little = _little.get(model)
-    if little is None:
-        little = _little[model] = _answers_little(model)
-    return little
-
-
-def _answers_little(model: Model) -> bool:
-    config = model.config
-    size = 0
-    for spec in config.outputs:
-        if spec.datatype == "BYTES" or min(spec.dims, default=0) < 0:
-            return False
-        size += prod(spec.dims) * DATATYPES[spec.datatype].itemsize
-    return bool(config.outputs) and not config.decoupled and size * max(1, config.max_batch_size) <= LITTLE

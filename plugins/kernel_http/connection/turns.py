@@ -13,7 +13,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["AHEAD", "LITTLE", "MAX_PIPELINED", "PORTION", "QUANTUM", "TURNS_BYTES", "TURNS_SECONDS", "Receiving",
+from kernel import ANSWER_BYTES_AHEAD
+
+__all__ = ["LITTLE", "MAX_PIPELINED", "PORTION", "QUANTUM", "TURNS_BYTES", "TURNS_SECONDS", "Receiving",
            "Turns"]  # fmt: skip
 
 #: The most requests of one connection that may be in flight; further ones wait in the socket.
@@ -21,9 +23,6 @@ MAX_PIPELINED = 64
 
 #: As many may be in flight in any case; more, where as many wait for their model as are of use.
 FEW = 4
-
-#: What the answers of one connection that are in flight should come to at most, where answers are large; bytes.
-AHEAD = 64 * 1024 * 1024
 
 #: How much a connection may do at a stretch, and how much all that have waited may do in a turn.
 QUANTUM = 64
@@ -83,8 +82,8 @@ class Turns:
             self._schedule()
 
     def large(self, size: int) -> None:
-        """An answer was large, `size` bytes. As long as such come, a connection has no more of them in flight than AHEAD."""
-        self.most = max(1, min(self.most, AHEAD // size))
+        """An answer was large, `size` bytes. As long as such come, a connection has ANSWER_BYTES_AHEAD in flight at most."""
+        self.most = max(1, min(self.most, ANSWER_BYTES_AHEAD // size))
         self.pipelined = min(self.pipelined, self.most)
 
     def ease(self) -> None:
