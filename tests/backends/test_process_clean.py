@@ -7,6 +7,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,13 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
     assert f"the fork server, process {first[1]}, does not answer: it is ended, and with it the 1 processes" in caplog.text
 
 
+def says_ready(begun: Any) -> bool:
+    """Whether a fork server has all imported: from then on it ignores SIGTERM, which is for the server alone."""
+    status = Path(f"/proc/{begun.process.pid}/status").read_text()
+    ignored = int(re.findall(r"^SigIgn:\s*(\w+)", status, re.M)[0], 16)
+    return bool(ignored >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.skipif(not can_fork(), reason="children are started afresh here")
 def test_a_fork_server_may_be_there_before_anybody_needs_it(repo: Any, helpers: Any) -> None:
     """One that has ended meanwhile is not taken. Whoever needs one says so, for who is to take its place one day."""
@@ -320,8 +328,9 @@ def test_a_fork_server_may_be_there_before_anybody_needs_it(repo: Any, helpers: 
     for killed in (False, True):
         begin_ahead()
         begun = fork_server._ahead
+        assert begun is not None and says_ready(begun)
         begin_ahead()
-        assert begun is not None and fork_server._ahead is begun
+        assert fork_server._ahead is begun
         if killed:
             begun.process.kill()
             begun.process.wait()

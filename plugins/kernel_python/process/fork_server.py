@@ -34,6 +34,8 @@ log = logging.getLogger("kernel_python")
 AHEAD = "kernel_python.process.fork_server:begin_ahead"
 #: How long the fork server may take to say what has become of a child that was killed; seconds.
 ANSWER_SECONDS = 10.0
+#: How long is waited for one that is to be there beforehand; seconds.
+AHEAD_SECONDS = 30.0
 #: Longest message of the fork server's to us, in bytes.
 LONGEST = 4096
 
@@ -140,18 +142,26 @@ class _Begun:
         ours.setblocking(False)
         return cls(process, ours, environment)
 
+    def await_ready(self, seconds: float) -> None:
+        """Wait until it has imported what it shares with its children, has ended, or the time is over."""
+        if select.select([self.control], [], [], seconds)[0]:
+            with contextlib.suppress(OSError):  # it has ended, which `_taken` sees
+                self.control.recv(LONGEST)  # what it says first
+
 
 _ahead: _Begun | None = None  # one that nobody has taken yet
 
 
 def begin_ahead() -> None:
-    """Start the fork server that this process will have: what is about to take the place of a replica has the time for that.
+    """Start the fork server that this process will have, and wait until it can fork: what is about to take the place of a replica
+    has the time for that, and who dies then has not.
 
     On the thread that will be the loop's. Raises OSError.
     """
     global _ahead
     if _ahead is None and can_fork():
         _ahead = _Begun.begin()
+        _ahead.await_ready(AHEAD_SECONDS)
 
 
 def _taken() -> _Begun | None:
@@ -277,7 +287,7 @@ class ForkServer:
             child.begun(value, descriptors[0] if descriptors else -1)
         elif kind == "ended":
             self._running.pop(number).ended(value)
-        else:
+        elif kind == "failed":
             self._failed(number, value)
 
     def _failed(self, number: int, why: object) -> None:

@@ -40,6 +40,7 @@ def next_child(control: socket.socket) -> Given:
     poll.register(wake, select.POLLIN)
     gc.collect()
     gc.freeze()  # a collection in a child would write into these objects, and so copy the memory that it shares with us
+    _say(control, ("ready", 0, 0))
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == wake:
