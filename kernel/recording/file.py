@@ -10,16 +10,27 @@ import io
 import os
 import time
 import zipfile
-from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from kernel.recording.form import END, HEAD, LINES, End, Head, Placed, RecordedRequest, Told
+from kernel.recording.form import (
+    END,
+    HEAD,
+    LINES,
+    RUNS,
+    TIMES,
+    End,
+    Head,
+    Placed,
+    RecordedRequest,
+    RecordedRun,
+    Told,
+)
 from kernel.tensor import DATATYPES, Array, Tensor, pack_bytes
 
-__all__ = ["RecordingFile", "as_lines", "created"]
+__all__ = ["RecordingFile", "created"]
 
 #: How much is gathered before it is written; bytes.
 SEGMENT = 4 * 1024 * 1024
@@ -33,11 +44,6 @@ OF_END = 4096
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-
-
-def as_lines(told: Sequence[Told]) -> bytes:
-    """Return the lines of requests without tensors."""
-    return _encode_lines(told)
 
 
 def created(path: str) -> tuple[BinaryIO, str]:
@@ -68,6 +74,8 @@ class RecordingFile:
         self._zip = zipfile.ZipFile(file, "w")
         self._number = 0
         self._lines: list[bytes] = []
+        self._runs: list[RecordedRun] = []
+        self._times: list[bytes] = []
         self._count = 0
         self._tensors: dict[str, list[Array]] = {}
         self._ends: dict[str, int] = {}
@@ -75,16 +83,22 @@ class RecordingFile:
         self._write(HEAD, _encode(head))
         file.flush()
 
-    def add(self, requests: Iterable[Told], size: int) -> None:
-        """Gather requests whose tensors have `size` bytes, and write what is gathered where that is enough. Raises OSError."""
-        told: list[Any] = [self._placed(one) for one in requests] if self._with_tensors else list(requests)
-        self.add_lines(_encode_lines(told), len(told), size)
+    def add(self, request: Told, size: int) -> None:
+        """Gather a request whose tensors have `size` bytes, and write what is gathered where that is enough. Raises OSError."""
+        line = _encode(self._placed(request) if self._with_tensors else request)
+        self._lines += (line, b"\n")
+        self._more(1, size + len(line))
 
-    def add_lines(self, lines: bytes, count: int, size: int = 0) -> None:
-        """As `add`, of `count` requests whose lines are made already."""
-        self._lines.append(lines)
+    def add_run(self, run: RecordedRun, times: bytes) -> None:
+        """As `add`, of requests without tensors that came together."""
+        self._runs.append(run)
+        self._times.append(times)
+        texts = sum(map(len, run.id)) if isinstance(run.id, list) else 0
+        self._more(run.count, len(times) + texts)
+
+    def _more(self, count: int, size: int) -> None:
         self._count += count
-        self._size += size + len(lines)
+        self._size += size
         if self._size >= self._segment:
             self.flush()
 
@@ -94,7 +108,10 @@ class RecordingFile:
             return
         count, lines = self._count, b"".join(self._lines)
         members = {f"{datatype}.npy": _npy(datatype, parts) for datatype, parts in self._tensors.items()}
+        if self._runs:
+            members |= {TIMES: _npy("FP64", [np.frombuffer(b"".join(self._times))]), RUNS: _encode_lines(self._runs)}
         self._lines, self._count, self._tensors, self._ends, self._size = [], 0, {}, {}, 0
+        self._runs, self._times = [], []
         there = self._file.tell() + (len(self._zip.filelist) + len(members) + 1) * OF_MEMBER
         if there + len(lines) + sum(map(len, members.values())) + OF_END > self._limit or len(self._zip.filelist) > MOST_MEMBERS:
             self.full = True
@@ -104,7 +121,8 @@ class RecordingFile:
         good = self._file.tell()
         try:
             for name, content in members.items():
-                self._write(f"{self._number:06d}/{name}", content)
+                how = zipfile.ZIP_DEFLATED if name == RUNS else zipfile.ZIP_STORED
+                self._write(f"{self._number:06d}/{name}", content, how)
             # Last, so that no line is there whose tensors are not.
             self._write(f"{self._number:06d}/{LINES}", lines, zipfile.ZIP_DEFLATED)
             self._file.flush()

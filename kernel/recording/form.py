@@ -1,7 +1,9 @@
 """What a recording says of a request, and how that lies in its file. Pure: no file is opened here.
 
 A recording is a zip: `recording.json` says what it is, each numbered folder holds requests, one a line of `requests.jsonl`, and
-beside it the elements of their tensors, one .npy for each datatype; `end.json` says how it ended. docs/record.md has all of it.
+beside it the elements of their tensors, one .npy for each datatype. Requests without tensors that came together are one line of
+`runs.jsonl`, with their times in `times.npy`: so to record one costs next to nothing. `end.json` says how it ended.
+docs/record.md has all of it.
 """
 
 from __future__ import annotations
@@ -12,13 +14,30 @@ import msgspec
 
 from kernel.tensor import Tensor
 
-__all__ = ["END", "FORM", "HEAD", "LINES", "VERSION", "End", "Head", "Placed", "RecordedError", "RecordedRequest", "Told"]
+__all__ = [
+    "END",
+    "FORM",
+    "HEAD",
+    "LINES",
+    "RUNS",
+    "TIMES",
+    "VERSION",
+    "VERSIONS",
+    "End",
+    "Head",
+    "Placed",
+    "RecordedError",
+    "RecordedRequest",
+    "RecordedRun",
+    "Told",
+]
 
 FORM = "kernel-recording"
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)  # that are read; 1 has no runs
 
 #: Members of the zip: the first, the last, and that of each folder which says what is in it.
-HEAD, END, LINES = "recording.json", "end.json", "requests.jsonl"
+HEAD, END, LINES, RUNS, TIMES = "recording.json", "end.json", "requests.jsonl", "runs.jsonl", "times.npy"
 
 
 class Head(msgspec.Struct):
@@ -96,6 +115,22 @@ class RecordedRequest(msgspec.Struct, Generic[T], omit_defaults=True, gc=False):
     correlation_id: int | str = 0
     flags: int = 0
     batched: bool = False
+
+
+class RecordedRun(msgspec.Struct, omit_defaults=True):
+    """So many requests of one model that succeeded, with the fields of a RecordedRequest: what is the same for all stands there
+    once, what is not as a list. Their times are in `times.npy`, behind those of the runs before: `arrived` of each, then
+    `waited`, `executed`, `seconds`.
+    """
+
+    count: int
+    model: str
+    version: int
+    id: str | list[str] = ""
+    rows: int | list[int] = 1
+    instance: str | list[str] = ""
+    left: str | list[str] = ""
+    caller: list[tuple[str, float] | None] | None = None
 
 
 #: As it is told, and as a redactor may change it.

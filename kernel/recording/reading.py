@@ -16,6 +16,7 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, BinaryIO
 
 import msgspec
@@ -23,7 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel.errors import Code, ServingError, clipped
-from kernel.recording.form import END, FORM, HEAD, LINES, VERSION, End, Head, Placed, RecordedRequest, Told
+from kernel.recording.form import (
+    END,
+    FORM,
+    HEAD,
+    LINES,
+    RUNS,
+    TIMES,
+    VERSIONS,
+    End,
+    Head,
+    Placed,
+    RecordedRequest,
+    RecordedRun,
+    Told,
+)
 from kernel.tensor import DATATYPES, Array, Tensor, unpack_bytes
 
 __all__ = ["Recording", "is_recording", "read_recording"]
@@ -37,7 +52,7 @@ MOST_OF_ALL_LINES = 4 * 1024 * 1024 * 1024
 #: How many dimensions a tensor may have: numpy's most.
 MOST_DIMENSIONS = 64
 
-_MEMBER = re.compile(r"([0-9]{6,9})/(requests\.jsonl|[A-Z0-9]{2,8}\.npy)")
+_MEMBER = re.compile(r"([0-9]{6,9})/(requests\.jsonl|runs\.jsonl|times\.npy|[A-Z0-9]{2,8}\.npy)")
 
 #: What stands in front of each member: signature, version, flags, method, time, date, CRC, both sizes, lengths of name and extra.
 _LOCAL = struct.Struct("<4s5HIIIHH")
@@ -46,6 +61,10 @@ _STORED, _DEFLATED = 0, 8
 _HAS_DESCRIPTOR = 0x08
 
 _decode_line = msgspec.json.Decoder(RecordedRequest[Placed])
+_decode_run = msgspec.json.Decoder(RecordedRun)
+
+#: Not as RecordedRequest[Placed], which takes four times as long to make one.
+_made: Any = RecordedRequest
 
 
 @dataclass(frozen=True)
@@ -96,9 +115,9 @@ class Recording:
         if HEAD not in self._members:
             raise _wrong(f"{path} is no recording: it is a zip without {HEAD}")
         self.head: Head = self._record(HEAD, Head)
-        if self.head.form != FORM or self.head.version != VERSION:
+        if self.head.form != FORM or self.head.version not in VERSIONS:
             shown = f"'{clipped(self.head.form)}' of version {self.head.version}"
-            raise _wrong(f"{path} is of the form {shown}, wanted is '{FORM}' of version {VERSION}")
+            raise _wrong(f"{path} is of the form {shown}, wanted is '{FORM}' of version {' or '.join(map(str, VERSIONS))}")
         self.end: End | None = self._record(END, End) if END in self._members else None
         self._arrays: tuple[int, dict[str, Array]] = 0, {}
         self._lines: list[tuple[int, RecordedRequest[Placed]]] | None = None
@@ -176,20 +195,51 @@ class Recording:
     def _read_lines(self) -> Iterator[tuple[int, RecordedRequest[Placed]]]:
         total = 0
         for name, member in self._members.items():
-            if not name.endswith(f"/{LINES}"):
+            folder, _, kind = name.partition("/")
+            if kind not in (LINES, RUNS):
                 continue
             total += member.size
             if total > MOST_OF_ALL_LINES:
                 raise _wrong(f"{self.path}: its lines have more than {MOST_OF_ALL_LINES} bytes unpacked, which are not read")
-            number = int(name.partition("/")[0])
-            for count, line in enumerate(self._content(name, MOST_OF_LINES).splitlines(), 1):
-                try:
-                    found = _decode_line.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise _wrong(f"{self.path}: {name}, line {count}: {error}") from None
+            number = int(folder)
+            if kind == RUNS:
+                for run in self._read_runs(name, number):
+                    yield number, run
+                continue
+            for count, found in self._decoded(name, _decode_line):
                 if not math.isfinite(found.arrived):
                     raise _wrong(f"{self.path}: {name}, line {count}: it arrived at {found.arrived}")
                 yield number, found
+
+    def _decoded(self, name: str, decoder: Any) -> Iterator[tuple[int, Any]]:
+        """Yield what the lines of a member say, each with its number."""
+        for count, line in enumerate(self._content(name, MOST_OF_LINES).splitlines(), 1):
+            try:
+                found = decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise _wrong(f"{self.path}: {name}, line {count}: {error}") from None
+            yield count, found
+
+    def _read_runs(self, name: str, number: int) -> Iterator[RecordedRequest[Placed]]:
+        """Yield the requests of the runs of a folder. Each has times of its own: a line says of no more than that."""
+        place = f"{number:06d}/{TIMES}"
+        if place not in self._members:
+            raise _wrong(f"{self.path} has no {place}, which its runs tell of")
+        times, at = self._npy(place, self._content(place, MOST_OF_MEMBER), "FP64"), 0
+        for line, run in self._decoded(name, _decode_run):
+            where, size = f"{self.path}: {name}, line {line}", 4 * run.count
+            if not 0 < size <= times.size - at:
+                raise _wrong(f"{where} has {run.count} requests, {TIMES} has times for {(times.size - at) // 4}")
+            columns = times[at : at + size].reshape(4, run.count)
+            at += size
+            if not np.isfinite(columns[0]).all():
+                raise _wrong(f"{where}: one arrived at no time")
+            moments = columns.round(9).tolist()
+            told = [_all(value, run.count) for value in (run.id, run.rows, run.instance, run.left)]
+            called = [None] * run.count if run.caller is None else run.caller
+            if any(len(one) != run.count for one in (*told, called)):
+                raise _wrong(f"{where} has {run.count} requests, and says something of another number")
+            yield from map(_made, repeat(run.model), repeat(run.version), *moments, *told, called)
 
     def _tensor(self, number: int, placed: Placed) -> Tensor:
         where = f"{self.path}: tensor '{clipped(placed.name)}' in folder {number:06d}"
@@ -325,6 +375,11 @@ class Recording:
         if len(data) != member.size or zlib.crc32(data) != member.crc:
             raise _wrong(f"{self.path}: {name} is damaged: its size or its checksum is another than the zip says")
         return data
+
+
+def _all(value: Any, count: int) -> Any:
+    """Return what each of so many has."""
+    return value if isinstance(value, list) else [value] * count
 
 
 def _wrong(message: str) -> ServingError:

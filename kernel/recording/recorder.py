@@ -30,9 +30,9 @@ from kernel.observability import (
     known_as,
     record_of,
 )
-from kernel.recording.file import RecordingFile, as_lines, created
-from kernel.recording.form import FORM, VERSION, Head, Told
-from kernel.recording.notes import of_failure, of_records
+from kernel.recording.file import RecordingFile, created
+from kernel.recording.form import FORM, VERSION, Head, RecordedRun, Told
+from kernel.recording.notes import of_failure, of_record, run_of
 from kernel.recording.redaction import Redactor
 from kernel.requests import InferenceRequest, InferenceResponse, Respond
 from kernel.tensor import Array, Tensor
@@ -49,6 +49,10 @@ HELD_SECONDS = 4.0
 #: How much may wait to be written: requests, and bytes of tensors, those of requests without an answer among them.
 MOST_REQUESTS = 100_000
 MOST_BYTES = 256 * 1024 * 1024
+
+#: So many requests with tensors are handed over together, or what comes in so long; seconds.
+TOGETHER = 64
+TOGETHER_SECONDS = 0.05
 
 #: How long the end waits for the disk.
 END_SECONDS = 3.0
@@ -123,8 +127,9 @@ class Recorder:
         # Each of these only grows, and has one writer: the loop, or the thread. What waits is the difference.
         self._given = self._given_bytes = self._lost = 0
         self._done = self._done_bytes = self._lost_there = 0
+        self._gathered: list[tuple[Told, int]] = []  # with tensors of so many bytes, that are to be handed over together
+        self._handing: asyncio.TimerHandle | None = None
         self._random = random.Random().random
-        self._numbers = np.random.default_rng()
         self._told_of_loss = False
         self._told_of_redaction = False
         self._file: RecordingFile
@@ -157,6 +162,7 @@ class Recorder:
     async def stop(self) -> None:
         """Record nothing more, and write what is not written yet, for some seconds at most."""
         self._settle()
+        self._hand_over()
         self._detach()
         self._queue.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, END_SECONDS)
@@ -197,20 +203,23 @@ class Recorder:
         if not self._room(count):
             return
         if self._options.rate < 1.0:  # of calls it can't be said whether their callers were chosen
-            chosen = self._numbers.random(count) < self._options.rate
-            records = [record for record, taken in zip(records, chosen) if taken and record[CALLER] is None]
-        told = of_records(model.model, model.version, records, self._kernel.epoch_offset) if records else []
-        if self._redact is not None:
-            self._queue.put(lambda: self._write_all(told, count))
+            records = [record for record in records if record[CALLER] is None and self._takes()]
+            self._given -= count - len(records)
+        if not records:
             return
-        # Here, not on the thread: the records are in this core's cache, and lines take less of the loop than a thread's turns.
-        lines = as_lines(told)
-        self._queue.put(lambda: self._write_lines(lines, len(told), count))
+        name, version, offset = model.model, model.version, self._kernel.epoch_offset
+        if self._redact is not None:
+            told = [of_record(name, version, record, offset) for record in records]
+            self._queue.put(lambda: self._write_told([(one, 0) for one in told]))
+            return
+        # Here, not on the thread: the records are in this core's cache, and this takes less of the loop than a thread's turns.
+        run, times = run_of(name, version, records, offset)
+        self._queue.put(lambda: self._write_run(run, times))
 
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
         if not failure.called and self._takes() and self._room(1):
             offset = self._kernel.epoch_offset
-            self._queue.put(lambda: self._write_told(of_failure(model.model, model.version, failure, offset), 0))
+            self._queue.put(lambda: self._write_told([(of_failure(model.model, model.version, failure, offset), 0)]))
 
     def _takes(self) -> bool:
         return self._options.rate >= 1.0 or self._random() < self._options.rate
@@ -248,10 +257,24 @@ class Recorder:
         self._given_bytes -= size
 
     def complete(self, told: Told, size: int) -> None:
-        if self._going:
-            self._queue.put(lambda: self._write_told(told, size))
-        else:
+        """A request has its answer. The thread is not woken for each: that would get in the way of the next one."""
+        if not self._going:
             self.give_up(size)
+            return
+        self._gathered.append((told, size))
+        if len(self._gathered) >= TOGETHER:
+            self._hand_over()
+        elif self._handing is None:
+            self._handing = self._kernel.loop.call_later(TOGETHER_SECONDS, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Have the thread write what is gathered."""
+        if self._handing is not None:
+            self._handing.cancel()
+            self._handing = None
+        told, self._gathered = self._gathered, []
+        if told:
+            self._queue.put(lambda: self._write_told(told))
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -295,36 +318,31 @@ class Recorder:
         except RuntimeError:  # the loop is closed
             return
 
-    def _write_lines(self, lines: bytes, count: int, given: int) -> None:
-        self._file.add_lines(lines, count)
-        self._done += given
+    def _write_run(self, run: RecordedRun, times: bytes) -> None:
+        self._file.add_run(run, times)
+        self._done += run.count
 
-    def _write_all(self, told: list[Told], given: int) -> None:
-        self._file.add(self._redacted(told), 0)
-        self._done += given
+    def _write_told(self, told: list[tuple[Told, int]]) -> None:
+        for one, size in told:
+            after = self._redacted(one)
+            if after is not None:
+                self._file.add(after, size)
+            self._done += 1
+            self._done_bytes += size
 
-    def _write_told(self, told: Told, size: int) -> None:
-        self._file.add(self._redacted([told]), size)
-        self._done += 1
-        self._done_bytes += size
-
-    def _redacted(self, told: list[Told]) -> Iterable[Told]:
-        redact = self._redact
-        if redact is None:
+    def _redacted(self, told: Told) -> Told | None:
+        """Return what is to be written of a request, None for nothing."""
+        if self._redact is None:
             return told
-        found = []
-        for one in told:
-            try:
-                after = redact(one)
-                if after is not None:
-                    found.append(after)
-            except Exception as error:
-                self._lost_there += 1
-                if not self._told_of_redaction:
-                    self._told_of_redaction = True
-                    words = clipped(f"{type(error).__name__}: {error}")
-                    log.error("the redactor '%s' fails, what it fails at is not recorded: %s", self._options.redaction, words)
-        return found
+        try:
+            return self._redact(told)
+        except Exception as error:
+            self._lost_there += 1
+            if not self._told_of_redaction:
+                self._told_of_redaction = True
+                words = clipped(f"{type(error).__name__}: {error}")
+                log.error("the redactor '%s' fails, what it fails at is not recorded: %s", self._options.redaction, words)
+        return None
 
 
 class _Passed:
@@ -404,7 +422,7 @@ class _Copied:
                 record = record_of(request, batch, now)
             else:  # the response cache had the answer
                 record = (0, request.enqueued, now, now, now, now, now, known_as(request.id), "", None, None)
-            (told,) = of_records(model.name, model.version, [record], offset)
+            told = of_record(model.name, model.version, record, offset)
         told.inputs, told.answers = self._inputs, self._answers
         asked = request.requested_outputs
         told.outputs = None if asked is None else list(asked)

@@ -25,7 +25,7 @@ from kernel.recording import Recorder, RecordOptions, Redactor, Told, is_recordi
 from kernel.recording import recorder as recorder_module
 from kernel.recording.file import RecordingFile
 from kernel.recording.form import FORM, VERSION, Head
-from kernel.recording.notes import of_records
+from kernel.recording.notes import of_record, run_of
 from kernel.rules import Left, WaitReason
 from kernel.simulation import read_arrivals
 
@@ -193,9 +193,32 @@ def test_a_file_that_cant_be_made_stops_the_start(tmp_path: Path) -> None:
 def test_why_a_batch_went_is_told_in_words() -> None:
     whys = [None, Left.FULL, WaitReason("now", "for resources"), {"request": WaitReason("a", "b")}]
     records: list[Any] = [(1, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, "", "m_0", why, None) for why in whys]
-    assert [one.left for one in of_records("m", 1, records, 100.0)] == ["", "it was full", "for resources", ""]
-    (one,) = of_records("m", 1, records[:1], 100.0)
+    words = ["", "it was full", "for resources", ""]
+    assert [of_record("m", 1, one, 100.0).left for one in records] == words == run_of("m", 1, records, 100.0)[0].left
+    assert run_of("m", 1, [records[1]] * 3, 100.0)[0].left == "it was full", "once for all"
+    one = of_record("m", 1, records[0], 100.0)
     assert (one.arrived, one.waited, one.executed, one.seconds) == (101.0, 0.5, 0.5, 1.5)
+
+
+def test_requests_that_came_together_are_one_line(tmp_path: Path) -> None:
+    records: list[Any] = [
+        (rows, 1.0 + rows, 2.0 + rows, 2.0, 2.0, 4.0 + rows, 5.0 + rows, id, "m_0", Left.FULL, caller)
+        for rows, id, caller in ((1, "a", None), (2, "b", ("n_0", 7.0)))
+    ]
+    path = tmp_path / "a.zip"
+    with open(path, "w+b") as file:
+        recording = RecordingFile(file, Head(FORM, VERSION), 2**20)
+        for _ in range(2):
+            recording.add_run(*run_of("m", 3, records, 100.0))
+        recording.add(of_record("m", 3, records[0], 200.0), 0)
+        recording.close(0, "stopped")
+    first, _, other, _, last = found = told(path)
+    assert len(zipfile.ZipFile(path).read("000001/runs.jsonl").splitlines()) == 2
+    assert found[:2] == [first] * 2 and found[2:4] == [other] * 2 and last == of_record("m", 3, records[0], 200.0)
+    assert [first, other] == [of_record("m", 3, one, 100.0) for one in records]
+    with read_recording(path) as reading:
+        assert reading.end is not None and reading.end.requests == 5
+        assert reading.arrivals("m")[0].tolist() == [0.0, 0.0, 100.0], "calls are left out"
 
 
 # -- what is not ---------------------------------------------------------------------------------------------------------
@@ -255,6 +278,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
 
     monkeypatch.setattr(recorder_module, "created", created)
     monkeypatch.setattr(recorder_module, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(recorder_module, "TOGETHER", 2)
 
     async def use(kernel: Kernel) -> None:
         for number in range(200):
@@ -344,7 +368,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     content = b""
     for number in range(3):
         tensors = [Tensor("X", "FP32", np.arange(3, dtype=np.float32)), Tensor("T", "BYTES", np.array([b"ab"], dtype=object))]
-        writing.add([RecordedRequest("m", 1, number, 0.0, 0.0, 0.0, str(number), inputs=tensors, answers=[tensors])], 10)
+        writing.add(RecordedRequest("m", 1, number, 0.0, 0.0, 0.0, str(number), inputs=tensors, answers=[tensors]), 10)
+        writing.add_run(*run_of("r", 1, [(1, number + 0.5, 3.5, 3.5, 4.0, 4.0, 4.0, f"r{number}", "r_0", None, None)], 0.0))
         writing.flush()
     end, file.close = file.close, lambda: None  # type: ignore[method-assign]
     writing.close(0, "stopped")
@@ -366,9 +391,9 @@ def test_a_file_that_was_cut_anywhere_is_read_as_far_as_it_goes(whole: bytes, tm
         except ServingError as error:
             assert "is no recording" in error.message and not before
             continue
-        assert found == ["0", "1", "2"][: len(found)] and len(found) >= before
+        assert found == ["0", "r0", "1", "r1", "2", "r2"][: len(found)] and len(found) >= before
         before = len(found)
-    assert before == 3 and is_recording(path) and not is_recording(tmp_path / "none")
+    assert before == 6 and is_recording(path) and not is_recording(tmp_path / "none")
 
 
 @settings(max_examples=300, deadline=None)
@@ -406,6 +431,11 @@ def line(**tensor: Any) -> bytes:
     return json.dumps(request).encode()
 
 
+def run(**fields: Any) -> bytes:
+    return json.dumps({"count": 2, "model": "m", "version": 1, **fields}).encode()
+
+
+TIMES = npy(np.zeros(8))
 FP32 = npy(np.zeros(2, np.float32))
 TEXT = npy(np.frombuffer(b"\x02\0\0\0ab", np.uint8))
 SHARED = line().replace(b'"inputs": [{', b'"inputs": [{"name": "W", "datatype": "FP32", "shape": [2], "at": 0, "size": 2}, {')
@@ -432,6 +462,15 @@ WRONG = {
     "negative": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[-1, -2])}, "which no tensor has"),
     "rank": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(shape=[1] * 65)}, "which no tensor has"),
     "datatype": ({"000001/FP32.npy": FP32, "000001/requests.jsonl": line(datatype="../../x")}, "is of datatype '../../x'"),
+    "run without times": ({"000001/runs.jsonl": run()}, "has no 000001/times.npy, which its runs tell of"),
+    "run of more": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run(count=3)}, "has 3 requests, times.npy has times for 2"),
+    "run of none": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run(count=0)}, "has 0 requests"),
+    "run twice": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run() + b"\n" + run()}, "line 2 has 2 requests, .* for 0"),
+    "run of others": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run(id=["a"])}, "says something of another number"),
+    "run at no time": (
+        {"000001/times.npy": npy(np.full(8, np.nan)), "000001/runs.jsonl": run()}, "runs.jsonl, line 1: one arrived at no time"
+    ),
+    "run of nothing": ({"000001/times.npy": TIMES, "000001/runs.jsonl": b"{}"}, "line 1: Object missing required field"),
     "strings": (
         {"000001/BYTES.npy": TEXT, "000001/requests.jsonl": line(datatype="BYTES", shape=[2], size=6)},
         "its data are of another number of strings",
@@ -470,8 +509,8 @@ def test_what_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) -> None:
 
 def test_another_form_is_told(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        file.writestr("recording.json", json.dumps({"form": FORM, "version": 2}))
-    with pytest.raises(ServingError, match="of version 2, wanted is 'kernel-recording' of version 1"):
+        file.writestr("recording.json", json.dumps({"form": FORM, "version": 3}))
+    with pytest.raises(ServingError, match="of version 3, wanted is 'kernel-recording' of version 1 or 2"):
         read(tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as file:
         file.writestr("x", b"")
@@ -485,7 +524,8 @@ def test_a_recording_says_when_requests_came(tmp_path: Path) -> None:
     with open(tmp_path / "a.zip", "w+b") as file:
         recording = RecordingFile(file, Head(FORM, VERSION), 2**20)
         lines = (("m", 5.0, 2), ("x", 3.0, 1), ("m", 4.0, 1))
-        recording.add([RecordedRequest(model, 1, came, 0.0, 0.0, 0.0, rows=rows) for model, came, rows in lines], 0)
+        for model, came, rows in lines:
+            recording.add(RecordedRequest(model, 1, came, 0.0, 0.0, 0.0, rows=rows), 0)
         recording.close(0, "stopped")
     arrivals = read_arrivals(str(tmp_path / "a.zip"), model="m")
     assert arrivals.offsets.tolist() == [0.0, 1.0] and arrivals.rows is not None and arrivals.rows.tolist() == [1, 2]

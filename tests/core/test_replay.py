@@ -46,7 +46,8 @@ def told(id: str = "1", x: Sequence[float] = (1.0,), y: Sequence[float] | None =
 
 def written(path: Path, requests: Sequence[Told], **head: Any) -> Path:
     recording = RecordingFile(open(path, "w+b"), Head(FORM, VERSION, **{"tensors": True, **head}), 2**20)
-    recording.add(requests, 0)
+    for request in requests:
+        recording.add(request, 0)
     recording.close(0, "stopped")
     return path
 
