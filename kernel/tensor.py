@@ -34,6 +34,11 @@ Array = NDArray[Any]
 HEAD = ("name", "datatype", "shape", "values")
 SHOWN = 8
 LONGEST = 40
+#: And of how many characters of any other text in a notebook.
+LONGEST_CELL = 1000
+
+#: Has notebooks leave dollars in texts alone, which they take for formulas elsewhere, with links in them.
+PLAIN = "tex2jax_ignore mathjax_ignore"
 
 #: How many bytes are copied at a time.
 PIECE = 1024 * 1024
@@ -106,10 +111,16 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -
     """Return a table for a notebook. Whatever the texts say, they are shown as texts."""
 
     def line(cells: Sequence[str], kind: str) -> str:
-        return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
+        return f"<tr>{''.join(f'<{kind}>{_cell(cell)}</{kind}>' for cell in cells)}</tr>"
 
-    caption = f"<caption>{escape(title)}</caption>" if title else ""
-    return f"<table>{caption}{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+    caption = f"<caption>{_cell(title)}</caption>" if title else ""
+    return f'<table class="{PLAIN}">{caption}{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table>'
+
+
+def _cell(text: str) -> str:
+    """Return a text as HTML: not without end, and as UTF-8 can carry it."""
+    short = text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"
+    return escape(short.encode(errors="backslashreplace").decode())
 
 
 def response_html(response: Any) -> str:

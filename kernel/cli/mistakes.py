@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,9 @@ FORMATS = ("gcc", "json", "sarif")
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 #: How a sentence tells its place first.
-_PLACE = re.compile(r"(?P<path>(?:/|\.|\w+://)?[^:\n]+?)(?::(?P<line>\d+))?(?::(?P<column>\d+))?: (?P<words>.*)", re.DOTALL)
+_PLACE = re.compile(
+    r"(?P<path>(?:/|\.|\w+://)?[^:\n]+?)(?::(?P<line>[0-9]{1,9}))?(?::(?P<column>[0-9]{1,9}))?: (?P<words>.*)", re.DOTALL
+)
 
 
 class Place(NamedTuple):
@@ -73,7 +76,7 @@ def written(form: str, mistakes: Sequence[Mistake], models: int) -> str:
     """Return all mistakes in one of FORMATS. `models`: how many were looked at."""
     if form == "gcc":
         return "\n".join(_gcc(mistakes))
-    document = _sarif(mistakes) if form == "sarif" else {"models": models, "mistakes": [asdict(one) for one in mistakes]}
+    document = _sarif(mistakes) if form == "sarif" else {"models": models, "mistakes": [_record(one) for one in mistakes]}
     return json.dumps(document, indent=2)
 
 
@@ -82,6 +85,10 @@ def _gcc(mistakes: Iterable[Mistake]) -> Iterable[str]:
     for one in mistakes:
         place = ":".join(str(part) for part in (one.path, one.line, one.column) if part is not None)
         yield printable(f"{place}: {one.severity}: {' '.join(one.message.split())} [{one.model}]")  # names may have line ends
+
+
+def _record(one: Mistake) -> dict[str, Any]:
+    return {name: _sendable(value) if isinstance(value, str) else value for name, value in asdict(one).items()}
 
 
 def _sarif(mistakes: Iterable[Mistake]) -> dict[str, Any]:
@@ -99,13 +106,27 @@ def _sarif(mistakes: Iterable[Mistake]) -> dict[str, Any]:
 
 
 def _result(one: Mistake) -> dict[str, Any]:
-    uri = quote(one.path, safe="/:@")
-    place: dict[str, Any] = {"artifactLocation": {"uri": Path(one.path).as_uri() if one.path.startswith("/") else uri}}
-    if one.line is not None:
-        place["region"] = {"startLine": one.line} | ({"startColumn": one.column} if one.column is not None else {})
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(one.path)}}
+    if one.line:  # what is counted begins with 1
+        place["region"] = {"startLine": one.line} | ({"startColumn": one.column} if one.column else {})
     return {
         "ruleId": f"model-{one.severity}",
         "level": one.severity,
-        "message": {"text": f"model '{one.model}': {one.message}"},
+        "message": {"text": _sendable(f"model '{one.model}': {one.message}")},
         "locations": [{"physicalLocation": place}],
     }
+
+
+def _uri(path: str) -> str:
+    """Return a path, or the address of an object in a store, as a reference, whatever bytes the name has."""
+    if path.startswith("/"):
+        return Path(path).as_uri()
+    scheme, mark, rest = path.partition("://")
+    if not (mark and re.fullmatch("[a-z][a-z0-9]*", scheme)):
+        scheme, mark, rest = "", "", path
+    return f"{scheme}{mark}{quote(os.fsencode(rest), safe='/@')}"
+
+
+def _sendable(text: str) -> str:
+    """Return a text as UTF-8 can carry it."""
+    return text.encode(errors="backslashreplace").decode()

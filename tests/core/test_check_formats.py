@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +92,50 @@ def test_a_place_in_a_sentence_is_found_and_nothing_else_is_taken_for_one() -> N
 def test_a_name_with_a_line_end_makes_no_further_line() -> None:
     mistake = Mistake("a\n/x:1: error: forged", "error", "/models/a\n/x:1: error: forged", None, None, "", "no")
     assert len(written("gcc", [mistake], 1).splitlines()) == 1
+
+
+#: What a reference to a file looks like (RFC 3986), and what no schema of SARIF lets pass otherwise.
+URI = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-F]{2})*")
+HOSTILE = "a b/ü/%41/#?/\x00\n\u2028\udcff/<>\"'/[::1]/$(x)/\\..\\"
+
+
+def located(path: str, line: int | None = None, column: int | None = None, message: str = "no", model: str = "m") -> Any:
+    text = written("sarif", [Mistake(model, "error", path, line, column, "", message)], 1)
+    text.encode()
+    (result,) = json.loads(text)["runs"][0]["results"]
+    json.dumps(result, ensure_ascii=False).encode()  # no half of a character
+    (location,) = result["locations"]
+    return location["physicalLocation"], result["message"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/models/a b#c?d%e", "file:///models/a%20b%23c%3Fd%25e"),
+        ("models/a", "models/a"),
+        ("a:b/c", "a%3Ab/c"),  # no scheme
+        ("s3://bucket/a b:c", "s3://bucket/a%20b%3Ac"),
+        ("/models/\udcff", "file:///models/%FF"),
+        ("models/\udcff", "models/%FF"),
+        (f"/{HOSTILE}", None),
+        (HOSTILE, None),
+        ("javascript://x", "javascript://x"),
+    ],
+)
+def test_sarif_of_hostile_paths(path: str, wanted: str | None) -> None:
+    place, _ = located(path)
+    uri = place["artifactLocation"]["uri"]
+    assert URI.fullmatch(uri) and (wanted is None or uri == wanted)
+
+
+def test_sarif_of_hostile_places_and_messages() -> None:
+    assert "region" not in located("/m", 0, 0)[0] and located("/m", 3, 0)[0]["region"] == {"startLine": 3}
+    assert "\\udcff" in located("/m", 1, 1, HOSTILE, HOSTILE)[1]
+    json.loads(written("json", [Mistake(HOSTILE, "error", HOSTILE, 1, 1, HOSTILE, HOSTILE)], 1)).__repr__().encode()
+    for sentence in (f"/models/a:{'9' * 5000}: no", "/models/a:\u0661: no", "/models/a:0:0: no", f"/models/a:1:{'1' * 9}: no"):
+        found = mistake_of("a", "/models/a", ServingError(Code.INVALID_ARG, sentence))
+        place, _ = located(found.path, found.line, found.column, found.message)
+        assert all(value >= 1 for value in place.get("region", {}).values())
 
 
 def test_an_unknown_format_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ class Cells(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        assert not attrs
+        assert attrs == ([("class", "tex2jax_ignore mathjax_ignore")] if tag == "table" else [])
         if tag in ("td", "th", "caption"):
             self.cells.append("")
 
@@ -52,6 +52,23 @@ def shown(thing: object) -> list[str]:
 def test_tensors(array: np.ndarray, datatype: str, values: str) -> None:
     tensor = Tensor(HOSTILE, datatype, np.asarray(array))
     assert shown(tensor) == ["name", "datatype", "shape", "values", HOSTILE, datatype, str(list(np.shape(array))), values]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\udcff\ud800", "$\\href{javascript:alert(1)}{x}$", "\x00\x1b[31m", "</td></table><img src=x onerror=alert(1)>",
+        "&lt;b&gt;", "\u202egnp.exe", "'\"`", "]]><!--", "a" * 10_000_000,
+    ],
+)  # fmt: skip
+def test_hostile_names_are_texts_and_end(name: str) -> None:
+    response = InferenceResponse([Tensor(name, "BYTES", np.array([name], np.object_))], model_name=name, model_version="3")
+    for thing in (response, response.outputs[0], InferenceResponse.failure(Code.INTERNAL, name)):
+        page = thing._repr_html_()  # type: ignore[attr-defined]
+        assert len(page.encode()) < 30_000  # as it is sent to the browser
+        cells = shown(thing)
+        if len(name) < 100 and not any("\ud800" <= one <= "\udfff" for one in name):
+            assert any(name.replace("\x00", "") in cell.replace("\x00", "") for cell in cells)
 
 
 def test_responses() -> None:
