@@ -31,9 +31,10 @@ PERIOD = 1.0
 SHARE = 0.005
 LONGEST = 10.0
 
-#: How many models are looked at in one turn of the loop, as long as that takes no longer than so; how long others have it then;
-#: seconds. A model takes some 5 µs, and more where its latencies are looked at.
+#: How many models are looked at in one turn of the loop, and of how many what has changed is sent together; how long such a turn
+#: may take, and how long others have the loop then; seconds. A model takes some 5 µs, more where its latencies are looked at.
 SLICE = 32
+TOGETHER = 128
 SLICE_SECONDS = 0.0004
 PAUSE = 0.004
 
@@ -155,7 +156,9 @@ class Feed:
             if piece:
                 changed.append(piece)
             left = left - 1 if clock() < began + SLICE_SECONDS else 0
-        if changed:
+        round.changed += changed
+        if round.changed and (over or len(round.changed) >= TOGETHER):
+            changed, round.changed = round.changed, []
             self._send(b"event: rows\ndata: [%b]\n\n" % b",".join(changed))
         self._spent += thread_time() - worked  # a machine that is busy otherwise makes a look no dearer
         if over:
@@ -329,6 +332,7 @@ class _Round:
     def __init__(self, look: Look, replica: int) -> None:
         self.look = look
         self.keys: dict[int, set[Key]] = {replica: set()}
+        self.changed: list[bytes] = []  # what is to be sent of it
         self.took: list[tuple[float, float]] = []  # latencies, each with how many requests it stands for
         self.pending = self.running = self.age = self.known = self.ready = self.broken = 0
 

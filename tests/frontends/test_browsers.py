@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from frontends.fakes import Client, Response, request
+from frontends.keys import CLIENTS, write_keys
 from frontends.test_auth_http import Gated, bearer
 from frontends.test_local_only import CHANGES, SHOWS
 from hypothesis import example, given
@@ -15,6 +16,7 @@ from hypothesis import strategies as some
 
 from kernel import Document, Reader, ServingError, SiteRoute
 from kernel.errors import Code
+from kernel_dashboard.site import Dashboard
 from kernel_http.connection.browsers import ANY, Browsers, read_host
 
 ME = socket.gethostname()
@@ -189,6 +191,55 @@ def test_what_tells_of_all_clients_is_for_this_machine_where_that_is_asked_for()
     client.transport.extra["peername"] = ("10.0.0.7", 5)
     assert client.ask(hosted("localhost", "/site/everybody")).status == 403
     assert client.ask(hosted("localhost", "/site/told")).status == 200
+
+
+def test_events_end_when_their_key_is_taken_away(tmp_path: Path) -> None:
+    site = Site()
+    gated = Gated(tmp_path / "keys.toml", sites=[site], browsers=Browsers(control=True))
+    loop = gated.kernel.loop
+    gated.client.send(hosted("localhost", "/site/events", "GET", b"", bearer("slow")))
+    (reader,) = site.readers
+    for _ in range(5):
+        loop.advance(1.0)
+        reader.send(b"data: 2\n\n")  # is counted as no request
+    assert not reader.is_gone and gated.client.take().count(b"data: ") == 6
+    write_keys(gated.file, clients={name: more for name, more in CLIENTS.items() if name != "slow"})
+    loop.advance(1.0)
+    reader.send(b"data: 3\n\n")  # whoever asks makes it look at the file
+    while loop.jobs:  # it is read on another thread
+        loop.run_jobs()
+    gated.client.take()
+    reader.send(b"data: 4\n\n")
+    reader.send(b"data: 5\n\n")
+    assert reader.is_gone and gated.client.take() == b"0\r\n\r\n"
+    refused = gated.client.ask(hosted("localhost", "/site/events", "GET", b"", bearer("slow")))
+    assert refused.status == 401 and len(site.readers) == 1
+    others = gated.another()
+    others.send(hosted("localhost", "/site/events", "GET", b"", bearer("all")))
+    loop.advance(1.0)
+    site.readers[1].send(b"data: 6\n\n")
+    assert not site.readers[1].is_gone
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/dashboard/events", "/dashboard/inflight", "/dashboard/slowest", "/dashboard/failed", "/dashboard/graph",
+     "/dashboard/model/multi", "/dashboard/model/batch8", "/openapi.json", "/docs", "/v2/kernel/calls"],
+)  # fmt: skip
+def test_what_the_page_asks_for_wants_a_key_for_all_models(path: str, tmp_path: Path) -> None:
+    site = Site()
+    site.routes = Dashboard.routes  # type: ignore[assignment, misc]
+    gated = Gated(tmp_path / "keys.toml", sites=[site])
+    gated.kernel.observed_calls = list  # type: ignore[attr-defined]
+    ask = gated.client.ask
+    for file in ("/", "/dashboard/app.js"):  # tell nothing of the server
+        assert ask(hosted("localhost", file)).status == 200
+    assert ask(hosted("localhost", path)).status == ask(hosted("localhost", path, "GET", b"", bearer("nobody"))).status == 401
+    assert ask(hosted("localhost", path, "GET", b"", bearer("some"))).status == 403  # it may use some models
+    assert ask(hosted("localhost", path, "GET", b"", "Cookie: key=key-all")).status == 401
+    assert ask(hosted("localhost", f"{path}?key=key-all")).status == 401
+    gated.client.send(hosted("localhost", path, "GET", b"", bearer("all")))
+    assert b"HTTP/1.1 40" not in gated.client.take() and not site.readers[1:]
 
 
 def test_keys_are_asked_for_what_tells_something(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernel import Document, ServingError
+from kernel import Denied, Document, ServingError
 from kernel_http.connection import replies
 from kernel_http.connection.exchange import ClientConnection
 from kernel_http.connection.heads import Head
@@ -17,7 +17,7 @@ from kernel_http.connection.streams import StreamExchange
 from kernel_http.operations.operation import at_once
 
 if TYPE_CHECKING:
-    from kernel import Site, SiteRoute
+    from kernel import Door, Site, SiteRoute
     from kernel_http.connection.routes import Handler
 
 __all__ = ["serve_sites"]
@@ -47,7 +47,7 @@ def _handler(site: Site, route: SiteRoute) -> Handler:
         exchange = StreamExchange(connection, head)
         connection.exchanges.append(exchange)
         try:
-            site.follow(head.path, Events(exchange))
+            site.follow(head.path, Events(exchange, head))
         except ServingError as error:
             exchange.answer(replies.error_of(error, json=True))
 
@@ -71,10 +71,11 @@ def _answer(document: Document, head: Head) -> bytes:
 class Events:
     """A client that follows a site, as that sees it: a Reader."""
 
-    __slots__ = ("_ended", "_exchange")
+    __slots__ = ("_door", "_ended", "_exchange")
 
-    def __init__(self, exchange: StreamExchange) -> None:
+    def __init__(self, exchange: StreamExchange, head: Head) -> None:
         self._exchange = exchange
+        self._door: Door | None = getattr(head, "door", None)  # where there is a gate
         self._ended = False
 
     @property
@@ -88,9 +89,17 @@ class Events:
         return self._exchange.waiting
 
     def send(self, piece: bytes) -> None:
-        """Send a piece of the stream."""
-        if not self.is_gone:
-            self._exchange.send(200, piece)
+        """Send a piece of the stream. It ends where its client may not have it any more, as its key was taken away."""
+        if self.is_gone:
+            return
+        door, connection = self._door, self._exchange.connection
+        if door is not None and connection is not None and not door.standing.holds:
+            try:
+                door.check(connection)
+            except Denied:
+                self.end()
+                return
+        self._exchange.send(200, piece)
 
     def end(self) -> None:
         """There will be no further piece."""
