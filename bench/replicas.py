@@ -17,6 +17,7 @@ import contextlib
 import os
 import statistics
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ INPUTS = {"X": ([4], [1.0, 2.0, 3.0, 4.0])}
 CONNECTIONS = wrk.Load("work", INPUTS, 32)
 STREAMS = h2load.GrpcLoad("work", INPUTS, 1, 32)
 APART = 0  # instead of a number of replicas: two servers
+SETTLES = 2.0  # seconds in which the group's spare process starts, once the replicas serve
 WANTED = {"32 HTTP connections": 1.8, "1 gRPC connection, 32 streams": 1.6}
 
 
@@ -90,6 +92,7 @@ def measure(folder: Path, placement: str, rounds: int, seconds: float) -> dict[t
         for count in (1, 2, APART):
             started.append(servers.start(f"{count}-replicas", folder / "models", f"--replicas={count or 1}"))
         one, two, other = started
+        time.sleep(SETTLES)
         for _ in range(rounds):
             for load in WANTED:
                 for count, server in ((1, one), (2, two)):
