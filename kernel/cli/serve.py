@@ -492,7 +492,9 @@ def _how_to_move(protocol: str, endpoint: str) -> str:
         return "another process has that port"  # a front end of somebody else, whose flags nobody knows
     if endpoint.startswith("unix:"):
         return f"another process listens at that file; --{kind}-address=unix:FILE names another"
-    return f"another process has that port (ss -ltnp tells which); --{kind}-port=N takes another one, 0 any that is free"
+    flag = f"--{kind}-port=N takes another one, 0 any that is free"
+    every = "two servers differ in --http-port, --grpc-port and --metrics-port"
+    return f"another process has that port (ss -ltnp tells which); {flag}; {every}"
 
 
 async def _start(frontends: Sequence[Frontend], *, tell: bool = True) -> bool:

@@ -223,6 +223,7 @@ def test_try_numbers_and_the_same_as_code(page: Any) -> None:
     page.get_by_role("button", name="Send").click()
     shows(page, ".output pre", "1  2.5  7")
     shows(page, "pre", '"data":[1,2.5,7]')
+    assert page.evaluate("[...document.querySelectorAll('pre.code')].every((one) => one.scrollWidth <= one.clientWidth)")
     page.get_by_role("tab", name="Python").click()
     shows(page, "pre", "x0.set_data_from_numpy(np.array([1, 2.5, 7], dtype=np.float32).reshape(3,))")
     page.get_by_label("Values of X").fill("1 two 3")
@@ -331,6 +332,19 @@ def test_with_control(browser: Any, repository: Path, tmp_path: Path) -> None:
         page.locator("h1 + .row .chip.READY").wait_for()
         shows(page, ".bar [role=status]", "It is loaded.")
         assert server.request("POST", "/v2/repository/models/echo/unload", {}, Origin="http://evil.example")[0] == 403
+        next(pages, None)
+
+
+def test_several_replicas_are_shown_as_sums(browser: Any, repository: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, repository, "--exit-on-error=false", "--replicas=2") as server:
+        pages = opened(browser, server)
+        page = next(pages)
+        shows(page, "#about", "sums of replicas 0, 1")
+        assert [infer(server, "echo", 1.0) for _ in range(5)] == [200] * 5
+        open_model(page, "echo")
+        shows(page, "dt + dd", "5")
+        shows(page, "code", "of replica 0")
+        shows(page, "code", "of replica 1")
         next(pages, None)
 
 

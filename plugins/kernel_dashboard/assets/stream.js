@@ -43,13 +43,15 @@ export async function listen(on, refused) {
   });
   for (let failures = 0; ; failures++) {
     controller = new AbortController();
+    let why = ""; // the server will not tell, in its words
     try {
       const response = await ask("dashboard/events", { signal: controller.signal, headers: { Accept: "text/event-stream" } });
       await read(response.body.getReader(), on, () => { failures = 0; status("live", "live"); });
     } catch (error) {
+      why = error.status ? error.message : "";
       if (error.status === 401 || error.status === 403) { status("lost", "refused"); await refused(error); continue; }
     }
-    status("lost", document.hidden ? "paused" : "reconnecting");
+    status("lost", document.hidden ? "paused" : why || "reconnecting");
     await new Promise((resolve) => {
       wake = resolve;
       if (!document.hidden) setTimeout(resolve, Math.min(500 * 2 ** failures, 5000));
