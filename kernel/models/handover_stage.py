@@ -62,7 +62,7 @@ class Takers(Protocol):
     def better_off(self, model: str, own: Own, now: float) -> Taker | None:
         """Return who is to take a request, None for nobody."""
 
-    def cost(self) -> float:
+    def cost(self, now: float) -> float:
         """Return how long the loop is busy with handing a request over, in seconds."""
 
     def hop(self, now: float) -> float:
@@ -225,7 +225,7 @@ class HandoverStage:
         if wait <= hop:
             return None
         waiting = sum([stage.size for stage in peers.busy if stage.on_loop]) if on_loop else self.size
-        return peers.better_off(self.key, Own(wait, self._turn, peers.cost(), hop, waiting, on_loop), now)
+        return peers.better_off(self.key, Own(wait, self._turn, peers.cost(now), hop, waiting, on_loop), now)
 
     # -- where a model lives -------------------------------------------------------------------------------------------
 

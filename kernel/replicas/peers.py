@@ -40,7 +40,18 @@ from kernel.replicas.forms import (
 from kernel.replicas.link import Link
 from kernel.replicas.waits import FarWaits, refs_of
 from kernel.requests import InferenceRequest, InferenceResponse
-from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
+from kernel.rules import (
+    COST_SECONDS,
+    HOP_SECONDS,
+    Own,
+    Owners,
+    PeerLoad,
+    Reported,
+    UsualTime,
+    better_off,
+    rendezvous,
+    worth_telling,
+)
 
 __all__ = ["PeerTable"]
 
@@ -61,9 +72,6 @@ LATER_SECONDS = 0.005
 
 #: How long who has come waits until the others have told which sequences they keep.
 INTRODUCED_SECONDS = 2.0
-
-COST_SECONDS = 0.0001  # of handing over, before it was measured
-NEW = 1 / 8  # what the newest measurement of it counts for
 
 
 class Serving(Protocol):
@@ -97,7 +105,7 @@ class PeerTable:
         self.busy: set[HandoverStage] = set()
         self.stages: dict[Model, HandoverStage] = {}
         self.others: dict[PeerLoad, _Other] = {}
-        self.hop_time = HopTime()
+        self.hop_time = UsualTime(HOP_SECONDS)
         self.owners = Owners()
         self.beyond = FarWaits(self, kernel.clock)
         self._kept: dict[tuple[str, int | str], float] = {}  # sequences here of which the others were told, when they began
@@ -105,7 +113,7 @@ class PeerTable:
         self._introducing: set[_Other] = set()  # those who have not told yet what they keep
         self._introduced: asyncio.Event | None = None
         self._chance = chance
-        self._cost = COST_SECONDS
+        self.cost_time = UsualTime(COST_SECONDS)
         self._timer: asyncio.TimerHandle | None = None
         self._settles = False
         self._hurried = False
@@ -179,17 +187,13 @@ class PeerTable:
         other = self.others[found]
         return other if other.link.unsent < MOST_UNSENT else None
 
-    def cost(self) -> float:
+    def cost(self, now: float) -> float:
         """Return how long the loop is busy with handing a request over, in seconds."""
-        return self._cost
+        return self.cost_time.seconds(now)
 
     def hop(self, now: float) -> float:
         """Return how long the way to another replica and back takes, in seconds."""
         return self.hop_time.seconds(now)
-
-    def took(self, seconds: float) -> None:
-        """Handing a request over has kept the loop busy for so long."""
-        self._cost += (seconds - self._cost) * NEW
 
     def has_work(self) -> None:
         """Some stage has something to do, while none had."""
@@ -362,7 +366,8 @@ class _Other:
         self.given[number] = away, request, began
         self.load.sent(number, seconds)
         self.link.send(head, body)
-        self._peers.took(self._kernel.clock() - began)
+        now = self._kernel.clock()
+        self._peers.cost_time.measured(now - began, now)
         return number
 
     def cancel(self, number: int) -> None:

@@ -6,7 +6,16 @@ from kernel.rules.autoscaling import Autoscaler, ScaleDecision, ScaleLoad, Scale
 from kernel.rules.batching import BatchRule, fits
 from kernel.rules.breaker import Breaker
 from kernel.rules.deadlines import Deadlines
-from kernel.rules.handover import HopTime, Own, PeerLoad, Reported, better_off, worth_telling
+from kernel.rules.handover import (
+    COST_SECONDS,
+    HOP_SECONDS,
+    Own,
+    PeerLoad,
+    Reported,
+    UsualTime,
+    better_off,
+    worth_telling,
+)
 from kernel.rules.holding import BUSY_SHARE, Blocked, Held, Holding, Notice, Sight, WatchdogRules
 from kernel.rules.instance_groups import InstanceSpec, instance_specs, rearranged
 from kernel.rules.owners import Owners, rendezvous
@@ -29,6 +38,8 @@ from kernel.rules.sequencing import RequestSequence, Sequencer, SequenceRule
 
 __all__ = [
     "BUSY_SHARE",
+    "COST_SECONDS",
+    "HOP_SECONDS",
     "START",
     "Autoscaler",
     "BatchRule",
@@ -42,7 +53,6 @@ __all__ = [
     "ExecutionTime",
     "Held",
     "Holding",
-    "HopTime",
     "InstanceSpec",
     "Left",
     "LocalCache",
@@ -67,6 +77,7 @@ __all__ = [
     "States",
     "StoredResponse",
     "StoredTensor",
+    "UsualTime",
     "WaitReason",
     "WatchdogRules",
     "better_off",

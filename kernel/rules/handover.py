@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["HOP_SECONDS", "HopTime", "Own", "PeerLoad", "Reported", "better_off", "worth_telling"]
+__all__ = ["COST_SECONDS", "HOP_SECONDS", "Own", "PeerLoad", "Reported", "UsualTime", "better_off", "worth_telling"]
 
-#: What a hop is taken to last before one was measured, and when measurements are old, which takes so long.
+#: What a hop is taken to last, and what handing over costs the loop, before they were measured, and when measurements are old,
+#: which takes so long.
 HOP_SECONDS = 0.0003
-HOP_LASTS = 2.0
+COST_SECONDS = 0.0001
+USUAL_LASTS = 2.0
 LESS, MORE = 1 / 4, 1 / 32  # what the newest of the measurements counts for: a slow one may be chance, a quick one is none
 
 #: How old a report may be; who reports does so far more often, whatever it has to say.
@@ -143,13 +145,18 @@ def better_off(
     return found
 
 
-class HopTime:
-    """How long a hop lasts, there and back, without what happens there: near the quickest of those that were measured lately."""
+class UsualTime:
+    """How long something takes where nothing comes in between: near the quickest of those that were measured lately.
 
-    __slots__ = ("_seconds", "_when")
+    One that is slow by chance, as the processor was somebody else's, must not end the handing over, without which nothing is
+    measured any more.
+    """
 
-    def __init__(self) -> None:
-        self._seconds = HOP_SECONDS
+    __slots__ = ("_first", "_seconds", "_when")
+
+    def __init__(self, first: float) -> None:
+        """`first`: in seconds, before one was measured."""
+        self._first = self._seconds = first
         self._when = -inf
 
     def measured(self, seconds: float, now: float) -> None:
@@ -161,7 +168,8 @@ class HopTime:
     def seconds(self, now: float) -> float:
         """Return how long the next one will take. What was slow once is tried again by and by."""
         age = now - self._when
-        return HOP_SECONDS + (self._seconds - HOP_SECONDS) * (1.0 - age / HOP_LASTS) if age < HOP_LASTS else HOP_SECONDS
+        first = self._first
+        return first + (self._seconds - first) * (1.0 - age / USUAL_LASTS) if age < USUAL_LASTS else first
 
 
 def worth_telling(told: float, load: float, since: float) -> bool:

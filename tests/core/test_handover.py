@@ -20,8 +20,8 @@ from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, Ove
 from kernel.replicas.forms import Answered, Hand, answer_of, hand_of, read, response_of, tensors_of
 from kernel.replicas.link import BUFFER, Link
 from kernel.replicas.peers import BUSY_TICK, IDLE_TICK, SETTLED_SECONDS, PeerTable
-from kernel.rules import HopTime, Own, Owners, PeerLoad, Reported, better_off, rendezvous, worth_telling
-from kernel.rules.handover import BEAT_SECONDS, HOP_LASTS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS
+from kernel.rules import Own, Owners, PeerLoad, Reported, UsualTime, better_off, rendezvous, worth_telling
+from kernel.rules.handover import BEAT_SECONDS, COST_SECONDS, HOP_SECONDS, REFUSED_SECONDS, STALE_SECONDS, USUAL_LASTS
 
 MODEL = "m/1"
 
@@ -103,7 +103,7 @@ def test_models_off_the_loop_wait_for_their_own_instances() -> None:
 
 
 def test_what_a_hop_takes_is_near_the_quickest_and_slow_ones_are_forgotten() -> None:
-    hop = HopTime()
+    hop = UsualTime(HOP_SECONDS)
     assert hop.seconds(0.0) == HOP_SECONDS
     for _ in range(100):
         hop.measured(0.002, 1.0)
@@ -114,9 +114,26 @@ def test_what_a_hop_takes_is_near_the_quickest_and_slow_ones_are_forgotten() -> 
     assert hop.seconds(1.0) < 0.0012
     hop.measured(1.0, 1.0)  # once
     assert hop.seconds(1.0) < 0.04
-    assert hop.seconds(1.0 + HOP_LASTS) == HOP_SECONDS
+    assert hop.seconds(1.0 + USUAL_LASTS) == HOP_SECONDS
     hop.measured(-1.0, 1.0)  # clocks
     assert hop.seconds(1.0) >= 0.0
+
+
+def test_one_that_was_held_up_does_not_end_the_handing_over() -> None:
+    """What it costs is only measured where it is done: one slow measurement would be the last."""
+    idle, cost = peer("idle", 0.0), UsualTime(COST_SECONDS)
+
+    def now(when: float) -> str | None:
+        return chosen([idle], own(16 * 0.001, 16, seconds=0.001, cost=cost.seconds(when)), 0.0)
+
+    for _ in range(20):
+        cost.measured(0.00002, 1.0)
+    cost.measured(0.018, 1.0)
+    assert now(1.0) == "idle"
+    for _ in range(100):
+        cost.measured(0.004, 1.0)  # as large tensors do
+    assert now(1.0) is None
+    assert now(1.0 + USUAL_LASTS) == "idle"  # it is tried again
 
 
 def test_what_has_changed_by_much_is_told_soon_and_the_rest_now_and_then() -> None:
