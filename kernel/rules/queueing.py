@@ -8,6 +8,7 @@ ten or a hundred thousand wait.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -59,10 +60,14 @@ class RequestQueue:
 
     `levels` 0 means no priorities: one level, the request's priority is ignored. With levels, a priority of 0 or above the
     number of levels means `default_level` (reference behaviour). `no_policy`: neither time-outs, nor limits, nor priorities
-    apply; then work may be handed over early.
+    apply; then work may be handed over early. `timed`: somebody may have waited too long one day. `room`: while fewer wait than
+    this, no level is full.
     """
 
-    __slots__ = ("_count", "_default", "_expiries", "_levels", "_line", "_numbers", "_policies", "_policy", "no_policy", "size")
+    __slots__ = (
+        "_count", "_default", "_expiries", "_levels", "_line", "_numbers", "_one_line", "_policies", "_policy", "no_policy",
+        "room", "size", "timed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,7 +82,10 @@ class RequestQueue:
         self._default = max(default_level, 1)
         self._levels: list[_Level] = []  # those that somebody has come to, the most urgent first
         self._numbers: dict[int, _Level] = {}
-        self._line = self._make(self._default).waiting  # all there is where there is no policy
+        self.timed = False
+        self.room = math.inf
+        self._line = self._make(self._default).waiting
+        self._one_line = levels <= 1 and not self.timed  # then all who wait are in `_line`, in their order
         self._expiries: list[tuple[float, int, InferenceRequest]] = []  # of those that expire out of turn; some are stale
         self.no_policy = levels <= 1 and not (self._levels[0].limit or self._levels[0].timeout)
         self.size = 0
@@ -87,7 +95,7 @@ class RequestQueue:
 
     def __iter__(self) -> Iterator[InferenceRequest]:
         """Yield the waiting requests in the order in which they may be taken."""
-        if self.no_policy:
+        if self._one_line:
             return iter(self._line)
         return chain.from_iterable(self._lines())
 
@@ -156,9 +164,10 @@ class RequestQueue:
 
     def take_first(self, count: int) -> list[InferenceRequest]:
         """Remove and return the first `count` requests."""
-        if count == 1 and self.size and self.no_policy:
-            self.size -= 1
-            return [self._line.popitem(last=False)[0]]
+        if self._one_line and count <= self.size:
+            self.size -= count
+            pop = self._line.popitem
+            return [pop(last=False)[0]] if count == 1 else [pop(last=False)[0] for _ in range(count)]
         taken: list[InferenceRequest] = []
         for line in self._lines():
             missing = count - len(taken)
@@ -248,6 +257,9 @@ class RequestQueue:
     def _make(self, number: int) -> _Level:
         """Return a level that nobody has come to before: a config may say that there are millions."""
         level = self._numbers[number] = _Level(number, self._policies.get(number, self._policy))
+        self.timed = self.timed or bool(level.timeout)
+        if level.limit:
+            self.room = min(self.room, level.limit)
         insort(self._levels, level, key=_by_number)
         return level
 

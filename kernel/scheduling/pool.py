@@ -80,14 +80,13 @@ class Pool:
         for instance in self.instances:  # not by `outstanding`: this is asked twice for each request
             count = len(instance.running)
             if count < instance.limit and (best is None or count < least):
+                if not count:
+                    return instance
                 best, least = instance, count
         return best
 
     def free(self) -> Sequence[ModelInstance]:
-        """Return those that may start an execution of what waits, in the order in which they are to be asked."""
-        if not self._queue.bound:
-            best = self.best()
-            return () if best is None else (best,)
+        """Return those that may start an execution of what waits, where a request may be executed by one of them only."""
         there = (*self.instances, *self.leaving) if self.leaving else self.instances
         return [one for one in there if one.outstanding < one.limit and self._queue.is_ready(one)]
 

@@ -186,7 +186,7 @@ class Scheduler:
                 self._check(request, parent)
             if parent is not None:
                 self._check_call(request, parent)
-            if not queue.no_policy and queue.is_full(request):
+            if queue.size >= queue.room and queue.is_full(request):
                 # It may be full of requests that would be started at the end of this turn: that is done before one is refused.
                 self.dispatch()
             queue.push(request, now)
@@ -257,12 +257,12 @@ class Scheduler:
         queue = self.queue
         try:
             now = self.clock()
-            if not queue.no_policy and (expiry := queue.next_expiry()) is not None and expiry <= now:
+            if queue.timed and (expiry := queue.next_expiry()) is not None and expiry <= now:
                 self._give_up(queue.expire(now), ServingError(Code.UNAVAILABLE, queue.expiry_words, Reason.REJECTED))
             again = self._hand_out(now) if queue.size else None
             if again is not None:
                 self._timer.arm(again)
-            if not queue.no_policy and (expiry := queue.next_expiry()) is not None:
+            if queue.timed and (expiry := queue.next_expiry()) is not None:
                 self._timer.arm(expiry)
         finally:
             self._dispatching = False
@@ -273,8 +273,13 @@ class Scheduler:
         while True:
             started = False
             again: float | None = None
-            for instance in pool.free():
-                if not pool.may_start(instance):
+            if queue.bound:
+                free = pool.free()
+            else:
+                best = pool.best()
+                free = () if best is None else (best,)
+            for instance in free:
+                if pool.limited and not pool.may_start(instance):
                     continue
                 batches, when = queue.take(instance, now)
                 for batch in batches:
@@ -310,8 +315,9 @@ class Scheduler:
         """Do what was put off."""
         if not self.pool.inline:
             # Where requests come one at a time, the next one does not wait for company.
-            alone = self.queue.size == 1 and self.queue.immediate and not (self.stopping or self.refusing or self._is_busy())
-            self.direct = self.pool.single if alone else None
+            single = self.pool.single
+            alone = single is not None and self.queue.size == 1 and self.queue.immediate
+            self.direct = single if alone and not (self.stopping or self.refusing or self._is_busy()) else None
         self._scheduled = False
         self.dispatch()
 

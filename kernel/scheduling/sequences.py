@@ -70,6 +70,8 @@ class SequenceQueue:
     """
 
     bound = True
+    timed = True  # sequences that are silent for too long end
+    room = 0  # whether there is any is to be asked for each
     no_policy = False  # order, slots and time-outs are asked for each batch, so none is handed over before its time
     rule = None  # its own, one for each instance
     immediate = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -143,3 +144,18 @@ def test_every_second_of_a_long_queue_may_leave() -> None:
         assert queue.remove(one)
     assert len(queue) == 50_000
     assert [queue.take_first(1)[0] for _ in range(50_000)] == requests[1::2]
+
+
+def test_whether_to_ask_for_room_and_for_time_outs_is_known_before() -> None:
+    plain, limited = RequestQueue(), RequestQueue(0, 0, QueuePolicy(max_queue_size=3))
+    assert plain.room == math.inf and not plain.timed and limited.room == 3 and not limited.timed
+    assert RequestQueue(0, 0, QueuePolicy(default_timeout_us=1)).timed
+    levels = RequestQueue(3, 2, None, {1: QueuePolicy(max_queue_size=2), 3: QueuePolicy(default_timeout_us=5)})
+    assert levels.room == math.inf and not levels.timed, "nobody has come to those levels yet"
+    for priority in (1, 3):
+        push(levels, request("p", priority))
+    assert levels.room == 2 and levels.timed
+    waiting = [request(name) for name in "abc"]
+    push(limited, *waiting)
+    assert limited.is_full(request("d")) and list(limited) == waiting
+    assert limited.take_first(2) == waiting[:2] and list(limited) == waiting[2:] and limited.size == 1
