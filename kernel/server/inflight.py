@@ -74,6 +74,8 @@ def inflight(schedulers: Iterable[Scheduler], now: float, most: int = 0) -> list
 
 def _each(schedulers: Iterable[Scheduler]) -> Iterator[tuple[InferenceRequest, Scheduler, int]]:
     for scheduler in schedulers:
+        if scheduler.is_idle:
+            continue  # of ten thousand models most are
         yield from ((request, scheduler, position) for position, request in enumerate(unanswered(scheduler)))
 
 

@@ -55,13 +55,16 @@ def observed_calls(kernel: Any) -> list[ObservedCalls]:
 
     A call of an instance that has gone is nobody's.
     """
-    callers = {}
-    for model in kernel._registry.catalog.alive():
+    alive = kernel._registry.catalog.alive()
+    for model in alive:
         model.scheduler.statistics.settle()
-        callers.update({instance.name: model.name for instance in model.scheduler.instances})
-    found = Counter(
-        (callers[record[CALLER][0]], kept.model)
-        for kept, record in kernel.supervision.history.records()
-        if record[CALLER] is not None and record[CALLER][0] in callers
-    )
+    records = kernel.supervision.history.records()
+    calls = Counter((record[CALLER][0], kept.model) for kept, record in records if record[CALLER] is not None)
+    if not calls:
+        return []
+    callers = {instance.name: model.name for model in alive for instance in model.scheduler.instances}
+    found: Counter[tuple[str, str]] = Counter()
+    for (caller, name), count in calls.items():
+        if caller in callers:
+            found[callers[caller], name] += count
     return [ObservedCalls(*names, count) for names, count in sorted(found.items())]

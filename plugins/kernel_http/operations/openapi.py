@@ -19,8 +19,9 @@ from kernel_http.operations.schemas import ModelFacts, TensorFacts, base_documen
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
-    from kernel import Kernel, ModelConfig, TensorSpec
+    from kernel import Kernel, Model, ModelConfig, TensorSpec
     from kernel_http.connection.routes import Handler
 
 __all__ = ["OpenApi"]
@@ -70,7 +71,7 @@ class OpenApi:
     def _make(self, connection: ClientConnection, waiting: list[Exchange]) -> None:
         """Have them made of what is loaded now, for who waits."""
         self._making = generation, waiting = self._kernel.generation, waiting
-        loaded = self._loaded()
+        models = self._kernel.models()  # what is read of them does not change
 
         def done(made: asyncio.Future[Answers]) -> None:
             self._making = None
@@ -89,22 +90,13 @@ class OpenApi:
                 assert connection is not None
                 self._make(connection, later)
 
-        connection.aside(lambda: self._made(loaded)).add_done_callback(done)
+        connection.aside(lambda: self._made(_loaded(models))).add_done_callback(done)
 
     def _send(self, exchange: Exchange) -> None:
         connection, answer = exchange.connection, self._answers[exchange.head.route]
         if connection is not None:
             connection.spend(3 + (len(answer) >> 13))  # it is handed over, not made
             exchange.answer(answer)
-
-    def _loaded(self) -> Loaded:
-        """Return what there is now. On the loop, so it only gathers."""
-        loaded: Loaded = {}
-        for model in self._kernel.models():
-            versions, config = loaded.get(model.name, ((), model.config))
-            newest = not versions or model.version > versions[-1]
-            loaded[model.name] = (tuple(sorted((*versions, model.version))), model.config if newest else config)
-        return loaded
 
     def _made(self, loaded: Loaded) -> Answers:
         """Return both answers. On another thread, one call at a time."""
@@ -125,6 +117,16 @@ class OpenApi:
             "openapi": replies.reply(200, whole.encode(), json=True),
             "docs": replies.page(html.encode(errors="replace"), SECURITY),
         }
+
+
+def _loaded(models: Sequence[Model]) -> Loaded:
+    """Return the versions of each name, and the config of the newest."""
+    loaded: Loaded = {}
+    for model in models:
+        versions, config = loaded.get(model.name, ((), model.config))
+        newest = not versions or model.version > versions[-1]
+        loaded[model.name] = (tuple(sorted((*versions, model.version))), model.config if newest else config)
+    return loaded
 
 
 def facts_of(name: str, versions: tuple[int, ...], config: ModelConfig) -> ModelFacts:
