@@ -36,10 +36,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+LEVEL = logging.getLogger("kernel").level
+
+
 @pytest.fixture(autouse=True)
 def _level_of_the_log_stays() -> Iterator[None]:
-    """Commands that are run within a test set it for their process, which goes on to other tests."""
-    log = logging.getLogger("kernel")
-    level = log.level
+    """Commands that are run within a test, or a fixture of a file, set it for their process, which goes on to other tests."""
     yield
-    log.setLevel(level)
+    logging.getLogger("kernel").setLevel(LEVEL)

@@ -47,10 +47,10 @@ class Seen(msgspec.Struct, array_like=True, frozen=True):
 class _Version:
     """`told`: how many requests had succeeded when its latencies were last looked at, and `at` when that was."""
 
-    __slots__ = ("at", "model", "seen", "told")
+    __slots__ = ("at", "seen", "served", "told")
 
     def __init__(self) -> None:
-        self.model: Model | None = None
+        self.served: Model | None = None
         self.seen: Seen | None = None
         self.told = 0
         self.at = 0.0
@@ -128,16 +128,16 @@ class Looker:
         known.steady = True
         for line in self._kernel.states(name):
             one = known.versions[line.version] = before.get(line.version) or _Version()
-            one.model = self._models.get((name, line.version)) if line.state == "READY" else None
-            if one.model is None:
+            one.served = self._models.get((name, line.version)) if line.state == "READY" else None
+            if one.served is None:
                 known.steady = False
             seen, reason = one.seen, sendable(line.reason)
-            if seen is None or (seen.state, seen.reason, seen.figures is None) != (line.state, reason, one.model is None):
+            if seen is None or (seen.state, seen.reason, seen.figures is None) != (line.state, reason, one.served is None):
                 one.seen = Seen(name, line.version, line.state, reason, None)
         return known
 
     def _seen(self, one: _Version, look: Look, latencies_too: bool) -> Seen:
-        seen, model = one.seen, one.model
+        seen, model = one.seen, one.served
         assert seen is not None
         if model is None:
             return seen
