@@ -22,6 +22,8 @@ from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.server import Server
 from kernel_grpc.services.methods import inference_methods
+from kernel_http.connection.protocol import Connection
+from kernel_http.connection.turns import FREE_BYTES, MOST_SECONDS, SERVING_SECONDS, Receiving
 from kernel_http.frontend import MAX_INPUT_SIZE, make_server
 
 GREEDY, EACH, SECONDS = 31, 64, 0.015
@@ -414,5 +416,91 @@ def test_a_reload_loses_none_of_those_that_wait_for_their_share(tmp_path: Path) 
             (tmp_path / "m" / "1" / "new").write_text("")
             await kernel.load("m")
             await answered([client], EACH)
+
+    run(main())
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_where_hundreds_ask_over_http_at_once_some_wait_for_another_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: bool
+) -> None:
+    """However little each asks for, and whether its body comes with its head; those who wait are answered in their order."""
+    now, served = [0.0], [0]
+    dispatch = Connection._dispatch
+
+    def counted(self: Connection, *args: Any) -> None:
+        now[0] += 0.0001
+        served[0] += 1
+        dispatch(self, *args)
+
+    monkeypatch.setattr(Connection, "_dispatch", counted)
+
+    async def main() -> None:
+        async with serving(tmp_path, wide()) as kernel:
+            server = HttpClient.server(kernel)
+            server._line.clock = server.receiving._clock = lambda: now[0]
+            clients = [HttpClient(server) for _ in range(300)]
+            data = infer("m", {"inputs": [tensor("X", "FP32", [1], [1.0])]})
+            free = FREE_BYTES // len(data)
+            if split:
+                middle = data.index(b"\r\n\r\n") + 4
+                for client in clients:
+                    client._client.send(data[:middle])
+                await asyncio.sleep(0)
+                for client in clients:
+                    client._client.send(data[middle:])
+                free = FREE_BYTES // (len(data) - middle)
+            else:
+                for client in clients:
+                    client.ask()
+            assert served[0] == pytest.approx(free + round(MOST_SECONDS / 0.0001), abs=2)
+            turns = 0
+            while served[0] < len(clients):
+                before = now[0]
+                await asyncio.sleep(0)
+                assert now[0] - before <= SERVING_SECONDS
+                turns += 1
+            assert 3 < turns < 20
+            await answered(clients, len(clients))
+
+    run(main())
+
+
+class Late(Receiving):
+    """Where what is read is late when it is said to be."""
+
+    late: list[bool]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.free = 0
+
+    def is_late(self) -> bool:
+        return self.late[0]
+
+
+def test_a_client_that_leaves_while_what_it_sent_waits_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as kernel:
+            server = HttpClient.server(kernel)
+            late = [True]
+            server.receiving = Late(kernel.loop, kernel.clock)
+            server.receiving.late = late
+            clients = [HttpClient(server) for _ in range(3)]
+            for client in clients:
+                client.ask()
+            clients[0].leave()
+            await asyncio.sleep(1)
+            assert not server._line.small and not server._line.others and kernel.statistics("m")[0].success.count == 2
+            for client in clients[1:]:
+                late[0] = False
+                client._client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n" + bytes(3))
+                late[0] = True
+                client._client.send(bytes(1997))
+            assert len(server._line.others) + len(server._line.small) == 2
+            clients[1].leave()
+            await asyncio.sleep(1)
+            assert [one.status for one in parse(clients[2]._client.take())] == [200, 400] and not server._line.others
+            assert kernel.memory.receive.used == 0
 
     run(main())

@@ -102,19 +102,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Any:
         body = self._arrival.body
-        return body.space()[: self.server.receiving.portion] if type(body) is Body else self.server.view
+        if body is not None and type(body) is Body:
+            return body.space()[: self.server.receiving.portion]
+        return self.server.view
 
     def buffer_updated(self, count: int) -> None:
-        body = self._arrival.body
-        if type(body) is Body:
+        body, receiving = self._arrival.body, self.server.receiving
+        if receiving.free > 0:
+            receiving.free -= count
+        elif receiving.is_late():
+            self._put_off(body, count)
+            return
+        if body is not None and type(body) is Body:
             body.received(count)
-            try:
-                self._arrival.look_at(body)
-            except Refused as refused:
-                self._refuse(refused.status, refused.message, body.head.block)
-            else:
-                if body.complete:
-                    self._complete(body)
+            self._take_body(body)
         elif self._rest:
             self._rest += self.server.view[:count]
             if self.answers.go_on is None:
@@ -122,8 +123,28 @@ class Connection(asyncio.BufferedProtocol):
                 self._consume(rest, len(rest))
         else:
             self._consume(self.server.buffer, count)
-        if count >= LITTLE and not self.server.receiving.received(self, count):
+        if count >= LITTLE and not receiving.received(self, count):
             self.answers.transport.pause_reading()
+
+    def _take_body(self, body: Body) -> None:
+        """More of a body has come into its memory, perhaps the rest."""
+        try:
+            self._arrival.look_at(body)
+        except Refused as refused:
+            self._refuse(refused.status, refused.message, body.head.block)
+        else:
+            if body.complete:
+                self._complete(body)
+
+    def _put_off(self, body: Body | ChunkedBody | None, count: int) -> None:
+        """Keep what has come, and read nothing more: too much was done for others in this turn."""
+        if type(body) is Body:
+            body.received(count)
+        else:
+            self._rest += self.server.view[:count]
+        if self.answers.go_on is None:
+            self._hold()
+            self.server.put_off(self, count)
 
     def read_on(self) -> None:
         """Read on, after a turn for what others are sent for."""
@@ -177,24 +198,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def _block(self, *, always: bool = False) -> None:
         """Keep what is unused, and read nothing more, until this connection may go on. `always`: only its turn is waited for."""
+        self._hold()
+        self.server.wait(self, always=always)
+
+    def _hold(self) -> None:
+        """Read nothing more until this connection goes on."""
         answers = self.answers
         answers.go_on = self.go_on
         if self.server.full:
             answers.layout = None  # what comes is looked at, as it may have to be refused
         answers.transport.pause_reading()
-        self.server.wait(self, always=always)
 
     def go_on(self) -> None:
         """Use what was kept, if this connection may."""
         answers = self.answers
         if answers.go_on is None:
             return
-        if not answers.may_begin():
+        body = self._arrival.body
+        if body is None and not answers.may_begin():
             self.server.wait(self)
             return
         answers.go_on = None
-        rest, self._rest = self._rest, bytearray()
         answers.transport.resume_reading()
+        if type(body) is Body:
+            self._take_body(body)
+        rest, self._rest = self._rest, bytearray()
         self._consume(rest, len(rest))
 
     def _begin(self, data: bytearray, at: int, end: int) -> int:

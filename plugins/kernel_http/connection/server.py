@@ -85,7 +85,7 @@ class Server(Connections[OpenConnection], Turns):
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         Connections.__init__(self, kernel.loop, kernel.loop.time, SWEEP_SECONDS, kernel.memory.crowd)
-        Turns.__init__(self, kernel.loop)
+        Turns.__init__(self, kernel.loop, kernel.clock)
         self.receiving = Receiving(kernel.loop, kernel.clock)
         self.kernel = kernel
         self.router = router

@@ -5,6 +5,7 @@ read, or an outbox is full. Who has used up a quantum waits behind those who wai
 then the loop looks what else there is. As long as nobody sends that much, nothing of this is ever called.
 
 Bytes of bodies are counted apart: to receive them is all that they cost, and who asks for little does not wait behind them.
+Where so many ask for little in a turn that this alone takes long, the last of them wait for the next one, and are first there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ FEW = 4
 #: How much a connection may do at a stretch, and how much all that have waited may do in a turn.
 QUANTUM = 64
 TURN = 256
+
+#: Reads of so many bytes in a turn are not looked at. Where there are more, the rest of it is timed: what comes later than
+#: MOST_SECONDS, in seconds, waits. And for how long those go on in a turn who have waited; half of it is for reads below SMALL.
+FREE_BYTES = 8 * 1024
+MOST_SECONDS = 0.008
+SERVING_SECONDS = 0.004
+SMALL = 1024
 
 #: How many bytes of long bodies all connections together receive in a turn, in reads of how many, and for how long at most, in
 #: seconds: a page that is new may cost as much as a thousand others. Where that is used up, a read takes LITTLE, and its
@@ -59,13 +67,14 @@ class Turns:
     somebody's turn began.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        """`clock`: goes on within a turn."""
         self.most = MAX_PIPELINED
         self.pipelined = FEW
         self.full = False  # nobody begins anything but what is small, and that after a look (server.py)
         self._loop = loop
         self.units = 0
-        self._waiting: dict[Waiting, None] = {}  # in their order
+        self._line = Line(clock)
         self._scheduled = False
 
     def spend(self, units: int) -> None:
@@ -75,10 +84,15 @@ class Turns:
             self.pipelined = 0
             self._schedule()
 
+    def put_off(self, connection: Waiting, size: int) -> None:
+        """Have a connection go on in a further turn, as a read, of `size` bytes, was late."""
+        (self._line.small if size < SMALL else self._line.others)[connection] = None
+        self._schedule()
+
     def wait(self, connection: Waiting, *, always: bool = False) -> None:
         """Have a connection go on when it is its turn; unless `always`, only where that is what it is held up by."""
         if always or not self.pipelined:
-            self._waiting[connection] = None
+            self._line.others[connection] = None
             self._schedule()
 
     def large(self, size: int) -> None:
@@ -100,7 +114,8 @@ class Turns:
 
     def forget(self, connection: Waiting) -> None:
         """The connection has come to its end."""
-        self._waiting.pop(connection, None)
+        self._line.others.pop(connection, None)
+        self._line.small.pop(connection, None)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -108,40 +123,76 @@ class Turns:
             self._loop.call_later(0, self._serve)  # when the loop has looked what else there is
 
     def _serve(self) -> None:
-        """Serve some of those that wait, each until it has used up its quantum or what it was sent."""
+        """Serve some of those that wait, each until it has used up its quantum or what it was sent; first those with little."""
         self._scheduled = False
         done = 0
-        waiting = self._waiting
-        for _ in range(len(waiting)):  # none of them twice
-            if done >= TURN or not waiting:
+        line, began = self._line, self._line.clock()
+        small, waiting = line.small, line.others
+        for _ in range(len(small)):
+            if not small or line.clock() - began >= SERVING_SECONDS / 2:
                 break
-            connection = next(iter(waiting))
-            del waiting[connection]
-            self.units = 0
-            self.pipelined = min(self.most, FEW)
-            connection.go_on()
+            self._next_of(small)
+        for _ in range(len(waiting)):  # none of them twice
+            if done >= TURN or not waiting or (done and line.clock() - began >= SERVING_SECONDS):
+                break
+            self._next_of(waiting)
             done += self.units + 1
         self.units = 0
         self.pipelined = 0 if waiting or self.full else min(self.most, FEW)
-        if waiting:
+        if waiting or small:
             self._schedule()
+
+    def _next_of(self, waiting: dict[Waiting, None]) -> None:
+        connection = next(iter(waiting))
+        del waiting[connection]
+        self.units = 0
+        self.pipelined = min(self.most, FEW)
+        connection.go_on()
+
+
+class Line:
+    """Who waits for a turn, in their order: `small`, with a read of little, and `others`. `clock`: goes on within a turn."""
+
+    __slots__ = ("clock", "others", "small")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.small: dict[Waiting, None] = {}
+        self.others: dict[Waiting, None] = {}
 
 
 class Receiving:
     """What is received in a turn of the loop, by all connections of one front end. `portion`: how much of a body one read takes.
+    `free`: reads of how many bytes need not be looked at, or less than none.
 
     `clock`: goes on within a turn.
     """
 
-    __slots__ = ("_clock", "_loop", "_received", "_since", "_waiting", "portion")
+    __slots__ = ("_began", "_clock", "_loop", "_received", "_since", "_timed", "_waiting", "free", "portion")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.portion = PORTION
+        self.free = FREE_BYTES
+        self._timed = False  # this turn is
+        self._began = 0.0  # when it began to be
         self._loop = loop
         self._clock = clock
         self._received = 0  # bytes in this turn, where reads were large
         self._since = 0.0  # when the first of them came
         self._waiting: dict[Reader, None] = {}  # who reads nothing until it is its turn, in their order
+
+    def is_late(self) -> bool:
+        """Whether what was read has to wait, as too much was done in this turn. Asked where no read is `free`."""
+        now = self._clock()
+        if not self._timed:
+            self._timed = True
+            self._began = now
+            self._loop.call_soon(self._end_turn)
+        return now - self._began >= MOST_SECONDS
+
+    def _end_turn(self) -> None:
+        self._timed = False
+        self.free = FREE_BYTES
 
     def received(self, reader: Reader, size: int) -> bool:
         """A read has brought `size` bytes, LITTLE or more. False: the reader reads no more until it is its turn."""
