@@ -701,6 +701,18 @@ def grpc_window(target: Target, model: bytes = b"blob") -> None:
         time.sleep(10)
 
 
+def grpc_load(target: Target) -> None:
+    """A model that comes with 60 MB."""
+    config = CONFIG.format(kind="FP32", out="FP32", placement="loop")
+    given = [(b"config", 3, config.encode()), (b"file:1/model.py", 4, MODEL.format(body=ECHO).encode())]
+    given.append((b"file:1/data", 4, os.urandom(60_000_000)))
+    message = field(2, b"new") + b"".join(field(3, field(1, name) + field(2, field(kind, value))) for name, kind, value in given)
+    with target.connect(target.grpc) as sock:
+        sock.sendall(PREFACE + head(1, "RepositoryModelLoad"))
+        send_body(sock, 1, prefixed(message))
+        time.sleep(2)
+
+
 def grpc_outputs(target: Target) -> None:
     grpc_call(target, field(1, b"echo") + b"\x32\0" * 8_500_000)
 
@@ -860,7 +872,7 @@ ROWS: list[Row] = [
     Row("chunks of one byte, 16 connections", small_chunks, 0.050, 64 * MB),
     Row("16 bodies of 32 MB", large_bodies, 0.050, 1600 * MB),
     Row("GET /metrics, 32 connections", metrics_flood, 0.050, 16 * MB),
-    Row("600 connections with small requests", crowd, 0.020, 64 * MB),
+    Row("600 connections with small requests", crowd, 0.050, 64 * MB),
     Row("1 000 slow connections", slow_connections, 0.050, 16 * MB),
     Row("TLS: handshakes, 64 connections", tls_handshakes, 0.050, 64 * MB, tls=True),
     Row("TLS: handshakes that end in the middle", tls_hellos, 0.050, 64 * MB, tls=True),
@@ -876,9 +888,10 @@ ROWS: list[Row] = [
     Row("gRPC: 1.5 GiB of an unfinished message", grpc_unfinished, 0.050, 1600 * MB),
     Row("gRPC: 256 unfinished messages on 16 connections", grpc_bodies, 0.050, 800 * MB),
     Row("gRPC: 6 messages of 0.5 MB for 512 MiB each", grpc_bombs, 0.050, 4096 * MB),
+    Row("gRPC: load with 60 MB", grpc_load, 0.050, 200 * MB, flags=EXPLICIT),
     Row("gRPC: 40 000 calls that wait", grpc_pending, 0.020, 128 * MB),
     Row("gRPC: 16 000 calls with one deadline", grpc_deadlines, 0.020, 128 * MB),
-    Row("gRPC: 600 connections with small calls", grpc_crowd, 0.020, 64 * MB),
+    Row("gRPC: 600 connections with small calls", grpc_crowd, 0.050, 64 * MB),
     Row("gRPC: 140 answers of 16 MiB, no window", grpc_window, 0.050, 288 * MB),
     Row("gRPC: the same with 64 instances", lambda target: grpc_window(target, b"blobs"), 0.050, 288 * MB),
     Row("gRPC: WINDOW_UPDATE, 16 connections", flood(grpc_credit, 300_000), 0.050, 64 * MB),

@@ -18,8 +18,11 @@ from virtual import BASE, TestBackend, run, write_repository
 
 from kernel import EXTENSIONS, Code, Kernel, LogSettings, __version__
 from kernel.frontends.restriction import CATEGORIES
+from kernel_grpc.inference.large import ON_LOOP
+from kernel_grpc.inference.wire import varint
+from kernel_grpc.rpc.unary import parsed
 from kernel_grpc.schemas import grpc_service_pb2 as pb
-from kernel_grpc.services import admin
+from kernel_grpc.services import admin, repository
 
 BATCHED = BASE + "max_batch_size: 8\n"
 ENSEMBLE = """
@@ -327,6 +330,36 @@ def test_load_with_config_and_files(serve: Callable[..., None]) -> None:
         parameters = {"config": json.dumps(config), "file_1/labels.txt": b"\xff\x00"}
         await load(client, "fresh", **parameters)
         assert (kernel.model("fresh").model_folder / "1" / "labels.txt").read_bytes() == b"\xff\x00"
+
+    serve(test)
+
+
+def test_large_files_of_a_load_are_not_parsed(serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser would copy them in one call, which holds the interpreter; they are written from where they have come."""
+    config = {
+        "backend": "test",
+        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [2]}],
+        "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [2]}],
+    }
+    files = {f"file_1/{k}": bytes([k]) * (ON_LOOP * k + 1) for k in range(4)}
+    seen: list[int] = []
+
+    def noted(kind: Any, data: Any) -> Any:
+        seen.append(len(data))
+        return parsed(kind, data)
+
+    monkeypatch.setattr(repository, "parsed", noted)
+
+    async def test(client: Caller, kernel: Kernel) -> None:
+        await load(client, "fresh", config=json.dumps(config), **files)
+        folder = kernel.model("fresh").model_folder / "1"
+        assert {f"file_1/{file.name}": file.read_bytes() for file in folder.iterdir()} == files
+        assert seen == [pytest.approx(len(json.dumps(config)), abs=200)]
+        call = client.start("RepositoryModelLoad", load_request("m", config="x" * 2**20).SerializeToString())
+        assert call.failure == (Code.INVALID_ARG, "the request has more than 1048576 bytes besides the contents of its files")
+        odd = b"\x1a" + varint(100_004) + b"\x12" + varint(100_000) + bytes(100_000)  # a value without a name
+        call = client.start("RepositoryModelLoad", load_request("m").SerializeToString() + odd)
+        assert call.failure[0] is Code.INVALID_ARG
 
     serve(test)
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from kernel import Code, ServingError, clipped
 from kernel_grpc.inference.large import ON_LOOP, fields
+from kernel_grpc.inference.wire import BYTES
 from kernel_grpc.rpc.calls import Call
 from kernel_grpc.rpc.methods import Method
 from kernel_grpc.rpc.unary import parsed, unary
@@ -29,6 +32,12 @@ CATEGORY = "model-repository"
 
 #: The most parameters of a load, one a file, that are looked at where its message is large.
 MOST_FIELDS = 4096
+
+#: What a load request may have besides the contents of its files where it is large, in bytes.
+MOST_BESIDES = 1024 * 1024
+
+#: The numbers of fields: of a load's parameters, and of a parameter's value that is bytes.
+PARAMETERS, BYTES_PARAM = 3, 4
 
 LOADED = pb.RepositoryModelLoadResponse().SerializeToString()
 
@@ -74,10 +83,10 @@ class Repository:
     def load(self, call: Call, message: Any) -> None:
         """Load a model and answer when that is done."""
         try:
-            check_fields(message)
-            request = parsed(pb.RepositoryModelLoadRequest, message)
+            rest, large = taken_apart(message)
+            request = parsed(pb.RepositoryModelLoadRequest, rest)
             check_no_repository(request)
-            config, files = overrides_of(request)
+            config, files = overrides_of(request, large)
         except ServingError as error:
             call.fail(error)
             return
@@ -97,18 +106,46 @@ class Repository:
             call.reply(LOADED)
 
 
-def check_fields(message: Any) -> None:
-    """Refuse a message of so many fields that its parser would hold the loop; its files may be large. Raises ServingError."""
+def taken_apart(message: Any) -> tuple[Any, dict[str, memoryview]]:
+    """Return a message without the contents of its large files, and these by their parameters' names.
+
+    The parser would copy them in one go, and hold the interpreter meanwhile; they stay where they have come. Raises ServingError
+    where there is much besides, which would take it as long.
+    """
     if len(message) <= ON_LOOP:
-        return
+        return message, {}
+    data, rest, large = memoryview(message), bytearray(), {}
     try:
-        for count, _ in enumerate(fields(memoryview(message), 0, len(message))):
+        for count, (number, wire, begin, start, end) in enumerate(fields(data, 0, len(data))):
             if count == MOST_FIELDS:
                 raise ServingError(Code.INVALID_ARG, f"the request has more than {MOST_FIELDS} fields and parameters")
+            file = large_file(data, start, end) if number == PARAMETERS and wire == BYTES and end - start > ON_LOOP else None
+            if file is not None:
+                large[file[0]] = file[1]
+                continue
+            if len(rest) + end - begin > MOST_BESIDES:
+                text = f"the request has more than {MOST_BESIDES} bytes besides the contents of its files"
+                raise ServingError(Code.INVALID_ARG, text)
+            rest += data[begin:end]
     except IndexError:
         raise ServingError(
             Code.INVALID_ARG, "Unable to parse request as inference.RepositoryModelLoadRequest: it is cut off, or no message"
         ) from None
+    return rest, large
+
+
+def large_file(data: memoryview, start: int, end: int) -> tuple[str, memoryview] | None:
+    """Return the name and the content of a parameter that is a file, None for another. Raises IndexError where it is cut off."""
+    found = list(islice(fields(data, start, end), 3))
+    if [one[:2] for one in found] != [(1, BYTES), (2, BYTES)] or found[0][4] - found[0][3] > ON_LOOP:
+        return None
+    inner = list(islice(fields(data, *found[1][3:]), 2))
+    if [one[:2] for one in inner] != [(BYTES_PARAM, BYTES)]:
+        return None
+    try:
+        return str(data[slice(*found[0][3:])], "utf-8"), data[slice(*inner[0][3:])]
+    except UnicodeDecodeError:
+        return None
 
 
 def check_no_repository(request: Any) -> None:
@@ -117,8 +154,12 @@ def check_no_repository(request: Any) -> None:
         raise ServingError(Code.UNSUPPORTED, "'repository_name' specification is not supported")
 
 
-def overrides_of(request: pb.RepositoryModelLoadRequest) -> tuple[str | None, dict[str, bytes] | None]:
-    """Return the config and the files that a load request brings along. Raises ServingError."""
+def overrides_of(
+    request: pb.RepositoryModelLoadRequest, large: Mapping[str, memoryview]
+) -> tuple[str | None, dict[str, bytes] | None]:
+    """Return the config and the files that a load request brings along. `large`: those not in it. Raises ServingError."""
+    for key in large:
+        request.parameters[key].bytes_param = b""
     config: str | None = None
     files: dict[str, bytes] = {}
     for key, parameter in sorted(request.parameters.items()):
@@ -128,7 +169,7 @@ def overrides_of(request: pb.RepositoryModelLoadRequest) -> tuple[str | None, di
             config = parameter.string_param
         elif key.startswith("file:"):
             check_type(key, kind, "bytes_param")
-            files[key.removeprefix("file:")] = parameter.bytes_param
+            files[key.removeprefix("file:")] = cast(bytes, large[key]) if key in large else parameter.bytes_param
         else:
             raise ServingError(Code.INVALID_ARG, f"unrecognized load parameter '{key}'.")
     return config, files or None
