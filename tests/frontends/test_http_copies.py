@@ -104,7 +104,8 @@ def test_base64_is_read_in_pieces(text: str) -> None:
     data = text.encode()
     expected = outcome(lambda text: base64.b64decode(text, validate=True), text)
     for size in (1, 3, 8, 100):
-        assert outcome(admin.decoded_base64, [data[at : at + size] for at in range(0, len(data), size)]) == expected
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        assert outcome(lambda pieces: admin.decoded_base64(pieces, len(data)), pieces) == expected
 
 
 def test_a_large_answer_in_json_is_never_one_piece() -> None:
