@@ -67,6 +67,9 @@ CONTENT_TYPE = (b"content-type", b"application/grpc")
 HEAD = response(200, [CONTENT_TYPE])
 TRAILERS = literal(b"grpc-status", b"0")
 
+#: The field of each status.
+_FIELDS = {code: literal(b"grpc-status", b"%d" % code) for code in range(17)}
+
 #: What the reference says to a request that comes while it stops.
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -107,6 +110,8 @@ def fitting(text: str, most: int) -> str:
 
 def escaped(text: str) -> bytes:
     """Return a status message as a header value."""
+    if text.isascii() and text.isprintable() and "%" not in text and text == text.strip(" "):
+        return text.encode()
     value = quote(text, SAFE, "utf-8", "replace")
     inner = value.strip(" ")
     if len(inner) < len(value):  # blanks, with which a header value must not begin or end
@@ -119,13 +124,14 @@ def trailers(status: int, text: str = "") -> bytes:
     """Return the block that ends a call, behind its head."""
     if not status and not text:
         return TRAILERS
-    fields = literal(b"grpc-status", b"%d" % status)
+    fields = _FIELDS[status]
     return fields + literal(b"grpc-message", escaped(text)) if text else fields
 
 
 def trailers_only(status: int, text: str, code: int = 200, *fields: tuple[bytes, bytes]) -> bytes:
     """Return the one block of an answer that has no message. `code`: of HTTP."""
-    return response(code, [CONTENT_TYPE, *fields]) + trailers(status, text)
+    head = HEAD if code == 200 and not fields else response(code, [CONTENT_TYPE, *fields])
+    return head + trailers(status, text)
 
 
 def denied(error: Denied, text: str) -> bytes:
