@@ -20,10 +20,9 @@ __all__ = ["DRAIN_PING", "Ending"]
 DRAIN_PING = b"\x00goaway\x00"
 
 #: How much of a connection that has gone is let go of at once, in streams; bytes that wait in one count as more of them.
-#: So FEW streams are let go of in any case; more where the turn of the loop has room for it, of whose units each takes some.
+#: Each takes units of the turn of the loop; none are let go of where that has no room for more.
 AT_ONCE = 64
 STREAM_BYTES = 256 * 1024
-FEW = 4
 STREAM_UNITS = 2
 
 #: The most text of ours that goes into a GOAWAY.
@@ -107,7 +106,7 @@ class Ending:
         """The connection has gone: abort all streams, receive nothing more. Where they are many, or much waits, some later."""
         self.close()
         streams, turns = self._outgoing.streams, self.turns
-        if len(streams) > FEW and turns is not None and not turns.roomy:
+        if streams and turns is not None and not turns.roomy:
             self._lost = code
             turns.put_off(self)
             return
@@ -120,7 +119,7 @@ class Ending:
             _, stream = streams.popitem()
             left -= 1 + stream.queued // STREAM_BYTES
             self.abort(stream, code)
-        if turns is not None and left < AT_ONCE - FEW:
+        if turns is not None and left < AT_ONCE:
             turns.spend((AT_ONCE - left) * STREAM_UNITS)
 
     def go_on(self) -> None:
