@@ -97,6 +97,10 @@ def write_models(folder: Path) -> None:
         (folder / name / "config.pbtxt").write_text(CONFIG.format(kind=kind, out=out, placement=placement) + count)
 
 
+#: What the flags for TLS name, and what those files are called.
+TLS_FILES = {"server-cert": "cert", "server-key": "key", "root-cert": "cert"}
+
+
 @contextlib.contextmanager
 def certified() -> Iterator[list[str]]:
     """Make a certificate; give the flags of a server that has it."""
@@ -104,7 +108,11 @@ def certified() -> Iterator[list[str]]:
         files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", *files]
         subprocess.run(command, check=True, capture_output=True)
-        yield ["--http-use-ssl", f"--http-server-cert={folder}/cert.pem", f"--http-server-key={folder}/key.pem"]
+        yield [
+            f"--{wire}-{flag}"
+            for wire in ("http", "grpc")
+            for flag in ("use-ssl", *(f"{what}={folder}/{file}.pem" for what, file in TLS_FILES.items()))
+        ]
 
 
 @contextlib.contextmanager
@@ -537,6 +545,46 @@ def tls_begun(target: Target) -> None:
         time.sleep(3)
 
 
+def tls_chains(target: Target, port: int) -> None:
+    """Handshakes on 16 connections, each with a chain of 250 certificates that nobody trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with tempfile.TemporaryDirectory(prefix="kernel-attacks-") as folder:
+        key, cert = f"{folder}/key.pem", Path(folder, "cert.pem")
+        kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=a", "-keyout", key]
+        subprocess.run(["openssl", "req", "-x509", *kind, "-days", "2", "-out", str(cert)], check=True, capture_output=True)
+        cert.write_text(cert.read_text() * 250)
+        context.load_cert_chain(str(cert), key)
+    end = time.monotonic() + 4
+
+    def shake() -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), target.connect(port) as sock:
+                tls = context.wrap_socket(sock)
+                tls.recv(1)  # in TLS 1.3, what the server thinks of the chain comes later
+                tls.close()
+
+    threads = [threading.Thread(target=shake) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def tls_bytes(target: Target) -> None:
+    """The beginnings of handshakes on 64 connections, byte by byte."""
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        NO_CHECKS.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(target.connect()) for _ in range(64)]
+        for sock in socks:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in out.read()[:300]:
+            for sock in socks:
+                sock.sendall(bytes((byte,)))
+
+
 def tls_records(target: Target) -> None:
     """Records of one byte, on 16 connections."""
     request = post("/v2/models/echo/infer", b"x" * 60_000)
@@ -877,6 +925,9 @@ ROWS: list[Row] = [
     Row("TLS: handshakes, 64 connections", tls_handshakes, 0.050, 64 * MB, tls=True),
     Row("TLS: handshakes that end in the middle", tls_hellos, 0.050, 64 * MB, tls=True),
     Row("TLS: 600 handshakes that don't go on", tls_begun, 0.050, 64 * MB, tls=True),
+    Row("TLS: handshakes of single bytes, 64 connections", tls_bytes, 0.050, 64 * MB, tls=True),
+    Row("TLS: chains of 250 certificates", lambda target: tls_chains(target, target.http), 0.050, 64 * MB, tls=True),
+    Row("TLS: the same over gRPC", lambda target: tls_chains(target, target.grpc), 0.050, 64 * MB, tls=True),
     Row("TLS: records of one byte, 16 connections", tls_records, 0.050, 64 * MB, tls=True),
     Row("gRPC: shape of 200 000 dimensions", grpc_rank, 0.050, 8 * MB),
     Row("gRPC: 17 MB of empty outputs", grpc_outputs, 0.050, 52 * MB),

@@ -29,6 +29,9 @@ SLOW_BYTE, SLOW = 1e-7, 0.0005
 #: The most.
 MOST = 2 * 1024 * 1024
 
+#: What a client may send until its handshake is over, in bytes: a few certificates of the longest kinds.
+MOST_SHAKEN = 24 * 1024
+
 
 class Decrypted(asyncio.BufferedProtocol):
     """A connection's protocol, which decides how much is decrypted for it at a time; the loop does the rest in its next turn.
@@ -61,11 +64,50 @@ class Decrypted(asyncio.BufferedProtocol):
         self._inner.buffer_updated(count)
 
 
+class _Shaking(ssl.SSLObject):
+    """The TLS of one connection, which takes no more for its handshake than MOST_SHAKEN bytes.
+
+    What a client sends for it is used in one call, at the loop: a certificate of a chain costs a tenth of a millisecond, and may
+    have three hundred bytes. `incoming`: what has come.
+    """
+
+    incoming: ssl.MemoryBIO
+    _taken = 0
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake. What the client has sent behind its own part of it stays where it is."""
+        incoming = self.incoming
+        here, rest = incoming.pending, b""
+        left = MOST_SHAKEN - self._taken
+        if here > left:
+            come = incoming.read()
+            rest = come[left:]
+            incoming.write(come[:left])
+            here = left
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            if rest:
+                raise ssl.SSLError(f"the client has sent more than {MOST_SHAKEN} bytes, and the handshake is not over") from None
+            raise
+        finally:
+            self._taken += here - incoming.pending
+            incoming.write(rest)
+
+
 class RenewedContext(ssl.SSLContext):
     """A context that goes by the files as they are now. `files`: certificate, key, authorities; `stamps`: as they were read."""
 
+    sslobject_class = _Shaking
     files: tuple[str, str, str] = ("", "", "")
     stamps: object = None
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
+        """As of any context; what it returns knows what has come."""
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        assert isinstance(made, _Shaking)
+        made.incoming = incoming
+        return made
 
     def renew(self) -> None:
         """Read the files anew where they have changed; what can't be used is logged, once, and what was read before stays.

@@ -14,7 +14,7 @@ from certificates import Certificates, make_certificates
 
 from kernel import Code, ServingError
 from kernel.frontends.listening import Endpoint, Listener
-from kernel.frontends.tls import FEWEST, Decrypted, server_context
+from kernel.frontends.tls import FEWEST, MOST_SHAKEN, Decrypted, server_context
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,62 @@ def test_tls(files: Certificates) -> None:
     assert server.selected_alpn_protocol() == "h2"
     assert server.version() in ("TLSv1.2", "TLSv1.3")
     assert connect(context, client_context(files)).selected_alpn_protocol() is None
+
+
+def shaken(server: ssl.SSLContext, client: ssl.SSLContext, more: bytes = b"") -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Shake hands, where the client sends `more` at once with the end of its part; return both sides."""
+    to_server, to_client, sent = ssl.MemoryBIO(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, sent, server_hostname="localhost")
+    for _ in range(4):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            theirs.do_handshake()
+            if more and theirs.version() == "TLSv1.3":
+                theirs.write(more)
+                more = b""
+        to_server.write(sent.read())
+        with contextlib.suppress(ssl.SSLWantReadError):
+            ours.do_handshake()
+            return ours, theirs
+    raise AssertionError("the handshake has no end")
+
+
+def test_a_handshake_takes_a_few_certificates(files: Certificates, tmp_path: Path) -> None:
+    """A chain of hundreds would be looked through in one call, while all others wait."""
+    context = server_context(files.server, files.server_key, files.ca, mutual=True)
+    one = Path(files.client).read_text()
+    (tmp_path / "chain.pem").write_text(one + Path(files.ca).read_text() * 5)
+    shaken(context, client_context(files, str(tmp_path / "chain.pem"), files.client_key))
+    (tmp_path / "long.pem").write_text(one + Path(files.ca).read_text() * 100)
+    with pytest.raises(ssl.SSLError, match=f"more than {MOST_SHAKEN} bytes, and the handshake is not over"):
+        shaken(context, client_context(files, str(tmp_path / "long.pem"), files.client_key))
+
+
+@pytest.mark.parametrize("size", [1, MOST_SHAKEN - 100, 10 * MOST_SHAKEN])
+def test_what_comes_with_the_end_of_a_handshake_is_none_of_it(files: Certificates, size: int) -> None:
+    context = server_context(files.server, files.server_key, files.ca, mutual=True)
+    server, _ = shaken(context, client_context(files, files.client, files.client_key), bytes(size))
+    got = b""
+    while len(got) < size:
+        got += server.read(65536)
+    assert got == bytes(size)
+
+
+def test_a_handshake_of_single_bytes(files: Certificates) -> None:
+    context = server_context(files.server, files.server_key, files.ca, mutual=True)
+    to_server, to_client, sent = ssl.MemoryBIO(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = context.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client_context(files, files.client, files.client_key).wrap_bio(to_client, sent, server_hostname="localhost")
+    over = False
+    for _ in range(4):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            theirs.do_handshake()
+        for byte in sent.read():
+            to_server.write(bytes((byte,)))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                ours.do_handshake()
+                over = True
+    assert over and ours.getpeercert()
 
 
 def test_no_renegotiation(files: Certificates) -> None:
