@@ -149,3 +149,51 @@ def test_watch_takes_one_request(serve: Callable[[Test], None]) -> None:
         await asyncio.sleep(1)  # and no timer is left that would fail the test
 
     serve(test)
+
+
+def test_many_who_watch_are_told_some_in_a_turn_and_left_alone_otherwise(
+    serve: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, told = health.Watch.tell, [0]
+
+    def counted(watch: health.Watch, state: Any) -> bool:
+        told[0] += 1
+        return tell(watch, state)
+
+    monkeypatch.setattr(health.Watch, "tell", counted)
+
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        calls = [watch(client)[0] for _ in range(3 * health.AT_ONCE)]
+        await asyncio.sleep(5.05)
+        assert told[0] == len(calls)
+        ready[0] = False
+        turns = 0
+        while told[0] < 2 * len(calls):
+            before = told[0]
+            await asyncio.sleep(0 if told[0] > len(calls) else 0.01)
+            assert told[0] - before <= health.AT_ONCE
+            turns += told[0] > before
+        assert turns == 3 and all(call.take() == [SERVING, NOT_SERVING] for call in calls)
+        await asyncio.sleep(1)
+        assert told[0] == 2 * len(calls)
+        for call in calls:
+            call.cancel()
+
+    serve(test)
+
+
+def test_who_begins_to_watch_between_two_looks_is_told_what_comes_next(serve: Callable[[Test], None]) -> None:
+    """Also where nobody else has to be told anything."""
+
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        first, _ = watch(client)
+        await asyncio.sleep(0.15)
+        ready[0] = False
+        second, _ = watch(client)
+        ready[0] = True
+        await asyncio.sleep(0.2)
+        assert (first.take(), second.take()) == ([SERVING], [NOT_SERVING, SERVING])
+        first.cancel()
+        second.cancel()
+
+    serve(test)

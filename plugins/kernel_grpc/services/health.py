@@ -27,6 +27,9 @@ CATEGORY = "health"
 #: announces; to look costs microseconds, and one timer serves all watchers.
 LOOK_SECONDS = 0.1
 
+#: How many are told in one turn of the loop.
+AT_ONCE = 128
+
 SERVING = pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVING)
 NOT_SERVING = pb.HealthCheckResponse(status=pb.HealthCheckResponse.NOT_SERVING)
 
@@ -41,38 +44,66 @@ def methods(kernel: Kernel) -> list[Method]:
 
 
 class Health:
-    """The state of one kernel, and those who watch it."""
+    """The state of one kernel, and those who watch it. As long as it stays what it was nobody is looked at who has been told."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._watches: set[Watch] = set()
+        self._due: set[Watch] = set()  # who is to be told
+        self._unread: set[Watch] = set()  # who is to be told, and does not read
+        self._state: pb.HealthCheckResponse | None = None  # when it was looked at last
         self._timer: asyncio.TimerHandle | None = None
+        self._telling = False
 
-    def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
+    @property
+    def state(self) -> pb.HealthCheckResponse:
+        """How it is."""
         return SERVING if self.kernel.is_ready() else NOT_SERVING
 
+    def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
+        return self.state
+
     def add(self, watch: Watch) -> None:
+        state = self.state
         self._watches.add(watch)
         if self._timer is None:
+            self._state = state
             self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
-        watch.tell(SERVING if self.kernel.is_ready() else NOT_SERVING)
+        elif state is not self._state:
+            self._due.add(watch)  # before it is looked at, it may be again as it was
+        watch.tell(state)
 
     def remove(self, watch: Watch) -> None:
-        self._watches.discard(watch)
+        for watches in (self._watches, self._due, self._unread):
+            watches.discard(watch)
         if not self._watches and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
-        """Tell all watchers how it is; a stopping server lets them go, or it would wait for them."""
-        self._timer = None
-        state = SERVING if self.kernel.is_ready() else NOT_SERVING
-        for watch in list(self._watches):
-            watch.tell(state)
+        """See how it is. A stopping server lets those go who watch, or it would wait for them."""
+        state = self.state
+        if state is not self._state or not self.kernel.accepting:
+            self._state = state
+            self._due = set(self._watches)
+        self._due |= self._unread
+        self._unread = set()
+        self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
+        if not self._telling:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell some of those who are to be told, and the others in further turns of the loop: there may be a hundred thousand."""
+        due, state = self._due, self._state
+        assert state is not None
+        for watch in [due.pop() for _ in range(min(AT_ONCE, len(due)))]:
+            if not watch.tell(state):
+                self._unread.add(watch)
             if not self.kernel.accepting:
                 watch.end(ServingError(Code.UNAVAILABLE, "Server exiting"))
-        if self._watches:
-            self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
+        self._telling = bool(self._due)
+        if self._telling:
+            self.kernel.loop.call_soon(self._tell)
 
 
 class Watch:
@@ -105,11 +136,15 @@ class Watch:
         if not self._asked:
             self.end(_not_one_request())
 
-    def tell(self, state: pb.HealthCheckResponse) -> None:
-        """Send the state if it is new. One that comes while the client does not read is sent later, or is history by then."""
-        if state is not self._told and (self._told is None or self._call.writable):
-            self._told = state
-            self._call.send(state.SerializeToString())
+    def tell(self, state: pb.HealthCheckResponse) -> bool:
+        """Send the state if it is new. False: the client does not read; it is to be sent later, or is history by then."""
+        if state is self._told:
+            return True
+        if self._told is not None and not self._call.writable:
+            return False
+        self._told = state
+        self._call.send(state.SerializeToString())
+        return True
 
     def end(self, error: ServingError) -> None:
         """End the call."""
