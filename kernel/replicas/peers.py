@@ -345,6 +345,7 @@ class _Other:
         self.link: Link = peers.link(peers.kernel.loop, sock, self._message, self._ended)
         self.given: dict[int, tuple[Away, InferenceRequest, float]] = {}
         self.taken: dict[int, InferenceRequest] = {}
+        load.here = self.taken
         self.seen = 0
         self._peers = peers
         self._kernel = peers.kernel

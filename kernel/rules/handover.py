@@ -2,14 +2,15 @@
 
 The law: a request goes where it begins sooner, the way there counted, and never to one of whom nothing has been heard for a
 while. Whoever is sent one has it on top of what it has reported, and as many from everybody else who is as busy as we are: else
-all who see an idle replica would send it all they have. What it costs us counts as well: where this loop is busy for longer with
-handing a request over than with executing it, those that wait behind it would pay.
+all who see an idle replica would send it all they have. Two that are as busy do not hand each other what both might keep: a
+report is of a moment, and where executions end several together the other one seems to have less. What it costs us counts as
+well: where this loop is busy for longer with handing a request over than with executing it, those that wait behind it would pay.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from math import inf
 
@@ -21,6 +22,10 @@ HOP_SECONDS = 0.0003
 COST_SECONDS = 0.0001
 USUAL_LASTS = 2.0
 LESS, MORE = 1 / 4, 1 / 32  # what the newest of the measurements counts for: a slow one may be chance, a quick one is none
+
+#: Who has requests here has handed them over because we had less, but for those of sequences: it gets some of ours only where the
+#: wait there, so many times, is less than ours.
+AGAINST = 2
 
 #: How old a report may be; who reports does so far more often, whatever it has to say.
 STALE_SECONDS = 1.0
@@ -65,14 +70,16 @@ class Own:
 class PeerLoad:
     """What is known of one other replica: what it has reported, and what it was sent since. `name`: of all of its kind.
 
-    `leaving`: it takes no more. `unseen`: seconds of what it was sent and has not reported yet.
+    `leaving`: it takes no more. `unseen`: seconds of what it was sent and has not reported yet. `here`: what it has handed over
+    to us, as far as that goes on.
     """
 
-    __slots__ = ("_refused", "_sent", "leaving", "name", "shared", "unseen", "waits", "when")
+    __slots__ = ("_refused", "_sent", "here", "leaving", "name", "shared", "unseen", "waits", "when")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.leaving = False
+        self.here: Sized = ()
         self.shared = 0.0
         self.waits: dict[str, float] = {}
         self.unseen = 0.0
@@ -140,6 +147,8 @@ def better_off(
     found, least = None, limit
     for peer in able:
         there = peer.wait(model, own.on_loop) + peer.unseen * (1 + busy)
+        if peer.here:
+            there *= AGAINST
         if there < least:
             found, least = peer, there
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import random
 import socket
 from collections import deque
@@ -80,6 +81,14 @@ def test_nothing_is_handed_to_one_of_whom_nothing_is_heard() -> None:
     assert chosen([other], own(1.0), 1.0 + REFUSED_SECONDS) == "other"
     other.leaving = True
     assert chosen([other], own(1.0), 1.0 + REFUSED_SECONDS) is None
+
+
+def test_who_has_requests_here_gets_some_of_ours_only_where_it_has_far_less() -> None:
+    other = peer("other", 0.006)
+    assert chosen([other], own(0.010)) == "other"
+    other.here = [1]
+    assert chosen([other], own(0.010)) is None and chosen([other], own(0.0124)) == "other"
+    assert chosen([other, peer("another", 0.009)], own(0.010)) == "another"
 
 
 def test_what_is_quicker_executed_than_handed_over_stays_unless_it_waits_for_others() -> None:
@@ -220,6 +229,12 @@ class Group:
         self.numbers = [[0] * count for _ in range(count)]
         self.seen = [[0] * count for _ in range(count)]  # by whom, of whom
         self.known = [{k: PeerLoad(str(k)) for k in range(count) if k != who} for who in range(count)]
+        self.turn = 0.0  # how long a loop is held at a time: what has ended is seen behind that
+        self.clients = [0] * count  # that ask again as soon as they have their answer
+        self.taken: list[list[list[int]]] = [[[] for _ in range(count)] for _ in range(count)]  # here, of whom
+        for who, others in enumerate(self.known):
+            for other, load in others.items():
+                load.here = self.taken[who][other]
         self.waits: list[float] = []
         for who in range(count):
             self.tick(who)
@@ -265,16 +280,25 @@ class Group:
         self.inside[who] += 1
         self.most[who] = max(self.most[who], self.inside[who])
         begin = max(self.now, self.busy_until[who])
-        self.busy_until[who] = begin + self.seconds
+        self.busy_until[who] = over = begin + self.seconds
         self.waits.append(begin - came)
+        if of is not None:
+            self.taken[who][of].append(1)
+        if self.turn:
+            shift = who * self.turn / len(self.inside)
+            over = shift + self.turn * math.ceil((over - shift) / self.turn)
 
         def end() -> None:
             self.inside[who] -= 1
             self.executed[who] += 1
+            home = who
             if of is not None:
-                self.report(who, of)
+                self.taken[who][of].pop()
+                self.report(who, home := of)
+            if self.clients[home]:
+                self.at(self.now + 2 * self.delay, lambda: self.come(home))
 
-        self.at(self.busy_until[who], end)
+        self.at(over, end)
 
 
 def test_one_busy_replica_shares_its_work_with_one_that_is_idle() -> None:
@@ -302,6 +326,20 @@ def test_who_is_as_busy_as_others_keeps_its_work() -> None:
             group.at(0.1 + k * 0.0014, lambda who=who: group.come(who))  # type: ignore[misc]
     group.live(10.0)
     assert sum(group.executed) == 6000 and group.handed < 0.1 * 6000
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.006])
+def test_two_of_as_many_clients_do_not_hand_each_other_their_work(turn: float) -> None:
+    """Also where executions end several together, as where threads hold the loop: each sees the other with little then."""
+    group = Group(2)
+    group.turn = turn
+    for who in (0, 1):
+        group.clients[who] = 16
+        for k in range(16):
+            group.at(0.1 + k * 0.0001, lambda who=who: group.come(who))  # type: ignore[misc]
+    group.live(5.0)
+    assert sum(group.executed) > 2 * 4.8 / 0.0015 * 0.9
+    assert group.handed < 0.05 * sum(group.executed)
 
 
 @pytest.mark.parametrize("seed", range(3))
