@@ -89,8 +89,9 @@ class RemoteModel:
         """Send the batch's requests, each on its own: the far end makes batches of its own."""
         batch.started = self.host.clock()
         execution = self._executions[batch] = _Execution(batch)
-        deliveries = execution.deliveries = [_Delivery(self, execution, request) for request in batch.requests]
-        for delivery in deliveries:
+        for request in batch.requests:
+            delivery = _Delivery(self, execution, request)
+            execution.deliveries.append(delivery)
             delivery.send()
 
     def park(self, delivery: _Delivery) -> None:
@@ -164,10 +165,9 @@ class _Execution:
 
     __slots__ = ("batch", "deliveries", "left")
 
-    deliveries: list[_Delivery]
-
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
+        self.deliveries: list[_Delivery] = []
         self.left = len(batch.requests)
 
 

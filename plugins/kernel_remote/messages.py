@@ -68,7 +68,10 @@ class Messages:
     def pieces(self, request: InferenceRequest) -> list[Data]:
         """Return a ModelInferRequest in pieces: names, id and parameters, inputs and outputs, data."""
         inputs = request.inputs.values()
-        key = (request.wanted, *[(tensor.name, tensor.datatype, tensor.array.shape) for tensor in inputs])
+        said: list[object] = [request.wanted]
+        for tensor in inputs:
+            said += tensor.name, tensor.datatype, tensor.array.shape
+        key = tuple(said)
         described = self._known.get(key)
         if described is None:
             described = self._described(request)

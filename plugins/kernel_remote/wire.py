@@ -138,7 +138,8 @@ class Wire(ClientConnection, asyncio.Protocol):
     # --- what goes out
 
     def _output(self) -> None:
-        if len(self.outgoing.streams) < 2 or len(self.outgoing.out) >= PORTION:
+        outgoing = self.outgoing
+        if len(outgoing.streams) < 2 or len(outgoing.out) >= PORTION:
             self.flush()
         elif not self._scheduled:
             self._scheduled = True
