@@ -39,8 +39,12 @@ def headers_of(lines: Iterable[str]) -> dict[str, str]:
     return headers
 
 
-def ask(url: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> tuple[int, str, Any]:
+def ask(
+    url: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None, *, seconds: float = SECONDS
+) -> tuple[int, str, Any]:
     """Return status, reason and content of the answer to `GET path` below `url`, with a body to POST; {} where it has no content.
+
+    `seconds`: for which it is waited for at most.
 
     Raises ServingError: INVALID_ARG where `url` is none, UNAVAILABLE where there is no answer, or one that is no JSON.
     """
@@ -53,9 +57,9 @@ def ask(url: str, path: str, headers: Mapping[str, str] | None = None, body: byt
     if not host or address.scheme not in ("http", "https"):
         raise ServingError(Code.INVALID_ARG, f"'{url}' is no address, wanted is one such as http://localhost:8000")
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     try:
-        with contextlib.closing(kind(host, port, timeout=SECONDS)) as connection:
+        with contextlib.closing(kind(host, port, timeout=seconds)) as connection:
             method = "GET" if body is None else "POST"
             connection.request(method, f"{address.path.rstrip('/')}{path}", body, dict(headers or {}))
             with http.client.HTTPResponse(_Timed(connection.sock, until), method=method) as response:  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from kernel.config import did_you_mean
 from kernel.errors import Code, ServingError
 from kernel.loadtest import (
     LOOKED_AT,
+    Ask,
     ClosedLoop,
     Described,
     Load,
@@ -185,19 +187,25 @@ async def _opened(
 ) -> LoadTarget:
     """Return a model at a server's address, or at a server that is started for a repository."""
     if is_address(place):
-        target = await open_target(place, model, options.target_options, ask)
+        target = await open_target(place, model, options.target_options, _asking(options))
     else:
         _must_be_there(place)
         # Waited for on the loop, which has nothing else to do yet.
         server = stack.enter_context(own_server(place, options.flags, lambda words: told(words, 0.0)))
         address = server.grpc if options.grpc else server.http
         try:
-            target = await open_target(address, model, options.target_options, ask)
+            target = await open_target(address, model, options.target_options, _asking(options))
         except ServingError as error:
             why = server.said_of(model) or did_you_mean(model, sorted(os.listdir(place))).removeprefix("; ")
             raise ServingError(error.code, f"{error.message.replace(address, place)}{f'; {why}' if why else ''}") from None
     stack.push_async_callback(target.close)
     return target
+
+
+def _asking(options: argparse.Namespace) -> Ask:
+    """Return how servers are asked what a model is: nobody is waited for any longer than for his other answers."""
+    asking: Ask = partial(ask, seconds=options.target_options.timeout)
+    return asking
 
 
 def _must_be_there(repository: str) -> None:

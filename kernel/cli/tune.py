@@ -65,6 +65,9 @@ examples:
 Exit status: 0 if the goal is met live, 1 if not, 2 if the command line is wrong.
 """
 
+MOST_INSTANCES = 1024  # that a config may say
+MOST_RATE = 1_000_000
+MOST_WINDOW = 3600  # seconds
 TRIED = 4  # settings that are tried live
 SECONDS = 8  # of simulated requests
 OVERHEAD = 100e-6  # seconds of the server's loop for a request
@@ -90,11 +93,19 @@ def tune(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is by chance (default: 0)")
     parser.add_switch("--write", False, "put what is found into config.pbtxt, and leave all else in it as it stands")
     options = parser.read(arguments)
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}, wanted is an integer of at least 0")
+    if options.max_instances > MOST_INSTANCES:
+        parser.error(f"--max-instances is {options.max_instances}, wanted is an integer from 1 to {MOST_INSTANCES}")
     try:
         options.goal, options.load = duration(options.p99, "--p99"), number(options.rate, "--rate")
         options.plan = Plan(1.0, duration(options.window, "--window"), 3, seed=options.seed)
         if not (options.goal and options.load and options.plan.window):
             raise ServingError(Code.INVALID_ARG, "--p99, --rate and --window are to be above 0")
+        if not 0.01 <= options.load <= MOST_RATE:
+            raise ServingError(Code.INVALID_ARG, f"--rate is '{options.rate}', wanted is a number from 0.01 to {MOST_RATE}")
+        if options.plan.window > MOST_WINDOW:
+            raise ServingError(Code.INVALID_ARG, f"--window is '{options.window}', wanted are at most {MOST_WINDOW} s")
     except ServingError as error:
         parser.error(error.message)
     set_up_log(LogOptions(info=False, warning=False, error=False))  # what fails is told

@@ -11,12 +11,13 @@ from kernel.loadtest.opening import open_channel, open_target
 from kernel.loadtest.own_server import OwnServer, own_server
 from kernel.loadtest.report import Histogram, Ratio, Result, histogram, ratios
 from kernel.loadtest.run import Plan, Told, measure
-from kernel.loadtest.target import LoadTarget, TargetOptions, channels, is_address
+from kernel.loadtest.target import Ask, LoadTarget, TargetOptions, channels, is_address
 from kernel.loadtest.tuning import Expected, Settings, choose, reasons, settings_of
 from kernel.loadtest.windows import LOOKED_AT, Window, steady
 
 __all__ = [
     "LOOKED_AT",
+    "Ask",
     "ClosedLoop",
     "Described",
     "Expected",

@@ -59,14 +59,14 @@ class HttpTarget:
             words = told.get("error") if isinstance(told, dict) else None
             raise ServingError(Code.NOT_FOUND, f"{self.address} has no model '{model}': {status} {words or reason}")
         known, _, config = await asyncio.to_thread(ask, self._url, f"{path}/config", self._options.headers)
-        versions = told.get("versions") or ["?"]
         try:
-            inputs = [(one["name"], one["datatype"], [int(size) for size in one["shape"]]) for one in told["inputs"]]
-        except (KeyError, TypeError, ValueError) as error:
+            versions = [str(one) for one in told.get("versions") or ["?"]]
+            inputs = [(str(one["name"]), str(one["datatype"]), [int(size) for size in one["shape"]]) for one in told["inputs"]]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             words = f"{self.address} describes model '{model}' otherwise than KServe v2 does: {type(error).__name__}: {error}"
             raise ServingError(Code.UNAVAILABLE, words) from None
         found = read_json_config(config) if known == 200 else None
-        self.model = described(model, self._options.version or str(versions[-1]), inputs, found)
+        self.model = described(model, self._options.version or versions[-1], inputs, found)
         self._head = f"POST {self._base}{path}/infer HTTP/1.1\r\n{self._fields()}"
         self._watch = self._loop.call_later(LOOKED, self._look)
 
@@ -200,9 +200,12 @@ class _HttpConnection(asyncio.Protocol):
         self._target.made(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.done is None:
+            self.abort("says what it was not asked for")
+            return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.abort(f"answers otherwise than HTTP/1.1 does: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -215,6 +218,8 @@ class _HttpConnection(asyncio.Protocol):
             self._words += body
 
     def on_message_complete(self) -> None:
+        if self.done is None:
+            raise ValueError("it answers more than it was asked")  # to the parser, which is the end of the connection
         done, self.done = self.done, None
         status, words, self._words = self._parser.get_status_code(), self._words, b""
         if self._parser.should_keep_alive():

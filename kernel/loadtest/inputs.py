@@ -28,6 +28,7 @@ Request = dict[str, Tensor]
 Shapes = Mapping[str, Sequence[int]]
 
 VARIANTS = 16  # requests with different values, where these are by chance
+MOST_BYTES = 1024 * 1024 * 1024  # of a request, and of all that are made
 STRING = 16  # characters of a string by chance
 SMALL = 100  # integers by chance are smaller, as they often are indices
 
@@ -50,7 +51,11 @@ def made_inputs(model: Described, shapes: Shapes, batch: int, kind: str, seed: i
             notes.append(f"{there}, --shape {spec.name}:{larger} sends more")
     generator = np.random.default_rng(seed)
     lead = (batch,) if model.max_batch_size else ()
-    count = VARIANTS if kind == "random" else 1
+    size = sum(math.prod(lead + dims[one.name]) * DATATYPES[one.datatype].itemsize for one in wanted)
+    if size > MOST_BYTES:
+        words = f"would have {size} bytes, {MOST_BYTES} at most are made; --shape says less"
+        raise _wrong(f"a request for model '{model.name}' {words}")
+    count = min(VARIANTS, max(1, MOST_BYTES // max(1, size))) if kind == "random" else 1
 
     def made(spec: TensorSpec) -> Tensor:
         return Tensor(spec.name, spec.datatype, _values(spec.datatype, lead + dims[spec.name], kind, generator))

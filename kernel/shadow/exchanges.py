@@ -20,6 +20,9 @@ __all__ = ["MOST_BODY", "MOST_HEAD", "Exchange", "Exchanges", "NotFollowed", "Ro
 MOST_BODY = 64 * 1024 * 1024
 MOST_HEAD = 256 * 1024
 
+#: How much may come without anything that is told of it, such as of one field: the parser keeps that.
+MOST_QUIET = 2 * MOST_HEAD
+
 #: How many requests may be sent ahead of their answers on one connection.
 MOST_AHEAD = 1024
 
@@ -102,9 +105,12 @@ class Exchanges:
     def _feed(self, side: _Side, data: bytes) -> None:
         if self.lost:
             return
+        side.quiet += len(data)
         try:
             side.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.ended()
+        if side.quiet > MOST_QUIET:
             self.ended()
 
     def _asked(self, message: Message) -> None:
@@ -161,8 +167,10 @@ class _Side:
         self._keep = keep
         self._done = done
         self._head = 0
+        self.quiet = 0  # bytes since anything was told
 
     def on_message_begin(self) -> None:
+        self.quiet = 0
         self.message = Message()
         self._head = 0
 
@@ -178,6 +186,7 @@ class _Side:
         self._headed(self.message)
 
     def on_body(self, data: bytes) -> None:
+        self.quiet = 0
         self._keep(self.message, data)
 
     def on_message_complete(self) -> None:
@@ -185,6 +194,7 @@ class _Side:
         self._done(self.message)
 
     def _grow(self, size: int) -> None:
+        self.quiet = 0
         self._head += size
         if self._head > MOST_HEAD:
             raise NotFollowed

@@ -17,6 +17,9 @@ from kernel_remote.tls import cause_of
 __all__ = ["Channel"]
 
 CONNECTIONS = 4
+LOOK_SECONDS = 0.25  # between two looks for calls that should have ended
+MOST_BYTES = 1024 * 1024 * 1024  # of a message that is taken
+DEADLINE_EXCEEDED = 4
 
 _ADDRESS = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,]+):(\d{1,5})").fullmatch
 
@@ -38,6 +41,8 @@ class Channel:
         except (OSError, ValueError) as error:  # the system's authorities
             raise ServingError(Code.UNAVAILABLE, f"{address} can't be reached: {cause_of(error)}") from None
         self._kinds: dict[str, Kind] = {}
+        self._calls: dict[_Call, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def call(
         self, path: str, message: bytes, timeout: float, came: Callable[[bytes], None], ended: Callable[[int, str], None]
@@ -45,26 +50,47 @@ class Channel:
         """Make a call that ends within `timeout` seconds: `came` for each message, then once `ended` with status and words."""
         kind = self._kinds.get(path)
         if kind is None:
-            kind = self._kinds[path] = Kind(path, clock=self._loop.time)
-        call = _Call(kind, message, came, ended)
+            kind = self._kinds[path] = Kind(path, most=MOST_BYTES, clock=self._loop.time)
+        call = _Call(kind, message, came, ended, self._calls)
         call.deadline = self._loop.time() + timeout
+        self._calls[call] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._endpoint.start(call)
+
+    def _look(self) -> None:
+        """Give calls up that the far end should have ended by now: it may not keep to deadlines."""
+        late = self._loop.time() - LOOK_SECONDS
+        for call in [one for one in self._calls if one.deadline is not None and one.deadline < late]:
+            call.give_up()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if self._calls else None
 
     def close(self) -> None:
         """End all that goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._endpoint.close()
 
 
 class _Call(Call):
     def __init__(
-        self, kind: Kind, message: bytes, came: Callable[[bytes], None], ended: Callable[[int, str], None]
-    ) -> None:
+        self, kind: Kind, message: bytes, came: Callable[[bytes], None], ended: Callable[[int, str], None],
+        calls: dict[_Call, None],
+    ) -> None:  # fmt: skip
         super().__init__(kind, [message])
         self._came = came
         self._ended = ended
+        self._calls = calls
 
     def message(self, data: bytes) -> None:
         self._came(data)
 
     def concluded(self, outcome: Outcome) -> None:
+        self._calls.pop(self, None)
         self._ended(outcome.status, outcome.message)
+
+    def give_up(self) -> None:
+        """Wait no longer."""
+        del self._calls[self]
+        self.cancel()
+        self._ended(DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ from kernel.loadtest import (
     steady,
 )
 from kernel.loadtest.described import described, read_json_config
-from kernel.loadtest.target import Done
+from kernel.loadtest.http_target import HttpTarget
+from kernel.loadtest.target import Done, TargetOptions
 
 X = TensorSpec("X", "FP32", (2,))
 MODEL = Described("m", "1", (X,), max_batch_size=4)
@@ -335,3 +337,30 @@ def test_how_long_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             bench(["localhost:1", "m", *line.split()])
         assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_server_that_lies_of_its_model_is_told_as_that() -> None:
+    def looked(document: Any) -> Described:
+        async def main() -> Described:
+            target = HttpTarget("http://localhost:1", TargetOptions())
+            try:
+                await target.look("m", lambda _, path, headers: (404, "", {}) if path.endswith("config") else (200, "", document))
+                return target.model
+            finally:
+                await target.close()
+
+        return asyncio.run(main())
+
+    one = {"name": "X", "datatype": "FP32", "shape": [1]}
+    for document, words in (
+        ({"versions": 7, "inputs": [one]}, "otherwise than KServe v2 does: TypeError"),
+        ({"inputs": [{**one, "shape": [float("inf")]}]}, "otherwise than KServe v2 does: OverflowError"),
+        ({"inputs": [{**one, "datatype": {"a": 1}}]}, "has the datatype '{'a': 1}'; there are"),
+        ({"inputs": 3}, "otherwise than KServe v2 does: TypeError"),
+    ):
+        with pytest.raises(ServingError, match=re.escape(words)):
+            looked(document)
+    large = looked({"versions": {"a": 1}, "inputs": [{**one, "shape": [2**40]}]})
+    assert large.version == "a"
+    with pytest.raises(ServingError, match="a request for model 'm' would have 4398046511104 bytes, 1073741824 at most are made"):
+        made_inputs(large, {}, 1, "random", 0)

@@ -110,6 +110,19 @@ def test_no_bytes_make_it_fail(pieces: list[tuple[bool, bytes]]) -> None:
     assert seen.room.taken == 0
 
 
+def test_a_field_without_end_is_not_gathered() -> None:
+    infer = b"POST /v2/models/m/infer HTTP/1.1\r\nX: "
+    for asked, answered in ((infer, b""), (INFER, b"HTTP/1.1 200 OK\r\nX: ")):
+        seen = Seen()
+        seen.exchanges.from_client(asked)
+        feed = seen.exchanges.from_upstream if answered else seen.exchanges.from_client
+        feed(answered)
+        for _ in range(exchanges_module.MOST_QUIET // 100_000 + 1):
+            assert not seen.exchanges.lost
+            feed(b"a" * 100_000)
+        assert seen.exchanges.lost and seen.room.taken == 0
+
+
 # -- what is compared ------------------------------------------------------------------------------------------------------
 
 Asked = Callable[[str, Mapping[str, str], bytes], tuple[int, dict[str, str], bytes]]

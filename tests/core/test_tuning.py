@@ -125,7 +125,15 @@ def test_what_can_not_be_tuned_is_told(
     ):
         assert tune([*map(str, arguments), *goal]) == 1
         assert words in capsys.readouterr().err
-    for p99, rate, words in (("20", "1", "with its unit"), ("1s", "0", "are to be above 0"), ("1s", "x", "wanted is a number")):
+    for p99, rate, more, words in (
+        ("20", "1", [], "with its unit"),
+        ("1s", "0", [], "are to be above 0"),
+        ("1s", "x", [], "wanted is a number"),
+        ("1s", "1e9", [], "--rate is '1e9', wanted is a number from 0.01 to 1000000"),
+        ("1s", "1", ["--seed=-1"], "--seed is -1, wanted is an integer of at least 0"),
+        ("1s", "1", ["--max-instances=1025"], "wanted is an integer from 1 to 1024"),
+        ("1s", "1", ["--window=1e300s"], "--window is '1e300s', wanted are at most 3600 s"),
+    ):
         with pytest.raises(SystemExit):
-            tune([str(tmp_path), "seq", "--p99", p99, "--rate", rate])
+            tune([str(tmp_path), "seq", "--p99", p99, "--rate", rate, *more])
         assert words in capsys.readouterr().err
