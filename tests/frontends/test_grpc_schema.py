@@ -92,7 +92,7 @@ def test_generated_files_are_up_to_date_and_told_apart_when_not(tmp_path: Path) 
     """`python3 dev.py proto` makes them; the check names what is stale, and writes nothing."""
     pytest.importorskip("grpc_tools")
     schemas = {path.relative_to(ROOT) for place in ("kernel", "plugins") for path in (ROOT / place).rglob("*.proto")}
-    assert {path.stem for path in schemas} == {"model_config", "grpc_service", "health", "reflection", "inference"}
+    assert {path.stem for path in schemas} == {"model_config", "grpc_service", "health", "reflection"}
     for path in [Path("scripts/proto.py"), *schemas]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         for file in (ROOT / path).parent.glob(f"{path.stem}*.p*"):
