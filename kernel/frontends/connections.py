@@ -15,6 +15,9 @@ from kernel.interfaces import Host
 
 __all__ = ["Connections", "ListeningFrontend", "peer_name"]
 
+#: How many connections are looked at in one turn of the loop.
+AT_ONCE = 512
+
 
 class _Connection(Protocol):
     """What a connection can be told, and asked."""
@@ -94,9 +97,16 @@ class Connections(Generic[C]):
         self.sweep(self.now())
 
     def sweep(self, now: float) -> None:
-        """Look at all connections. `now`: a moment of the clock that was given."""
-        for connection in list(self.connections):
-            self.look_at(connection, now)
+        """Look at all connections, some in a turn of the loop. `now`: a moment of the clock that was given."""
+        self._look_at_some(list(self.connections), now)
+
+    def _look_at_some(self, left: list[C], now: float) -> None:
+        for connection in left[-AT_ONCE:]:
+            if connection in self.connections:
+                self.look_at(connection, now)
+        del left[-AT_ONCE:]
+        if left:
+            self._loop.call_soon(self._look_at_some, left, now)
 
     def look_at(self, connection: C, now: float) -> None:
         """Do to a connection what time asks for. `now`: a moment, in seconds, of the clock that was given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import socket
 from typing import Any
 
@@ -12,6 +13,7 @@ from virtual import run
 
 from kernel.frontends import Connections
 from kernel.frontends.accepting import MOST, NO_ROOM_SECONDS, PAUSE_SECONDS, SharedAcceptor
+from kernel.frontends.connections import AT_ONCE
 
 
 class Queue:
@@ -185,6 +187,39 @@ def test_who_was_accepted_before_the_end_and_begins_behind_it_is_told() -> None:
             await asyncio.sleep(0)
         assert [one.told for one in found] == [[], [], ["retire"], ["drain"]]
         for one in found:
+            connections.closed(one)
+
+    run(scenario())
+
+
+class Looked(Connections[Connection]):
+    """Notes who is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop(), lambda: 0.0, 1.0)
+        self.looked: list[Connection] = []
+
+    def look_at(self, connection: Connection, now: float) -> None:
+        self.looked.append(connection)
+
+
+def test_many_connections_are_looked_at_some_in_a_turn() -> None:
+    """Each once, and not those that have gone meanwhile."""
+
+    async def scenario() -> None:
+        connections = Looked()
+        made = [Connection() for _ in range(2 * AT_ONCE + 10)]
+        for one in made:
+            connections.opened(one)
+        connections.sweep(5.0)
+        assert len(connections.looked) == AT_ONCE
+        (gone,) = random.sample([one for one in made if one not in set(connections.looked)], 1)
+        connections.closed(gone)
+        await asyncio.sleep(0)
+        assert len(connections.looked) in (2 * AT_ONCE - 1, 2 * AT_ONCE)
+        await asyncio.sleep(0)
+        assert len(connections.looked) == len(set(connections.looked)) == len(made) - 1 and gone not in connections.looked
+        for one in made:
             connections.closed(one)
 
     run(scenario())
