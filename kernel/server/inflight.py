@@ -15,7 +15,7 @@ from typing import Any
 from kernel.requests import Batch, InferenceRequest, RequestState
 from kernel.scheduling import Scheduler
 
-__all__ = ["InflightRequest", "Pending", "Stage", "client_of", "inflight", "pending", "unanswered"]
+__all__ = ["InflightRequest", "Pending", "Stage", "client_of", "each_inflight", "inflight", "pending", "unanswered"]
 
 PENDING, RELEASED = RequestState.PENDING, RequestState.RELEASED
 
@@ -70,6 +70,14 @@ def inflight(schedulers: Iterable[Scheduler], now: float, most: int = 0) -> list
     if most:
         return [_record(*one, now) for one in heapq.nsmallest(most, found, key=lambda one: one[0].enqueued)]
     return sorted([_record(*one, now) for one in found], key=lambda record: -record.age)
+
+
+def each_inflight(kernel: Any) -> Iterator[InflightRequest]:
+    """Return what gives the same as `inflight` one by one, when it is asked for it: those are left out that have their answers by
+    then. On the loop.
+    """
+    found = sorted(_each(model.scheduler for model in kernel._registry.catalog.alive()), key=lambda one: one[0].enqueued)
+    return (_record(*one, kernel.clock()) for one in found if one[0].state is not RELEASED)
 
 
 def _each(schedulers: Iterable[Scheduler]) -> Iterator[tuple[InferenceRequest, Scheduler, int]]:

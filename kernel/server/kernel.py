@@ -61,7 +61,7 @@ from kernel.server.calls import (
     responses,
 )
 from kernel.server.explain import explain
-from kernel.server.inflight import InflightRequest, inflight
+from kernel.server.inflight import InflightRequest, each_inflight, inflight
 from kernel.server.pools import Pools
 from kernel.server.recent import known, observed_calls, recent, states
 from kernel.server.scaling import scale
@@ -493,7 +493,7 @@ class Kernel:
         return self._registry.is_ready(name, str(version))
 
     ready = is_model_ready
-    scale, known, states, recent, observed_calls = scale, known, states, recent, observed_calls
+    scale, known, states, recent, observed_calls, each_inflight = scale, known, states, recent, observed_calls, each_inflight
 
     def ask_model_ready(self, name: str, version: int | str, reply: Callable[[bool], None]) -> None:
         """As `is_model_ready`, but a model that can say so itself is asked (`Executor.is_ready`); `reply` is told, once.

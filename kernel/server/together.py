@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -126,6 +126,9 @@ class Together:
             lambda: self._others("inflight", [most], list[InflightRequest]), lambda others: [own, *others]
         )
         return sorted((one for each in found for one in each), key=lambda one: -one.age)[: most or None]
+
+    def each_inflight(self) -> Iterator[InflightRequest]:
+        return iter(self.inflight())
 
     def explain(self, asked: Any = "", *, slowest: int = 0, failed: int = 0) -> list[Explanation]:
         """As Kernel.explain: of all replicas, but for a request that is being answered, which is known here."""

@@ -32,8 +32,10 @@ def looked_at(
             await story(kernel, Client(kernel))
             found = kernel.inflight()
             assert found == sorted(found, key=lambda one: -one.age)
+            assert found == list(kernel.each_inflight())
+            each = kernel.each_inflight()
             await asyncio.sleep(100)
-            assert kernel.inflight() == []
+            assert kernel.inflight() == list(each) == []  # they have their answers
         return {one.id: one for one in found}
 
     return run(main())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from frontends import fakes, fakes_grpc
-from frontends.fakes import Client, infer, request, tensor
+from frontends.fakes import Client, infer, parse, request, tensor
 
 from kernel import InferenceRequest, InflightRequest
+from kernel_http.operations.admin import PIECE
+from kernel_http.operations.operation import PAUSE
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADER = f"TraceParent: {TRACEPARENT} "
@@ -102,7 +105,7 @@ def test_requests_over_grpc() -> None:
 def test_who_is_in_flight() -> None:
     client = Client()
     record = InflightRequest("m", 3, "r", "PENDING", 1.5, "the app", "o", None, "w", 1, 0, "seq")
-    client.kernel.inflight = lambda: [record]  # type: ignore[attr-defined]
+    client.kernel.each_inflight = lambda: iter([record])  # type: ignore[attr-defined]
     response = client.ask(request("GET", "/v2/inflight"))
     assert (response.status, response.headers["Content-Type"]) == (200, "application/json")
     assert response.json == {
@@ -112,6 +115,27 @@ def test_who_is_in_flight() -> None:
         ]
     }  # fmt: skip
     assert client.ask(request("POST", "/v2/inflight")).status == 405
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_those_in_flight_are_told_some_at_a_time(count: int) -> None:
+    """There may be thousands, and others have their turns between."""
+    client, made = Client(), [0]
+
+    def records() -> Iterator[InflightRequest]:
+        for number in range(count):
+            made[0] += 1
+            yield InflightRequest("m", 3, str(number), "PENDING", 1.5, "the app", "o", None, "w", 1, 0, 0)
+
+    client.kernel.each_inflight = records  # type: ignore[attr-defined]
+    client.send(request("GET", "/v2/inflight") + request("GET", "/v2/health/live"))
+    pieces = count // PIECE + 1
+    for piece in range(1, pieces + 1):
+        assert made[0] == min(count, piece * PIECE)
+        assert bool(client.transport.out) is (piece == pieces)
+        client.kernel.loop.advance(PAUSE)
+    inflight, _ = parse(client.take())
+    assert [one["id"] for one in inflight.json["inflight"]] == [str(number) for number in range(count)]
 
 
 def test_connections_say_whose_they_are() -> None:

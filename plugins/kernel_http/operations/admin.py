@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -24,7 +25,7 @@ from kernel_http.connection.heads import Head
 from kernel_http.json.errors import NON_OBJECT, NON_STRING, malformed
 from kernel_http.json.large import LARGE, Cut, LongString, decode_large
 from kernel_http.json.members import flag_of
-from kernel_http.operations.operation import UNITS, Operation, Pace, at_once, read_object
+from kernel_http.operations.operation import UNITS, Operation, Pace, at_once, in_pieces, read_object
 
 if TYPE_CHECKING:
     from kernel import Explanation, Kernel, ModelScale, ModelStatistics, ServerScale
@@ -36,7 +37,10 @@ log = logging.getLogger(__name__)
 
 #: What takes next to nothing, and what takes more than others, in units; what takes long, whose turns are its own (Pace).
 TAKES = {"live": 0, "ready": 0, "server_metadata": 0, "index": 12}
-LONG = ("explain", "inflight", "calls")
+LONG = ("explain", "calls")
+
+#: How many requests without an answer are told of in a turn of the loop.
+PIECE = 128
 
 #: How many requests are explained where nobody says how many, and at most.
 TOLD = 10
@@ -66,7 +70,6 @@ class Admin:
             "model_metadata": self.model_metadata,
             "model_config": self.model_config,
             "statistics": self.statistics,
-            "inflight": self.inflight,
             "scale": self.scale,
             "explain": self.explain,
             "calls": self.calls,
@@ -77,6 +80,7 @@ class Admin:
         slow: dict[str, Handler] = {"model_ready": self.model_ready, "load": self.load}
         pace = Pace(self.kernel.loop)
         paced = {name: at_once(quick.pop(name), 0, pace) for name in LONG}
+        paced["inflight"] = in_pieces(self.inflight, pace)
         return {**{name: at_once(operation, TAKES.get(name, UNITS)) for name, operation in quick.items()}, **paced, **slow}
 
     # --- health
@@ -111,9 +115,9 @@ class Admin:
     def model_config(self, head: Head, body: bytes) -> bytes:
         return replies.json_reply(self.kernel.model(head.model, head.version).config.as_dict())
 
-    def inflight(self, head: Head, body: bytes) -> bytes:
-        """Every request alive; beside the standard API."""
-        return replies.json_reply({"inflight": [asdict(record) for record in self.kernel.inflight()]})
+    def inflight(self, head: Head, body: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Every request alive, some in a piece; beside the standard API."""
+        return pieces_of("inflight", self.kernel.each_inflight())
 
     def scale(self, head: Head, body: bytes) -> bytes:
         """How many instances and replicas there are and are to be; beside the standard API."""
@@ -250,6 +254,17 @@ def statistics_of(record: ModelStatistics) -> dict[str, Any]:
     if record.hop is not None:
         statistics["hop"] = duration_of(record.hop)
     return statistics
+
+
+def pieces_of(name: str, records: Iterator[Any]) -> Iterator[tuple[bytes, bool]]:
+    """Yield an object whose member of that name has the records, PIECE of them at a time, each with whether there are more."""
+    text, more = b'{"%b":[' % name.encode(), True
+    while more:
+        part = list(islice(records, PIECE))
+        more = len(part) == PIECE
+        text += replies.encode(part)[1:-1]
+        yield text if more else text.removesuffix(b",") + b"]}", more
+        text = b","
 
 
 def duration_of(duration: Any) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kernel_http.connection.routes import Handler
 
-__all__ = ["UNITS", "Operation", "Pace", "at_once", "read_document", "read_object"]
+__all__ = ["UNITS", "Operation", "Pace", "at_once", "in_pieces", "read_document", "read_object"]
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,45 @@ def at_once(operation: Operation, units: int = UNITS, pace: Pace | None = None) 
         else:
             connection.barrier = True  # of what it sends together, one waits among the others'
             pace.begin(exchange, run)
+
+    return handler
+
+
+def in_pieces(operation: Callable[[Head, bytes], Iterator[tuple[bytes, bool]]], pace: Pace) -> Handler:
+    """Return the handler that answers with the pieces of JSON that `operation` gives, each with whether there are more. Each has
+    a turn of its own.
+    """
+
+    def handler(connection: ClientConnection, head: Head, json: bytes, tail: Any) -> None:
+        exchange = Exchange(connection, head)
+        connection.exchanges.append(exchange)
+        body = json if not len(tail) else json + bytes(tail)
+        made: list[bytes] = []
+        pieces: Iterator[tuple[bytes, bool]] | None = None
+
+        def some(head: Head, body: bytes) -> bytes:
+            """Make one more piece; return the answer when it is the last."""
+            nonlocal pieces
+            if pieces is None:
+                pieces = operation(head, body)
+            piece, more = next(pieces)
+            made.append(piece)
+            return b"" if more else replies.reply(200, b"".join(made), json=True)
+
+        def run() -> None:
+            try:
+                answer = _answer_of(some, head, body)
+            except AskOthers as others:
+                others.wait(run)
+                return
+            if answer:
+                exchange.answer(answer)
+                connection.release()
+            else:
+                pace.begin(exchange, run)
+
+        connection.barrier = True
+        pace.begin(exchange, run)
 
     return handler
 
