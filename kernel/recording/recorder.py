@@ -50,6 +50,9 @@ HELD_SECONDS = 4.0
 MOST_REQUESTS = 100_000
 MOST_BYTES = 256 * 1024 * 1024
 
+#: So many requests without tensors are handed over together, or what comes between two looks.
+MOST_IN_RUNS = 8192
+
 #: So many requests with tensors are handed over together, or what comes in so long; seconds.
 TOGETHER = 64
 TOGETHER_SECONDS = 0.05
@@ -128,6 +131,8 @@ class Recorder:
         self._given = self._given_bytes = self._lost = 0
         self._done = self._done_bytes = self._lost_there = 0
         self._gathered: list[tuple[Told, int]] = []  # with tensors of so many bytes, that are to be handed over together
+        self._runs: list[tuple[RecordedRun, bytes]] = []  # those without, and how many requests they are of
+        self._in_runs = 0
         self._handing: asyncio.TimerHandle | None = None
         self._random = random.Random().random
         self._told_of_loss = False
@@ -183,6 +188,7 @@ class Recorder:
     def _look(self) -> None:
         """Take what models have counted and told nobody of yet."""
         self._settle()
+        self._hand_over()
         if self._lost and not self._told_of_loss:
             self._told_of_loss = True
             log.warning("requests are left out of the recording '%s', as the disk takes them too slowly", self.path)
@@ -213,13 +219,15 @@ class Recorder:
             self._queue.put(lambda: self._write_told([(one, 0) for one in told]))
             return
         # Here, not on the thread: the records are in this core's cache, and this takes less of the loop than a thread's turns.
-        run, times = run_of(name, version, records, offset)
-        self._queue.put(lambda: self._write_run(run, times))
+        self._runs.append(run_of(name, version, records, offset))
+        self._in_runs += len(records)
+        if self._in_runs >= MOST_IN_RUNS:
+            self._hand_over()
 
     def failed(self, model: ModelHistory, failure: FailedRequest) -> None:
         if not failure.called and self._takes() and self._room(1):
             offset = self._kernel.epoch_offset
-            self._queue.put(lambda: self._write_told([(of_failure(model.model, model.version, failure, offset), 0)]))
+            self.complete(of_failure(model.model, model.version, failure, offset), 0)
 
     def _takes(self) -> bool:
         return self._options.rate >= 1.0 or self._random() < self._options.rate
@@ -273,8 +281,11 @@ class Recorder:
             self._handing.cancel()
             self._handing = None
         told, self._gathered = self._gathered, []
+        runs, self._runs, self._in_runs = self._runs, [], 0
         if told:
             self._queue.put(lambda: self._write_told(told))
+        if runs:
+            self._queue.put(lambda: self._write_runs(runs))
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -318,9 +329,10 @@ class Recorder:
         except RuntimeError:  # the loop is closed
             return
 
-    def _write_run(self, run: RecordedRun, times: bytes) -> None:
-        self._file.add_run(run, times)
-        self._done += run.count
+    def _write_runs(self, runs: list[tuple[RecordedRun, bytes]]) -> None:
+        for run, times in runs:
+            self._file.add_run(run, times)
+            self._done += run.count
 
     def _write_told(self, told: list[tuple[Told, int]]) -> None:
         for one, size in told:
