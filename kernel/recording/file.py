@@ -42,8 +42,7 @@ MOST_MEMBERS = 200_000
 OF_MEMBER = 512
 OF_END = 4096
 
-_encode = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
+_plainly = msgspec.json.Encoder().encode
 
 
 def created(path: str) -> tuple[BinaryIO, str]:
@@ -109,7 +108,8 @@ class RecordingFile:
         count, lines = self._count, b"".join(self._lines)
         members = {f"{datatype}.npy": _npy(datatype, parts) for datatype, parts in self._tensors.items()}
         if self._runs:
-            members |= {TIMES: _npy("FP64", [np.frombuffer(b"".join(self._times))]), RUNS: _encode_lines(self._runs)}
+            members[TIMES] = _npy("FP64", [np.frombuffer(b"".join(self._times))])
+            members[RUNS] = b"".join([_encode(run) + b"\n" for run in self._runs])
         self._lines, self._count, self._tensors, self._ends, self._size = [], 0, {}, {}, 0
         self._runs, self._times = [], []
         there = self._file.tell() + (len(self._zip.filelist) + len(members) + 1) * OF_MEMBER
@@ -170,6 +170,22 @@ class RecordingFile:
         self._ends[datatype] = at + flat.size
         self._tensors.setdefault(datatype, []).append(flat)
         return Placed(tensor.name, datatype, list(array.shape), at, flat.size)
+
+
+def _encode(told: object) -> bytes:
+    """Return JSON. What UTF-8 can't carry of a text that came from a model or an app is escaped: no request ends a recording."""
+    try:
+        return _plainly(told)
+    except UnicodeEncodeError:
+        return _plainly(_escaped(msgspec.to_builtins(told)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(name): _escaped(one) for name, one in value.items()}
+    return [_escaped(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _npy(datatype: str, parts: list[Array]) -> bytes:

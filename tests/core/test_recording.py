@@ -164,6 +164,29 @@ def test_each_response_is_an_answer(tmp_path: Path) -> None:
     assert [[tensor.array.tolist() for tensor in each] for each in one.answers] == [[[0.0]], [[1.0]]]
 
 
+@pytest.mark.parametrize("tensors", [False, True])
+def test_texts_that_utf8_can_not_carry_are_escaped(tensors: bool, tmp_path: Path) -> None:
+    """An id that an app gives, words of a model's error: they ended the recording, and what had come before was lost with it."""
+
+    def unlucky(batch: Batch) -> Result:
+        raise ValueError("no \udcff")
+
+    async def use(kernel: Kernel) -> None:
+        await many(kernel, 3)
+        await kernel.infer("m", X, id="a\udcff", parameters={"p\udcff": "\udcff"})
+        with pytest.raises(ServingError):
+            await kernel.infer("bad", X, id="b")
+
+    path = record(tmp_path, use, {"m": BASE, "bad": BASE}, {"bad": unlucky}, tensors=tensors)
+    with read_recording(path) as recording:
+        assert recording.end is not None and recording.end.requests == 5 and recording.end.lost == 0
+        found = {one.id: one for one in recording.requests()}
+    assert list(found) == ["0", "1", "2", r"a\udcff", "b"]
+    assert found[r"a\udcff"].parameters == ({r"p\udcff": r"\udcff"} if tensors else {})
+    bad = found["b"].error
+    assert bad is not None and bad.message.endswith(r"no \udcff")
+
+
 def test_a_share_is_recorded(tmp_path: Path) -> None:
     path = record(tmp_path, lambda kernel: many(kernel, 2000), rate=0.25)
     assert 350 < len(told(path)) < 650  # six standard deviations
