@@ -43,8 +43,8 @@ from kernel.tensor import DATATYPES, Array, Tensor, unpack_bytes
 
 __all__ = ["Recording", "is_recording", "read_recording"]
 
-#: How much one file of the zip may have unpacked, the lines of one folder, and all lines; bytes. What writes a recording keeps
-#: far below the first two.
+#: How much one file of the zip may have unpacked, the lines of one folder or the times of its runs, and all of both; bytes. What
+#: writes a recording keeps far below the first two.
 MOST_OF_MEMBER = 1024 * 1024 * 1024
 MOST_OF_LINES = 256 * 1024 * 1024
 MOST_OF_ALL_LINES = 4 * 1024 * 1024 * 1024
@@ -196,11 +196,14 @@ class Recording:
         total = 0
         for name, member in self._members.items():
             folder, _, kind = name.partition("/")
-            if kind not in (LINES, RUNS):
+            if kind not in (LINES, RUNS, TIMES):
                 continue
-            total += member.size
+            total += member.size  # of times as well: one line of a run may say of as many requests as there are times
             if total > MOST_OF_ALL_LINES:
-                raise _wrong(f"{self.path}: its lines have more than {MOST_OF_ALL_LINES} bytes unpacked, which are not read")
+                words = f"its lines and times have more than {MOST_OF_ALL_LINES} bytes unpacked, which are not read"
+                raise _wrong(f"{self.path}: {words}")
+            if kind == TIMES:
+                continue
             number = int(folder)
             if kind == RUNS:
                 for run in self._read_runs(name, number):
@@ -225,15 +228,15 @@ class Recording:
         place = f"{number:06d}/{TIMES}"
         if place not in self._members:
             raise _wrong(f"{self.path} has no {place}, which its runs tell of")
-        times, at = self._npy(place, self._content(place, MOST_OF_MEMBER), "FP64"), 0
+        times, at = self._npy(place, self._content(place, MOST_OF_LINES), "FP64"), 0
         for line, run in self._decoded(name, _decode_run):
             where, size = f"{self.path}: {name}, line {line}", 4 * run.count
             if not 0 < size <= times.size - at:
                 raise _wrong(f"{where} has {run.count} requests, {TIMES} has times for {(times.size - at) // 4}")
             columns = times[at : at + size].reshape(4, run.count)
             at += size
-            if not np.isfinite(columns[0]).all():
-                raise _wrong(f"{where}: one arrived at no time")
+            if not np.isfinite(columns).all():
+                raise _wrong(f"{where}: one of its times in {TIMES} is no number")
             moments = columns.round(9).tolist()
             told = [_all(value, run.count) for value in (run.id, run.rows, run.instance, run.left)]
             called = [None] * run.count if run.caller is None else run.caller

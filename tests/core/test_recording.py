@@ -491,7 +491,12 @@ WRONG = {
     "run twice": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run() + b"\n" + run()}, "line 2 has 2 requests, .* for 0"),
     "run of others": ({"000001/times.npy": TIMES, "000001/runs.jsonl": run(id=["a"])}, "says something of another number"),
     "run at no time": (
-        {"000001/times.npy": npy(np.full(8, np.nan)), "000001/runs.jsonl": run()}, "runs.jsonl, line 1: one arrived at no time"
+        {"000001/times.npy": npy(np.full(8, np.nan)), "000001/runs.jsonl": run()},
+        "runs.jsonl, line 1: one of its times in times.npy is no number",
+    ),
+    "run without end": (
+        {"000001/times.npy": npy(np.array([0, 0, 0, 0, np.inf, 1, 1, 1])), "000001/runs.jsonl": run()},
+        "runs.jsonl, line 1: one of its times in times.npy is no number",
     ),
     "run of nothing": ({"000001/times.npy": TIMES, "000001/runs.jsonl": b"{}"}, "line 1: Object missing required field"),
     "strings": (
@@ -527,6 +532,21 @@ def test_what_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) -> None:
         read(path)
     path.write_bytes(content.replace(size, (2**31).to_bytes(4, "little")))
     with pytest.raises(ServingError, match="more than 268435456"):
+        read(path)
+
+
+def test_a_small_file_has_no_requests_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says of as many requests as there are times, and times that are the same take next to no room in a zip."""
+    times, count = npy(np.zeros(40_000)), 10_000
+    members = {f"{number:06d}/times.npy": times for number in (1, 2)} | {"000001/runs.jsonl": run(count=count)}
+    path = written(tmp_path / "a.zip", members, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 4096 and len(read(path)) == count
+    monkeypatch.setattr("kernel.recording.reading.MOST_OF_ALL_LINES", len(times) + 4096)
+    with pytest.raises(ServingError, match=r"its lines and times have more than 32.* bytes unpacked, which are not read"):
+        read(path)
+    monkeypatch.setattr("kernel.recording.reading.MOST_OF_LINES", len(times) - 1)
+    monkeypatch.setattr("kernel.recording.reading.MOST_OF_ALL_LINES", 10**9)
+    with pytest.raises(ServingError, match=r"000001/times.npy has .* bytes unpacked, more than"):
         read(path)
 
 
