@@ -48,7 +48,7 @@ class Spec(SimpleNamespace):
 class Config(SimpleNamespace):
     metadata_platform = "python"
     is_elsewhere = False
-    sequence_batching = None
+    dynamic_batching = sequence_batching = ensemble = None
 
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "max_batch_size": self.max_batch_size}

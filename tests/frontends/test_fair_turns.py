@@ -17,6 +17,7 @@ from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 
 from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, Kernel, made_at_once
 from kernel_grpc.inference.infer import Inference
+from kernel_grpc.inference.limited import is_limited
 from kernel_grpc.inference.shares import PATIENCE
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.limits import Limits
@@ -403,6 +404,60 @@ def test_as_many_calls_begin_as_a_model_makes_together_or_as_a_sequence_may_wait
             client = GrpcClient(GrpcClient.server(kernel))
             client.ask(EACH)
             assert not kernel.model("m").attachments[Inference].replies.limited  # type: ignore[attr-defined]
+
+    run(main())
+
+
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
+ensemble_scheduling { step { model_name: "step" model_version: -1
+  input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }
+"""
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_queue_with_limits_sees_all_calls_of_a_connection_as_soon_as_they_come(tmp_path: Path, ensemble: bool) -> None:
+    """However large the answers may be: its config says who may wait, and who is refused."""
+    text = BASE + "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 20 } }\n"
+
+    async def main() -> None:
+        name, models = "m", {"m": text}
+        if ensemble:
+            name, models = "step", {"step": text, "m": ENSEMBLE + "max_batch_size: 1\n"}
+        backend = TestBackend({name: sleeping(SECONDS)})
+        folder = write_repository(tmp_path, models)
+        async with Kernel(folder, plugins=[backend], control_mode="explicit", load_models=["*"]) as kernel:
+            caller = GrpcClient(GrpcClient.server(kernel))._caller
+            payload = message(request("m", ("X", "FP32", [1, 1]), raw=[floats(5)]).SerializeToString())
+            for _ in range(32):
+                id = caller.begin(**{":path": "/inference.GRPCInferenceService/ModelInfer"})
+                caller.send(data(id, payload, end=True))
+            await asyncio.sleep(SECONDS / 2)
+            caller.read()
+            ended = [one for one in caller.answers.values() if one.ended]
+            assert len(ended) == 32 - 21 and {one.status for one in ended} == {14}
+            await asyncio.sleep(32 * SECONDS)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("batching", "limited"),
+    [
+        ("", True),
+        ("dynamic_batching { }", True),
+        ("dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000 } }", False),
+        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", False),
+        ("dynamic_batching { priority_levels: 1 default_priority_level: 1 }", True),
+        ("sequence_batching { }", False),
+    ],
+)
+def test_where_a_queue_has_its_own_say_calls_have_no_share(tmp_path: Path, batching: str, limited: bool) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, BASE + "max_batch_size: 1 " + batching) as kernel:
+            assert is_limited(kernel.model("m")) is limited is kernel.model("m").scheduler.queue.no_policy
 
     run(main())
 

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kernel import Code, InferenceResponse, Model, ServingError, Tensor, answers_little, is_much_text, pack_bytes
+from kernel import Code, InferenceResponse, Model, ServingError, Tensor, is_much_text, pack_bytes
+from kernel_grpc.inference.limited import is_limited
 from kernel_grpc.inference.parameters import encoded
 from kernel_grpc.inference.wire import field, varint
 
@@ -42,8 +43,7 @@ class LargeAnswer(Exception):
 class Replies:
     """The replies of one loaded model that are known already: all of each but its data.
 
-    `limited`: they may be large by the model's config, so that not all that are asked for are made at once (shares.py). Where
-    the requests of sequences wait for one another, all have to be.
+    `limited`: they may be large by the model's config, so that not all that are asked for are made at once (shares.py).
     `largest`: about the bytes of the largest so far, 0 before there was one. `shares`: those of connections in the model.
     """
 
@@ -51,7 +51,7 @@ class Replies:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.limited = not answers_little(model) and model.config.sequence_batching is None
+        self.limited = is_limited(model)
         self.largest = 0
         self.shares: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.start = field(1, model.name) + field(2, str(model.version))

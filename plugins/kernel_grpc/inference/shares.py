@@ -2,7 +2,7 @@
 
 The law: an answer is in memory until its client takes it, and how large it becomes nobody knows before it is made. So as many
 are made at a time as kernel/frontends/answer_sizes.py says. Where a config says that all answers are little, nothing of this is
-called.
+called; nor where it says who may wait, and for how long (limited.py).
 """
 
 from __future__ import annotations
