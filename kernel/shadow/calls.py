@@ -16,7 +16,7 @@ import hpack
 from kernel.errors import Code, ServingError, clipped
 from kernel.shadow.exchanges import MOST_BODY, MOST_HEAD, NotFollowed, Room
 
-__all__ = ["BEGIN", "MOST_UNPACKED", "Packed", "SeenCall", "SeenCalls", "messages_of"]
+__all__ = ["BEGIN", "MOST_UNPACKED", "Packed", "SeenCall", "SeenCalls", "TooMuch", "messages_of"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -29,11 +29,23 @@ FRAME = 9  # bytes in front of each
 MOST_CALLS = 10_000
 MOST_TABLE = 64 * 1024
 
-#: How much a message may have when unpacked.
+#: How much a message may have when unpacked, and how many messages one side may send: the shortest have five bytes, and become
+#: hundreds.
 MOST_UNPACKED = 256 * 1024 * 1024
+MOST_MESSAGES = 10_000
+
+#: How much is kept of the name of a packing: many calls may be under way, and a name costs who sends it again one byte.
+LONGEST_PACKING = 32
 
 #: So much of each request is kept, whoever looks at it: the name of its model stands in front.
 BEGIN = 512
+
+
+class TooMuch(ServingError):
+    """One side has sent more than is looked at."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(Code.UNKNOWN, words)
 
 
 @dataclass
@@ -113,13 +125,13 @@ class SeenCalls:
         if len(self._calls) >= MOST_CALLS or number in self._calls:
             raise NotFollowed
         call = self._calls[number] = SeenCall(path, kept)
-        call.request.packing = fields.get("grpc-encoding", "identity")
+        call.request.packing = fields.get("grpc-encoding", "identity")[:LONGEST_PACKING]
 
     def _answered(self, number: int, fields: dict[str, str]) -> None:
         call = self._calls.get(number)
         if call is None:
             return
-        call.answer.packing = fields.get("grpc-encoding", call.answer.packing)
+        call.answer.packing = fields.get("grpc-encoding", call.answer.packing)[:LONGEST_PACKING]
         status = fields.get("grpc-status", "")
         if status.isascii() and status.isdigit() and len(status) < 4:
             call.status, call.words = int(status), unquote(fields.get("grpc-message", ""), errors="replace")
@@ -282,11 +294,13 @@ def _text(data: bytes | str) -> str:
 
 def messages_of(packed: Packed) -> list[bytes]:
     """Return the messages that one side has sent, unpacked. Raises ServingError."""
-    body, at, found = memoryview(bytes(packed.body)), 0, []
-    room = MOST_UNPACKED
+    found: list[bytes] = []
+    body, at, room = memoryview(bytes(packed.body)), 0, MOST_UNPACKED
     while at < len(body):
         size = int.from_bytes(body[at + 1 : at + 5], "big")
         end = at + 5 + size
+        if len(found) >= MOST_MESSAGES:
+            raise TooMuch(f"it has more than {MOST_MESSAGES} messages")
         if end > len(body):
             raise ServingError(Code.UNKNOWN, "it ends in the middle of a message")
         message = bytes(body[at + 5 : end])
@@ -307,5 +321,5 @@ def _unpacked(data: bytes, how: str, most: int) -> bytes:
     except zlib.error as error:
         raise ServingError(Code.UNKNOWN, f"it can't be unpacked: {error}") from None
     if unpacker.unconsumed_tail:
-        raise ServingError(Code.UNKNOWN, f"it has more than {MOST_UNPACKED} bytes unpacked")
+        raise TooMuch(f"it has more than {MOST_UNPACKED} bytes unpacked")
     return found

@@ -23,7 +23,7 @@ from kernel.errors import Code, ServingError, clipped
 from kernel.recording import Tolerance, answer_of, differences
 from kernel.shadow.calls import MOST_UNPACKED, SeenCall, SeenCalls
 from kernel.shadow.exchanges import Exchange, Exchanges, Message, Room
-from kernel.shadow.inferences import PATHS, Given, NotCompared, answers_of, asked_of, model_of
+from kernel.shadow.inferences import PATHS, Given, NotCompared, answers_of, asked_of, failed_as, model_of
 from kernel.shadow.proxy import CLIENT, CLOSED, GRPC, UPSTREAM
 from kernel.shadow.tee import FRAME
 from kernel.tensor import Tensor
@@ -216,7 +216,7 @@ class Comparer:
             try:
                 actual = answers_of(calls.messages, call.path, calls.call(call.path, asked.message, self._timeout))
             except ServingError as error:
-                actual = error
+                actual = failed_as(call.path, error)
             outcomes.add(self._judge(asked.model or model, asked.id, asked.expected, actual))
         return next(one for one in ("failed", "differ", "same") if one in outcomes)
 

@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 
 from kernel.errors import Code, ServingError
 from kernel.recording import code_of, outputs_of, streamed_of
-from kernel.shadow.calls import BEGIN, Packed, SeenCall, messages_of
+from kernel.shadow.calls import BEGIN, Packed, SeenCall, TooMuch, messages_of
 from kernel.tensor import Tensor
 
-__all__ = ["PATHS", "Asked", "Given", "NotCompared", "answers_of", "asked_of", "model_of"]
+__all__ = ["PATHS", "Asked", "Given", "NotCompared", "answers_of", "asked_of", "failed_as", "model_of"]
 
 UNARY, STREAM = (f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelStreamInfer"))
 PATHS = frozenset((UNARY, STREAM))
@@ -70,6 +70,8 @@ def asked_of(messages: Any, call: SeenCall) -> list[Asked]:
     try:
         parts = messages_of(call.request)
         requests = [messages.ModelInferRequest.FromString(one) for one in parts]
+    except TooMuch:
+        raise NotCompared("too large") from None
     except (DecodeError, ServingError):
         raise NotCompared("not understood") from None
     if any("sequence_id" in one.parameters for one in requests):
@@ -89,15 +91,30 @@ def _given(messages: Any, call: SeenCall, ids: Sequence[str]) -> list[Given]:
                 raise NotCompared("not understood")
             return [ServingError(code_of(call.status), call.words) if call.status else [outputs_of(messages, answers[0])[1]]]
         responses = [streamed_of(messages, one) for one in answers]
+    except TooMuch:
+        raise NotCompared("too large") from None
     except ServingError:
         raise NotCompared("not understood") from None
     if len(ids) == 1:
-        return [ServingError(code_of(call.status), call.words) if call.status else _together([one for _, one in responses])]
+        return [_of_stream(call.words) if call.status else _together([one for _, one in responses])]
     if call.status:
         raise NotCompared("ended early")
     if "" in ids or len(set(ids)) < len(ids):
         raise NotCompared("stream without ids")  # it can't be said which answer is whose
-    return [_together([one for whose, one in responses if whose == id]) for id in ids]
+    every: dict[str, list[list[Tensor] | ServingError | None]] = {id: [] for id in ids}
+    for whose, one in responses:
+        if whose in every:
+            every[whose].append(one)
+    return [_together(each) for each in every.values()]
+
+
+def failed_as(path: str, error: ServingError) -> ServingError:
+    """Return what a candidate's failure says; on a stream no code, which it has only where its client had asked for that."""
+    return error if path == UNARY or error.code is Code.UNAVAILABLE else _of_stream(error.message)
+
+
+def _of_stream(words: str) -> ServingError:
+    return ServingError(Code.UNKNOWN, words)
 
 
 def answers_of(messages: Any, path: str, answers: Sequence[bytes]) -> Given:
@@ -112,7 +129,7 @@ def _together(responses: Sequence[list[Tensor] | ServingError | None]) -> Given:
     found = []
     for one in responses:
         if isinstance(one, ServingError):
-            return ServingError(Code.UNKNOWN, one.message)
+            return _of_stream(one.message)
         if one is not None:
             found.append(one)
     return found

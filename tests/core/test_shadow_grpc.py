@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel import Code, ServingError
-from kernel.recording import Tolerance
+from kernel.recording import Tolerance, streamed_of
 from kernel.shadow import Comparer, Mismatch
 from kernel.shadow import calls as calls_module
+from kernel.shadow import inferences as inferences_module
 from kernel.shadow.calls import PREFACE, Packed, SeenCall, SeenCalls, messages_of
 from kernel.shadow.exchanges import Room
-from kernel.shadow.inferences import STREAM, UNARY, model_of
+from kernel.shadow.inferences import STREAM, UNARY, asked_of, model_of
 from kernel.shadow.proxy import CLIENT, CLOSED, GRPC, UPSTREAM
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 
@@ -273,6 +274,56 @@ def test_streams_are_judged_request_by_request() -> None:
     outcomes, (told,) = compared(echoes, mixed, two, STREAM)
     assert outcomes == {"differ": 1} and told.id == "b" and "is 2.0 at [0], expected was 3.0" in told.words
     assert compared(echoes, mixed, [request(""), request("")], STREAM)[0] == {"stream without ids": 1}
+
+
+def test_a_stream_says_no_code_unless_it_was_asked_to() -> None:
+    """Who had sent triton_grpc_error got a status of its upstream; the candidate says the same within its stream."""
+    refused = [("grpc-status", "3"), ("grpc-message", "what%20not")]
+    assert compared(lambda message: [streamed(error="no")], [], path=STREAM, trailers=refused) == ({"same": 1}, [])
+    assert compared(refuses(Code.INVALID_ARG), [streamed(error="no")], path=STREAM) == ({"same": 1}, [])
+    outcomes, (told,) = compared(refuses(Code.UNAVAILABLE), [streamed(error="no")], path=STREAM)
+    assert outcomes == {"differ": 1} and "it fails otherwise: UNAVAILABLE" in told.words, "it did not answer at all"
+
+
+def test_a_stream_of_many_requests_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is looked at once, not once for each request: 20 000 of both held the process that looks on for seconds."""
+    looked = 0
+
+    class Id(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def counted(messages: Any, data: bytes) -> tuple[str, Any]:
+        id, outputs = streamed_of(messages, data)
+        return Id(id), outputs
+
+    monkeypatch.setattr(inferences_module, "streamed_of", counted)
+    call = SeenCall(STREAM, kept=True, status=0)
+    for packed, every in (
+        (call.request, [request(str(number)) for number in range(200)]),
+        (call.answer, [streamed(1.0, str(number)) for number in range(200)]),
+    ):
+        packed.body += b"".join(b"\0" + len(one).to_bytes(4, "big") + one for one in every)
+        packed.ended = True
+    asked = asked_of(pb, call)
+    assert [one.id for one in asked] == [str(number) for number in range(200)]
+    assert all(isinstance(one.expected, list) and len(one.expected) == 1 for one in asked) and looked <= 1000
+
+
+def test_what_many_short_things_become_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "MOST_MESSAGES", 10)
+    ids = [str(number) for number in range(11)]
+    requests, answers = [request(id) for id in ids], [streamed(1.0, id) for id in ids]
+    for sent, taken in ((answers, requests), (answers, requests[:10]), (answers[:10], requests)):
+        assert compared(lambda message: [], sent, taken, STREAM)[0] == {"too large": 1}
+    seen, client = Seen(), Peer()
+    seen.calls.from_client(PREFACE + client.head(1, *call_head(UNARY, ("grpc-encoding", "x" * 3000))))
+    call = seen.calls.call(1)
+    assert call is not None and len(call.request.packing) == 32, "kept for each call, and nowhere counted"
 
 
 def test_calls_that_say_nothing_are_not_compared() -> None:
