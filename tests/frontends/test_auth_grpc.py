@@ -20,6 +20,7 @@ from frontends.keys import CLIENTS, write_keys
 from frontends.wires import REQUEST, block, data
 from google.protobuf.message import Message
 
+from kernel import Code, NotLoaded, ServingError
 from kernel_auth.gate import KeyGate
 from kernel_grpc import add_options
 from kernel_grpc.frontend import meanings
@@ -235,6 +236,30 @@ def test_requests_of_streams_are_counted_one_by_one(gated: Gated) -> None:
     assert gated.gate._usages["one"].running == 0
     gated.kernel.hold = False
     assert stream.send(request("any"))[4:] == [""]
+
+
+def test_a_request_of_a_stream_that_waits_for_its_model_counts_once(gated: Gated) -> None:
+    """And no more when its model can't be loaded."""
+    waiting: list[Any] = []
+    kernel, there = gated.kernel, gated.kernel.model
+
+    def away(name: str, version: str = "") -> Any:
+        raise NotLoaded("it is being loaded", lambda then, waits, called: waiting.append(then))
+
+    stream = Streaming(gated, "one")
+    kernel.model = away  # type: ignore[method-assign]
+    assert stream.send(request("any")) == []
+    usage = gated.gate._usages["one"]
+    assert usage.running == 1
+    kernel.model = there  # type: ignore[method-assign]
+    waiting.pop()(None)
+    assert stream.send() == [""] and usage.running == 0
+    kernel.model = away  # type: ignore[method-assign]
+    stream.send(request("batch8"))
+    assert usage.running == 1
+    kernel.model = there  # type: ignore[method-assign]
+    waiting.pop()(ServingError(Code.UNAVAILABLE, "it can't be loaded"))
+    assert stream.send()[1:] == ["it can't be loaded"] and usage.running == 0
 
 
 def test_audit(gated: Gated, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,6 @@ Nothing here is used without a gate.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,8 +97,8 @@ class GatedStream(InferStream):
         super().message(data, ready)
         self._settle()
 
-    def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
-        super()._prepared(data, done)
+    def _take_more(self) -> None:
+        super()._take_more()  # a message that had to wait has become a request, or was refused
         self._settle()
 
     def answered(self, answer: StreamAnswer) -> None:

@@ -141,7 +141,7 @@ class InferStream:
             return  # nobody waits any more
         self.again = False
         if error is None:
-            self.message(data, ready)
+            InferStream.message(self, data, ready)  # where there is a gate, it has been asked
         else:
             self._refuse(data, error)
         self._take_more()
