@@ -24,7 +24,7 @@ from kernel.cli.flags import (
 )
 from kernel.cli.opened import opened
 from kernel.cli.output import own_stdout
-from kernel.cli.parser import Parser
+from kernel.cli.parser import Parser, patience
 from kernel.cli.table import columns
 from kernel.cli.values import as_json, read_tensor
 from kernel.errors import Code, ServingError
@@ -70,7 +70,7 @@ def infer(arguments: Sequence[str]) -> int:
         "--parameter", action="append", default=[], metavar="NAME=VALUE", help="a request parameter, JSON or text"
     )
     parser.add_argument("--id", default="", help="id of the request")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this time")
+    parser.add_argument("--timeout", type=patience, metavar="SECONDS", help="give up after this time")
     parser.add_switch("--batch", False, "put a batch dimension of 1 in front of every input")
     parser.add_switch("--explain", False, "say on the standard error why it took as long as it did")
     parser.add_argument("--format", choices=("json", "table"), default="json", help="how to print (default: json)")

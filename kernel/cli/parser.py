@@ -11,7 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "boolean", "parser_of", "positive", "seconds", "share", "size"]
+__all__ = ["Parser", "boolean", "parser_of", "patience", "positive", "seconds", "share", "size"]
+
+#: The most that an answer is waited for.
+MOST_SECONDS = 1_000_000
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -37,6 +40,18 @@ def seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — '{text}' is no integer of at least 0")
     return int(text)
+
+
+def patience(text: str) -> float:
+    """Read for how many seconds an answer is waited for: above 0, MOST_SECONDS at most, as sockets and locks take no more."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found <= MOST_SECONDS:
+        words = f"'{text}' is no number above 0, {MOST_SECONDS} at most"
+        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text} — {words}")
+    return found
 
 
 def size(text: str) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernel.cli.asking import headers_of
 from kernel.cli.flags import add_config_flags, add_storage_flags, auto_complete, storage_options
-from kernel.cli.parser import Parser, positive
+from kernel.cli.parser import Parser, patience, positive
 from kernel.cli.replaying import Answering, InProcess, OverGrpc, OverHttp, Replayed, Unexpected
 from kernel.cli.replaying import replay as send_again
 from kernel.cli.table import columns
@@ -71,7 +71,7 @@ def replay(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N requests")
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="Nx|max", help="how fast they are sent (default: 1x)")
     parser.add_argument("--concurrency", type=positive, default=16, metavar="N", help="how many may be under way (default: 16)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="of each request (default: 60)")
+    parser.add_argument("--timeout", type=patience, default=60.0, metavar="SECONDS", help="of each request (default: 60)")
     parser.add_argument("--relative", type=_least_zero, default=1e-5, metavar="X", help="tolerance (default: 1e-5)")
     parser.add_argument("--absolute", type=_least_zero, default=1e-6, metavar="X", help="tolerance (default: 1e-6)")
     parser.add_argument(

@@ -334,6 +334,8 @@ class _Replay:
     def _judged(self, told: Told, answers: list[list[Tensor]] | ServingError) -> list[tuple[str, str, str, str]] | str:
         """Return what is not as expected: output, expected, actual, words. Or why nothing can be said."""
         before = told.error
+        if isinstance(answers, ServingError) and _is_of_decoupled(answers):
+            return ONLY_BY_STREAMS
         if before is not None:
             if before.code in OF_THE_MOMENT:
                 return f"{OF_THAT_MOMENT} ({before.code})"
@@ -344,8 +346,6 @@ class _Replay:
             words = f"it fails otherwise: {answers.code.name}: {clipped(answers.message)}, expected was {before.code}"
             return [("", before.code, answers.code.name, words)]
         if isinstance(answers, ServingError):
-            if _is_of_decoupled(answers):
-                return ONLY_BY_STREAMS
             return [("", "an answer", answers.code.name, f"it fails: {answers.code.name}: {clipped(answers.message)}")]
         if len(answers) != len(told.answers):
             counts = str(len(told.answers)), str(len(answers))

@@ -38,7 +38,17 @@ def code_of(status: int) -> Code:
 
 
 def message_of(messages: Any, told: Told, version: str = "") -> bytes:
-    """Return the ModelInferRequest that asks what was asked, all tensors in raw form. `version`: "" for the newest."""
+    """Return the ModelInferRequest that asks what was asked, all tensors in raw form. `version`: "" for the newest.
+
+    Raises ServingError for a number that has no room there: a recording is believed of nobody.
+    """
+    try:
+        return _message(messages, told, version)
+    except ValueError as error:
+        raise ServingError(Code.INVALID_ARG, f"what was recorded can't be asked over gRPC: {error}") from None
+
+
+def _message(messages: Any, told: Told, version: str) -> bytes:
     message = messages.ModelInferRequest(model_name=told.model, model_version=version, id=told.id)
     parameters = message.parameters
     for name, value in told.parameters.items():

@@ -380,7 +380,7 @@ class _Passed:
 class _Copied:
     """The continuation of a recorded request, around that of who waits for the answer (`inner`)."""
 
-    __slots__ = ("_answers", "_inputs", "_recorder", "_request", "_size", "inner")
+    __slots__ = ("_answers", "_error", "_inputs", "_recorder", "_request", "_size", "inner")
 
     def __init__(
         self, recorder: Recorder, request: InferenceRequest, inputs: list[Tensor], size: int, inner: Respond
@@ -389,6 +389,7 @@ class _Copied:
         self._request: InferenceRequest | None = request
         self._inputs = inputs
         self._answers: list[list[Tensor]] = []
+        self._error: ServingError | None = None
         self._size = size
         self.inner = inner
 
@@ -410,18 +411,20 @@ class _Copied:
                 return
             self._size += size
             self._answers.append(copies(response.outputs))
+        elif response is not None and self._error is None:  # what comes behind it, nobody reads who asks again
+            self._error = response.error
         if final:
             self._request = None
-            told = self._told(request, response)
+            told = self._told(request, self._error)
             self._recorder.complete(told, self._size)
 
     def _leave_out(self) -> None:
         self._request = None
         self._recorder.give_up(self._size)
 
-    def _told(self, request: InferenceRequest, response: InferenceResponse | None) -> Told:
+    def _told(self, request: InferenceRequest, error: ServingError | None) -> Told:
         now, offset = self._recorder.clock(), self._recorder.offset
-        model, batch, error = request.model, request.batch, None if response is None else response.error
+        model, batch = request.model, request.batch
         executed = batch is not None and batch.started > 0.0
         if error is not None:
             times = (batch.started, batch.ended) if batch is not None and executed else (0.0, 0.0)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual import BASE, Behaviour, TestBackend, answer, write_repository
 
-from kernel import Batch, InferenceResponse, Kernel, RecordedRequest, Result, ServingError, Tensor, hookimpl
+from kernel import Batch, Code, InferenceResponse, Kernel, RecordedRequest, Result, ServingError, Tensor, hookimpl
 from kernel.recording import Recorder, RecordOptions, Redactor, Told, is_recording, read_recording
 from kernel.recording import recorder as recorder_module
 from kernel.recording.file import RecordingFile
@@ -162,6 +162,27 @@ def test_each_response_is_an_answer(tmp_path: Path) -> None:
 
     (one,) = told(record(tmp_path, use, {"m": decoupled}, {"m": twice}, tensors=True))
     assert [[tensor.array.tolist() for tensor in each] for each in one.answers] == [[[0.0]], [[1.0]]]
+
+
+def test_an_error_between_responses_is_the_outcome(tmp_path: Path) -> None:
+    """Whoever asks again is told of it, and reads no further: written as a success, it never was the same."""
+    decoupled = BASE + "model_transaction_policy { decoupled: true }"
+
+    async def use(kernel: Kernel) -> None:
+        with pytest.raises(ServingError, match="halfway"):
+            async for _ in kernel.stream("m", X):
+                pass
+
+    def halfway(batch: Batch) -> Result:
+        for request in batch.requests:
+            send = request.model.kernel.send
+            send(request, answer(request, Y=[0]), False)
+            send(request, InferenceResponse([], ServingError(Code.INTERNAL, "halfway")), False)
+            send(request, answer(request, Y=[1]), True)
+        return None
+
+    (one,) = told(record(tmp_path, use, {"m": decoupled}, {"m": halfway}, tensors=True))
+    assert one.error is not None and (one.error.code, one.error.message) == ("INTERNAL", "halfway")
 
 
 @pytest.mark.parametrize("tensors", [False, True])

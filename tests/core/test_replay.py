@@ -19,9 +19,10 @@ from virtual import BASE, TestBackend, echo, write_repository
 from kernel import Batch, Code, InferenceResponse, RecordedError, RecordedRequest, Result, ServingError, Tensor
 from kernel.cli.replay import replay as command
 from kernel.cli.replaying import ONLY_BY_STREAMS, InProcess, OverHttp, replay
-from kernel.recording import Told, Tolerance, answer_of, body_of, differences, path_of
+from kernel.recording import Told, Tolerance, answer_of, body_of, differences, message_of, path_of
 from kernel.recording.file import RecordingFile
 from kernel.recording.form import FORM, VERSION, Head
+from kernel_grpc.schemas import grpc_service_pb2
 
 
 @pytest.fixture(autouse=True)
@@ -214,6 +215,34 @@ def test_each_is_judged() -> None:
         "8": "it has 1 responses, expected were 2",
     }
     assert len(outcome.after) == len(outcome.before) == 3
+
+
+def test_what_can_only_be_asked_by_streams_is_not_compared() -> None:
+    """Whatever had come of it then: how it failed says nothing of a model that can't be asked at all."""
+
+    class Decoupled(Scripted):
+        def ask(self, request: Told) -> list[list[Tensor]]:
+            words = "HTTP end point doesn't support models with decoupled transaction policy"
+            raise ServingError(Code.UNSUPPORTED, words)
+
+    requests = [told("1"), told("2", answers=[], error=RecordedError("INTERNAL", "n"))]
+    outcome = replay(requests, Decoupled(), speed=0.0).models["m"]
+    assert outcome.not_compared == {ONLY_BY_STREAMS: 2} and not (outcome.differ or outcome.failed)
+
+
+@pytest.mark.parametrize(
+    "more", [{"parameters": {"a": 10**30}}, {"priority": -1}, {"timeout_us": 10**30}, {"correlation_id": 10**30}]
+)
+def test_a_number_without_room_in_a_message_is_told(more: dict[str, Any]) -> None:
+    with pytest.raises(ServingError, match="what was recorded can't be asked over gRPC: Value out of range"):
+        message_of(grpc_service_pb2, told(**more))
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "0", "-1", "1e300", "x"])
+def test_a_timeout_is_one(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command([str(written(tmp_path / "a.zip", [told()])), "--against", "localhost:1", f"--timeout={value}"])
+    assert f"Got {value} — '{value}' is no number above 0, 1000000 at most" in capsys.readouterr().err
 
 
 def test_requests_leave_at_their_pace() -> None:
