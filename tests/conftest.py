@@ -36,11 +36,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-LEVEL = logging.getLogger("kernel").level
+#: Loggers whose levels commands set for their process.
+LEVELS = {log: log.level for log in (logging.getLogger(), logging.getLogger("kernel"))}
 
 
 @pytest.fixture(autouse=True)
-def _level_of_the_log_stays() -> Iterator[None]:
-    """Commands that are run within a test, or a fixture of a file, set it for their process, which goes on to other tests."""
+def _levels_of_the_log_stay() -> Iterator[None]:
+    """Commands that are run within a test, or a fixture of a file, set them for their process, which goes on to other tests."""
     yield
-    logging.getLogger("kernel").setLevel(LEVEL)
+    for log, level in LEVELS.items():
+        log.setLevel(level)
