@@ -18,7 +18,7 @@ from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, Kernel, made_at_once
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.limited import is_limited
-from kernel_grpc.inference.shares import PATIENCE
+from kernel_grpc.inference.shares import PATIENCE, Share
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.server import Server
@@ -404,6 +404,40 @@ def test_as_many_calls_begin_as_a_model_makes_together_or_as_a_sequence_may_wait
             client = GrpcClient(GrpcClient.server(kernel))
             client.ask(EACH)
             assert not kernel.model("m").attachments[Inference].replies.limited  # type: ignore[attr-defined]
+
+    run(main())
+
+
+@pytest.mark.parametrize("text", [LITTLE, BASE], ids=["turns", "share"])
+def test_calls_that_are_cancelled_before_their_turn_are_not_kept(tmp_path: Path, text: str) -> None:
+    """Also where nothing is answered and the line stands still: others take their places on the connection."""
+
+    async def main() -> None:
+        async with answering(tmp_path, 1, text, seconds=1e6) as kernel:
+            methods = inference_methods(kernel)
+            client = GrpcClient(Server(kernel, methods, open_call))  # type: ignore[arg-type]
+            client.ask(EACH)
+            for turn in range(1, 21):
+                for number in range(EACH // 2):
+                    client.cancel(turn * EACH // 2 + number)
+                client.ask(EACH // 2)
+            (line,) = methods[0].handler.__self__.turns.lines.values()  # type: ignore[attr-defined]
+            assert sum(not call.done for call, _ in line.waiting) > EACH // 2 and len(line.waiting) < 2 * EACH
+
+    run(main())
+
+
+def test_who_finds_a_share_full_again_goes_on_with_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with answering(tmp_path, 1) as kernel:
+            share = Share(SimpleNamespace(model=kernel.model("m"), largest=0))  # type: ignore[arg-type]
+            share.in_flight = ANSWERS_AT_ONCE - 1
+            came: list[float] = []
+            share.wait("somebody", lambda: came.append(kernel.loop.time()))
+            share.in_flight += 1  # somebody else was there first
+            begin = kernel.loop.time()
+            await asyncio.sleep(2 * PATIENCE)
+            assert came == [pytest.approx(begin + PATIENCE)]
 
     run(main())
 

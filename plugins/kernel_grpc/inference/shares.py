@@ -50,10 +50,7 @@ class Share:
         """Call `go_on`, which begins one more, when it is the turn of `who`. Never at once."""
         self._waiting[who] = go_on
         self._replies.model.backpressure.on_open[self] = self._let_all_in
-        if not self.full:
-            self._call()
-        elif self._timer is None:
-            self._watch()
+        self._wait()
 
     def over(self) -> None:
         """One that has begun has its answer, or nobody waits for that any more."""
@@ -85,10 +82,17 @@ class Share:
         waiting = self._waiting
         for _ in range(min(AT_ONCE, len(waiting))):
             if self.full:
-                return
+                break
             self._let_in()
-        if waiting and not self.full:
+        if waiting:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Have those go on who wait, now or with time: who was there before may have taken what was free."""
+        if not self.full:
             self._call()
+        elif self._timer is None:
+            self._watch()
 
     def _watch(self) -> None:
         self._timer = self._replies.model.kernel.loop.call_later(PATIENCE, self._look, self._answered)

@@ -21,15 +21,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Turns"]
 
+#: With so many calls in a line those that are done are looked for; then again when it is twice as long.
+TIDY = 16
+
 
 class _Line:
     """What one connection would send to one model. `last`: its newest call that has begun, None where it waits for its share."""
 
-    __slots__ = ("last", "waiting")
+    __slots__ = ("_tidy_at", "last", "waiting")
 
     def __init__(self, last: Call | None) -> None:
         self.last = last
         self.waiting: deque[tuple[Call, InferenceRequest]] = deque()
+        self._tidy_at = TIDY
+
+    def add(self, call: Call, request: InferenceRequest) -> None:
+        """Append a call. Those that were cancelled, or are late, go: a line may stand still while their places are taken."""
+        waiting = self.waiting
+        waiting.append((call, request))
+        if len(waiting) > self._tidy_at:
+            self.waiting = waiting = deque([one for one in waiting if not one[0].done])
+            self._tidy_at = max(TIDY, 2 * len(waiting))
 
 
 class Turns:
@@ -63,7 +75,7 @@ class Turns:
             del self.lines[key]
             model.backpressure.forget(line)
             return False
-        line.waiting.append((call, request))
+        line.add(call, request)
         if (share := _share(request)) is not None:
             share.in_flight -= 1
         return True
