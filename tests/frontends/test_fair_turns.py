@@ -15,7 +15,7 @@ from frontends.fakes_grpc import Service, Streaming, floats, request
 from frontends.wires import data, settings, window_update
 from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 
-from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, Kernel, made_at_once
+from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, InferenceResponse, Kernel, Tensor, made_at_once
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.limited import is_limited
 from kernel_grpc.inference.shares import PATIENCE, Share
@@ -73,10 +73,12 @@ class GrpcClient:
     def server(kernel: Kernel) -> Any:
         return Server(kernel, inference_methods(kernel), open_call)  # type: ignore[arg-type]
 
-    def ask(self, count: int = 1, name: str = "m") -> None:
+    def ask(self, count: int = 1, name: str = "m", *, stream: bool = False) -> None:
+        """`stream`: by as many streams, not by unary calls."""
         payload = message(request(name, ("X", "FP32", [1]), raw=[floats(5)]).SerializeToString())
         for _ in range(count):
-            id = self._caller.begin(**{":path": "/inference.GRPCInferenceService/ModelInfer"})
+            method = "ModelStreamInfer" if stream else "ModelInfer"
+            id = self._caller.begin(**{":path": f"/inference.GRPCInferenceService/{method}"})
             self._caller.send(data(id, payload, end=True))
 
     @property
@@ -438,6 +440,43 @@ def test_who_finds_a_share_full_again_goes_on_with_time(tmp_path: Path) -> None:
             begin = kernel.loop.time()
             await asyncio.sleep(2 * PATIENCE)
             assert came == [pytest.approx(begin + PATIENCE)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_answers_that_are_encoded_on_a_thread_are_in_flight_until_then(tmp_path: Path, streams: bool) -> None:
+    """How large strings become is not known before."""
+    text = wide().replace('"Y" data_type: TYPE_FP32', '"Y" data_type: TYPE_STRING')
+    strings = Tensor("Y", "BYTES", np.array([b"x"] * 100_000, object))
+
+    def much(batch: Batch) -> Any:
+        return [InferenceResponse([strings]) for _ in batch.requests]
+
+    async def main() -> None:
+        backend = TestBackend({"m": sleeping(SECONDS, much)})
+        folder = write_repository(tmp_path, {"m": text})
+        async with Kernel(folder, plugins=[backend], control_mode="explicit", load_models=["*"]) as kernel:
+            loop: Any = kernel.loop
+            jobs: list[tuple[asyncio.Future[Any], Any]] = []
+
+            def later(_: Any, function: Any, *args: Any) -> asyncio.Future[Any]:
+                jobs.append((loop.create_future(), lambda: function(*args)))
+                return jobs[-1][0]
+
+            loop.run_in_executor = later
+            client = GrpcClient(GrpcClient.server(kernel))
+            client._caller.send(settings((4, 2**31 - 1)) + window_update(0, 2**30))
+            client.ask(EACH, stream=streams)
+            await asyncio.sleep(5 * SECONDS)
+            assert len(jobs) == kernel.statistics("m")[0].success.count == ANSWERS_AT_ONCE
+            while jobs:
+                for future, job in jobs:
+                    future.set_result(job())
+                jobs.clear()
+                await asyncio.sleep(5 * SECONDS)
+            del loop.run_in_executor
+            assert kernel.statistics("m")[0].success.count == EACH
 
     run(main())
 

@@ -188,7 +188,8 @@ def _reply(outputs: list[Tensor], replies: Replies, sunk: Collection[str]) -> Re
         if len(replies.known) >= SIGNATURES:
             replies.known.clear()
         reply = replies.known[key] = Reply(replies.start, outputs, ())
-        replies.largest = max(replies.largest, reply.size, 1)
+        if reply.size >= 0:  # else nobody knows before it is encoded, which may take a while
+            replies.largest = max(replies.largest, reply.size, 1)
     return reply
 
 

@@ -335,12 +335,16 @@ class Answer:
             try:
                 payload = self.encoded(response)
             except LargeAnswer:
-                job = self.replies.model.kernel.loop.run_in_executor(None, partial(self.encoded, response, on_loop=False))
-                job.add_done_callback(self._encoded)
+                self.encode_apart(response)
             except Exception as error:
                 call.fail(failed(error, self.replies.model))
             else:
                 call.reply(payload)
+
+    def encode_apart(self, response: InferenceResponse) -> None:
+        """Encode on a thread, and send then."""
+        job = self.replies.model.kernel.loop.run_in_executor(None, partial(self.encoded, response, on_loop=False))
+        job.add_done_callback(self._encoded)
 
     def _encoded(self, done: asyncio.Future[Any]) -> None:
         """Send what was encoded on a thread."""
@@ -387,6 +391,14 @@ class _Limited:
         super().__call__(response, final)  # type: ignore[misc]
         if final:
             self.share.over()
+
+    def encode_apart(self, response: InferenceResponse) -> None:
+        self.share.in_flight += 1  # until it is encoded: it is in memory, and nothing of it waits for the client yet
+        super().encode_apart(response)  # type: ignore[misc]
+
+    def _encoded(self, done: asyncio.Future[Any]) -> None:
+        super()._encoded(done)  # type: ignore[misc]
+        self.share.over()
 
 
 class LimitedAnswer(_Limited, Answer):

@@ -327,6 +327,8 @@ class StreamAnswer:
             try:
                 payload = self._encoded(response, final, self.in_order and final)
             except LargeAnswer:
+                if self.share is not None:
+                    self.share.in_flight += 1  # until it is encoded
                 job = recipe.model.kernel.loop.run_in_executor(None, self._encoded, response, final, False)
                 job.add_done_callback(self._answered)
                 return
@@ -349,6 +351,8 @@ class StreamAnswer:
 
     def _answered(self, done: asyncio.Future[Payload]) -> None:
         """Take the one answer, which was encoded on a thread."""
+        if self.share is not None:
+            self.share.over()
         if done.cancelled() or self.stream is None:  # the loop is closing; or nobody waits any more
             return
         error = done.exception()
