@@ -381,6 +381,28 @@ def test_streams_have_the_same_share_as_calls(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_first_response_of_a_stream_shows_how_large_they_are(tmp_path: Path) -> None:
+    """Nobody waits for the end of what has many responses, and little ones."""
+    text = wide() + "model_transaction_policy { decoupled: true }\n"
+
+    async def main() -> None:
+        async with answering(tmp_path, 1, text, seconds=1000.0) as kernel:
+            service = Service(kernel)  # type: ignore[arg-type]
+            streams = [service.stream() for _ in range(EACH)]
+            for stream in streams:
+                stream.call.connection = streams[0].call.connection
+                stream.send(request("m", ("X", "FP32", [1]), raw=[floats(5)]))
+            assert in_flight(kernel) == ANSWERS_AT_ONCE
+            (first,) = streams[0].stream.answers
+            first(answer(first.request, Y=np.zeros(1)), False)
+            await asyncio.sleep(SECONDS)
+            assert in_flight(kernel) == EACH
+            for stream in streams:
+                stream.call.cancel()
+
+    run(main())
+
+
 def test_where_nothing_is_answered_more_calls_begin_with_time(tmp_path: Path) -> None:
     """What is in flight may wait for those that come behind it."""
 

@@ -60,6 +60,11 @@ class Share:
         if self._waiting:
             self._call()
 
+    def responded(self) -> None:
+        """A response has come, not the last: it may be known by now how large they are."""
+        if self._waiting:
+            self._call()
+
     def _let_all_in(self) -> None:
         """The model takes no more in a moment."""
         while self._waiting:

@@ -313,8 +313,11 @@ class StreamAnswer:
 
     def __call__(self, response: InferenceResponse | None, final: bool) -> None:
         """Receive a response from the kernel."""
-        if final and self.share is not None:
-            self.share.over()
+        if self.share is not None:
+            if final:
+                self.share.over()
+            else:
+                self.share.responded()
         stream = self.stream
         if stream is None:
             return
