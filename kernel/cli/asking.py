@@ -62,7 +62,8 @@ def ask(
         with contextlib.closing(kind(host, port, timeout=seconds)) as connection:
             method = "GET" if body is None else "POST"
             connection.request(method, f"{address.path.rstrip('/')}{path}", body, dict(headers or {}))
-            with http.client.HTTPResponse(_Timed(connection.sock, until), method=method) as response:  # type: ignore[arg-type]
+            timed = _Timed(connection.sock, until, seconds)
+            with http.client.HTTPResponse(timed, method=method) as response:  # type: ignore[arg-type]
                 response.begin()
                 body = response.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
@@ -73,11 +74,14 @@ def ask(
 
 
 class _Timed(io.RawIOBase):
-    """What comes on a socket until a moment (of time.monotonic), and TimeoutError from then on. It is told as a socket is."""
+    """What comes on a socket until a moment (of time.monotonic), and TimeoutError from then on, which says that `seconds` have
+    passed. It is told as a socket is.
+    """
 
-    def __init__(self, connected: socket.socket, until: float) -> None:
+    def __init__(self, connected: socket.socket, until: float, seconds: float) -> None:
         self._socket = connected
         self._until = until
+        self._seconds = seconds
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -91,7 +95,7 @@ class _Timed(io.RawIOBase):
             self._socket.settimeout(left)
             with contextlib.suppress(TimeoutError):  # its own words say nothing of how long
                 return self._socket.recv_into(buffer)
-        raise TimeoutError(f"it has not answered all within {SECONDS:g} seconds")
+        raise TimeoutError(f"it has not answered all within {self._seconds:g} seconds")
 
 
 def _cause(error: Exception) -> str:

@@ -51,11 +51,10 @@ def dripping(first: bytes, then: bytes) -> Iterator[str]:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
     ],
 )
-def test_who_drips_is_not_waited_for_without_end(first: bytes, then: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "SECONDS", 0.5)
+def test_who_drips_is_not_waited_for_without_end(first: bytes, then: bytes) -> None:
     began = time.monotonic()
     with dripping(first, then) as url, pytest.raises(ServingError) as caught:
-        asking.ask(url, "/v2")
+        asking.ask(url, "/v2", seconds=0.5)
     assert caught.value.message == f"{url} can't be asked: TimeoutError: it has not answered all within 0.5 seconds"
     assert time.monotonic() - began < LIMIT_S
 
