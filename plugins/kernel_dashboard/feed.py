@@ -205,9 +205,9 @@ class Feed:
         loaded = {name for name, version in self._rows if version}
         for key, row in list(self._rows.items()):
             if not key[1] and key[0] in loaded:  # not loaded at one, while it is at another
-                if row.shown:
+                shown, row.shown, row.told = row.shown, b"", ()  # before it is sent: who is told everything is not told this
+                if shown:
                     self._send(event("gone", [key]))
-                row.shown, row.told = b"", ()
                 yield b""
             else:
                 yield self._show(key, row, round)

@@ -36,8 +36,9 @@ class Replicas:
     def __init__(self, kernel: Kernel, group: Any) -> None:
         self._kernel = kernel
         self._group = group
-        self._looker = Looker(kernel)
-        self._looking: asyncio.Task[bytes] | None = None
+        # By who asks: a look tells of the requests since the one before, and each is to be told of all.
+        self._lookers: dict[int, Looker] = {}
+        self._looking: dict[int, asyncio.Task[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         group.answer(_TOPIC, self._told)
 
@@ -49,7 +50,7 @@ class Replicas:
 
     async def _see(self, then: Callable[[Mapping[int, list[Seen]] | None, str], None]) -> None:
         try:
-            answers = await self._group.ask(_TOPIC, _encode(["see", ""]))
+            answers = await self._group.ask(_TOPIC, _encode(["see", self._group.replica]))
             found = dict(msgspec.msgpack.decode(answer, type=tuple[int, list[Seen]]) for answer in answers)
         except ServingError as error:
             then(None, error.message)
@@ -65,24 +66,26 @@ class Replicas:
         return {number: found for number, found in answers if found is not None}
 
     async def _told(self, data: bytes) -> bytes:
-        what, name = msgspec.msgpack.decode(data)
+        what, of = msgspec.msgpack.decode(data)
         if what == "see":
-            if self._looking is None or self._looking.done():
-                self._looking = self._kernel.loop.create_task(self._seen())
-            return await asyncio.shield(self._looking)
+            looking = self._looking.get(of)
+            if looking is None or looking.done():
+                looker = self._lookers.get(of) or self._lookers.setdefault(of, Looker(self._kernel))
+                looking = self._looking[of] = self._kernel.loop.create_task(self._seen(looker))
+            return await asyncio.shield(looking)
         try:
-            return _encode([self._group.replica, details(self._kernel, name)])
+            return _encode([self._group.replica, details(self._kernel, of)])
         except ServingError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
             return _encode([self._group.replica, None])
 
-    async def _seen(self) -> bytes:
-        look = self._looker.begin()
+    async def _seen(self, looker: Looker) -> bytes:
+        look = looker.begin()
         found: list[Seen] = []
         while not look.is_over:
             for _ in range(SLICE):
                 if not look.is_over:
-                    found += self._looker.see(look)
+                    found += looker.see(look)
             await asyncio.sleep(PAUSE)
         return _encode([self._group.replica, found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from virtual import BASE, Client, TestBackend, run, sleeping, write_repository
 
 from kernel import AskOthers, Code, Kernel, ServingError
 from kernel.server.together import join
+from kernel_dashboard.feed import MOST_WAITING
 from kernel_dashboard.group import merged, merged_details, summed
 from kernel_dashboard.looking import Seen
 from kernel_dashboard.site import Dashboard
@@ -54,7 +56,7 @@ class Peers:
 Story = Callable[[Hub, list[Kernel], list[Dashboard], list[Client]], Awaitable[None]]
 
 
-def told(folder: Path, models: dict[str, str], story: Story, **behaviours: Any) -> None:
+def told(folder: Path, models: dict[str, str], story: Story, replicas: int = 2, **behaviours: Any) -> None:
     async def main() -> None:
         write_repository(folder, models)
         hub = Hub()
@@ -62,8 +64,8 @@ def told(folder: Path, models: dict[str, str], story: Story, **behaviours: Any) 
         def kernel() -> Kernel:
             return Kernel(folder, plugins=[TestBackend(behaviours)], control_mode="explicit", load_models=["*"])
 
-        async with kernel() as first, kernel() as second:
-            kernels = [first, second]
+        async with AsyncExitStack() as stack:
+            kernels = [await stack.enter_async_context(kernel()) for _ in range(replicas)]
             for number, one in enumerate(kernels):
                 join(one, hub.peers(number))
             sites = [Dashboard(one, "me", control=False) for one in kernels]
@@ -165,6 +167,48 @@ def test_a_model_that_one_has_not(tmp_path: Path) -> None:
         assert reader.rows()["m"][2:5] == ["UNAVAILABLE", "unloaded", None]
         with pytest.raises(ServingError, match="knows no model"):
             sites[0].document("/dashboard/model/none")
+
+    told(tmp_path, {"m": BASE}, story)
+
+
+def test_each_page_is_told_of_all_latencies(tmp_path: Path) -> None:
+    """Pages at two replicas ask a third: what one had been told of was not told to the other."""
+
+    async def story(hub: Hub, kernels: list[Kernel], sites: list[Dashboard], clients: list[Client]) -> None:
+        readers = [Reader(), Reader()]
+        for site, reader in zip((sites[0], sites[2]), readers):
+            site.follow("", reader)  # type: ignore[arg-type]
+        await asyncio.sleep(2)
+        clients[1].send("m", "b")
+        await asyncio.sleep(3)
+        rows = [reader.rows()["m"] for reader in readers]
+        assert [row[4][0] for row in rows] == [1, 1] and [row[5] for row in rows] == [[100, 100, 100]] * 2
+
+    told(tmp_path, {"m": BASE}, story, replicas=3, m=sleeping(0.1))
+
+
+def test_who_was_behind_is_not_told_of_what_is_gone(tmp_path: Path) -> None:
+    """A name that is not loaded here, and then is at another replica: who is told everything at that very moment is told once."""
+
+    async def story(hub: Hub, kernels: list[Kernel], sites: list[Dashboard], clients: list[Client]) -> None:
+        write_repository(tmp_path, {"late": "backend: 7"})
+        for kernel in kernels:
+            with pytest.raises(ServingError):
+                await kernel.load("late")
+        reader = Reader()
+        sites[0].follow("", reader)  # type: ignore[arg-type]
+        await asyncio.sleep(2.5)
+        assert ["late", ""] in [row[:2] for row in dict(reader.take())["rows"]]
+        reader.waiting = MOST_WAITING + 1  # and so it is behind
+        write_repository(tmp_path, {"late": BASE})
+        await kernels[1].load("late")
+        told_of = sites[0]._feed._send
+        sites[0]._feed._send = lambda piece: (  # type: ignore[method-assign]
+            setattr(reader, "waiting", 0) if piece.startswith(b"event: gone") else None, told_of(piece)
+        )  # fmt: skip
+        await asyncio.sleep(3)
+        last = {tuple(row[:2]): row for name, value in reader.take() if name == "rows" for row in value}
+        assert ("late", "1") in last and ("late", "") not in last
 
     told(tmp_path, {"m": BASE}, story)
 
