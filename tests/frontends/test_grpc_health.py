@@ -197,3 +197,22 @@ def test_who_begins_to_watch_between_two_looks_is_told_what_comes_next(serve: Ca
         second.cancel()
 
     serve(test)
+
+
+def test_who_begins_to_watch_while_others_are_told_is_not_told_what_was(serve: Callable[[Test], None]) -> None:
+    async def test(client: Caller, kernel: Kernel, ready: list[bool]) -> None:
+        calls = [watch(client)[0] for _ in range(4 * health.AT_ONCE)]
+        ready[0] = False
+        for _ in range(100):
+            if any(len(call.sent) > 1 for call in calls):
+                break
+            await asyncio.sleep(0.01)
+        ready[0] = True
+        new, _ = watch(client)
+        await asyncio.sleep(1)
+        assert new.take() == [SERVING]
+        assert {tuple(call.take()) for call in calls} == {(SERVING,), (SERVING, NOT_SERVING, SERVING)}
+        for call in (*calls, new):
+            call.cancel()
+
+    serve(test)

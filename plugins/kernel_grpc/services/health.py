@@ -70,7 +70,8 @@ class Health:
             self._state = state
             self._timer = self.kernel.loop.call_later(LOOK_SECONDS, self._look)
         elif state is not self._state:
-            self._due.add(watch)  # before it is looked at, it may be again as it was
+            self._state = state  # nobody is told any more what it was; before it is looked at, it may be that again
+            self._due = set(self._watches)
         watch.tell(state)
 
     def remove(self, watch: Watch) -> None:
