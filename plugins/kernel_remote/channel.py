@@ -90,7 +90,9 @@ class _Call(Call):
         self._ended(outcome.status, outcome.message)
 
     def give_up(self) -> None:
-        """Wait no longer."""
+        """Wait no longer. What was told of another call's end may have ended this one."""
+        if self.over:
+            return
         del self._calls[self]
         self.cancel()
         self._ended(DEADLINE_EXCEEDED, "Deadline Exceeded")
