@@ -89,9 +89,10 @@ class RemoteModel:
         """Send the batch's requests, each on its own: the far end makes batches of its own."""
         batch.started = self.host.clock()
         execution = self._executions[batch] = _Execution(batch)
+        deliveries = execution.deliveries
         for request in batch.requests:
-            delivery = _Delivery(self, execution, request)
-            execution.deliveries.append(delivery)
+            deliveries.append(_Delivery(self, execution, request))
+        for delivery in deliveries:  # all are there before the first is sent: its end may be that of others, too
             delivery.send()
 
     def park(self, delivery: _Delivery) -> None:

@@ -17,12 +17,13 @@ import pytest
 from network import Far, Line, Network, Request, run_network, serve
 from virtual import TestBackend, answer
 
-from kernel import Batch, InferenceRequest, InferenceResponse, Kernel, ServingError, Tensor
+from kernel import Batch, Code, InferenceRequest, InferenceResponse, Kernel, ServingError, Tensor
 from kernel.frontends import trail
 from kernel_grpc.http2.errors import ErrorCode
 from kernel_grpc.http2.frames import goaway
 from kernel_grpc.schemas import grpc_service_pb2 as pb
 from kernel_remote.answers import Answers, response_of
+from kernel_remote.executor import RemoteModel
 from kernel_remote.loads import Loads
 from kernel_remote.messages import trace_fields
 
@@ -190,6 +191,41 @@ def test_what_is_sent_again(tmp_path: Path, what: str, idempotent: bool) -> None
             assert words[idempotent].format(where) in said
             again = (words[idempotent] == "ok") and "behind" not in what
             assert len(came) == 1 + again and (not again or came[1].far.owner is not came[0].far.owner)
+
+    run_network(main)
+
+
+def test_a_request_that_is_cancelled_as_another_one_of_its_batch_is_refused_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail_field = RemoteModel.trail_field
+
+    def refusing(model: RemoteModel, request: InferenceRequest) -> bytes:
+        if request.id == "first":
+            raise ServingError(Code.INVALID_ARG, "too many wait for it")
+        return trail_field(model, request)
+
+    monkeypatch.setattr(RemoteModel, "trail_field", refusing)
+
+    async def main(network: Network) -> None:
+        far = Far(echo_twice)
+        network.listen("a", far)
+        batching = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1000 } "
+        async with near(tmp_path, "a", batching + DECOUPLED) as kernel:
+            ends: list[str] = []
+
+            def request(id: str, respond: Callable[[Any, bool], None]) -> InferenceRequest:
+                return InferenceRequest("m", {"X": Tensor("X", "FP32", np.zeros((1, 3), np.float32))}, respond, "", id)
+
+            def refused(response: InferenceResponse, final: bool) -> None:
+                ends.append("first")
+                kernel.cancel(second)
+
+            second = request("second", lambda response, final: ends.append("second"))
+            kernel.submit(request("first", refused))
+            kernel.submit(second)
+            await asyncio.sleep(1)
+            assert ends == ["first", "second"] and not far.requests
 
     run_network(main)
 
