@@ -199,7 +199,8 @@ def test_who_was_behind_is_not_told_of_what_is_gone(tmp_path: Path) -> None:
         sites[0].follow("", reader)  # type: ignore[arg-type]
         await asyncio.sleep(2.5)
         assert ["late", ""] in [row[:2] for row in dict(reader.take())["rows"]]
-        reader.waiting = MOST_WAITING + 1  # and so it is behind
+        reader.waiting = MOST_WAITING + 1
+        await asyncio.sleep(1.2)  # a round is told of, and so it is behind
         write_repository(tmp_path, {"late": BASE})
         await kernels[1].load("late")
         told_of = sites[0]._feed._send
