@@ -142,7 +142,9 @@ class AccessLog:
             self._full += 1
             return
         text = request if isinstance(request, str) else request[: 4 * SHOWN].decode("latin-1")
-        line = clipped(text.partition("\n")[0].removesuffix("\r"), SHOWN)
+        first = text.partition("\n")[0].removesuffix("\r")
+        # Of how many is not told: who refuses it has kept only the beginning.
+        line = clipped(first[:SHOWN], SHOWN) + ("…" if len(first) > SHOWN else "")
         status, code = (result, "") if isinstance(result, int) else (0, result)
         self._queue.append(Unread(time.time(), client, protocol, line, status, code, clipped(error, LONGEST)))
 

@@ -218,6 +218,7 @@ def test_what_nobody_could_read_has_a_line(tmp_path: Path) -> None:
     first, second, third = lines(tmp_path / "access")
     assert first["time"].endswith("Z") and (first["client"], first["status"]) == ("HTTP 10.0.0.7:5", 431)
     assert first["request"].startswith("GET /\\x1b[31m\u00ff aaa") and len(first["request"]) < 400 and len(first["error"]) < 1500
+    assert first["request"].endswith("aaa…"), "of how many characters, nobody knows any more"
     assert second == {"time": second["time"], "client": "HTTP 10.0.0.7:5", "protocol": "HTTP", "request": "\\x16\\x03\\x01",
                       "status": 444, "error": "not HTTP"}  # fmt: skip
     assert (third["code"], third["error"]) == ("RESOURCE_EXHAUSTED", "\\udcff") and "status" not in third
