@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from frontends.callers import Caller, message
 from frontends.fakes import Client, infer, parse, tensor
-from frontends.fakes_grpc import Service, Streaming, floats, request
+from frontends.fakes_grpc import Service, Streaming, floats, memory, request
 from frontends.wires import data, settings, window_update
 from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 
@@ -377,6 +377,57 @@ def test_streams_have_the_same_share_as_calls(tmp_path: Path) -> None:
             await asyncio.sleep(5 * SECONDS)
             assert [len(stream.take()) for stream in streams] == [1] * (EACH - 1) + [0]
             assert not any(stream.call.held for stream in streams[:-1]) and kernel.statistics("m")[0].success.count == EACH - 1
+
+    run(main())
+
+
+def test_a_message_that_waits_for_a_share_is_counted_and_goes_with_its_stream(tmp_path: Path) -> None:
+    count = 100_000
+
+    async def main() -> None:
+        async with answering(tmp_path, 1, seconds=1.0) as kernel:
+            service, before = Service(kernel), kernel.memory.receive.used  # type: ignore[arg-type]
+            streams = [service.stream() for _ in range(3 * ANSWERS_AT_ONCE)]
+            sent = memory(request("m", ("X", "FP32", [count]), raw=[bytes(4 * count)]).SerializeToString())
+            for stream in streams:
+                stream.call.connection = streams[0].call.connection
+                stream.send(sent)
+            share = streams[-1].stream.share
+            assert kernel.memory.receive.used - before == len(streams) * len(sent)
+            for stream in streams[ANSWERS_AT_ONCE + 1 :]:
+                stream.call.cancel()
+            assert kernel.memory.receive.used - before == (ANSWERS_AT_ONCE + 1) * len(sent)
+            assert len(share._waiting) == 1
+            await asyncio.sleep(3.0)
+            assert [len(stream.take()) for stream in streams[: ANSWERS_AT_ONCE + 1]] == [1] * (ANSWERS_AT_ONCE + 1)
+            assert kernel.memory.receive.used == before and not kernel.model("m").backpressure.on_open
+
+    run(main())
+
+
+def test_a_stream_goes_on_behind_a_huge_message_that_waited_and_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel_grpc.inference.stream.BYTES_IN_FLIGHT", 100_000)
+
+    async def main() -> None:
+        async with answering(tmp_path, 1, seconds=0.5) as kernel:
+            service = Service(kernel)  # type: ignore[arg-type]
+            streams = [service.stream() for _ in range(ANSWERS_AT_ONCE + 1)]
+            last = streams[-1]
+            for stream in streams[:-1]:
+                stream.call.connection = last.call.connection
+                stream.send(request("m", ("X", "FP32", [1]), raw=[floats(5)]))
+            last.send(memory(request("m", ("X", "FP32", [50_000]), raw=[bytes(200_000)]).SerializeToString()))
+            last.call.set_writable(True)
+            assert last.call.held and last.stream.held
+            last.call.server.draining = True
+            await asyncio.sleep(1.0)
+            last.call.server.draining = False
+            assert not last.call.held and "shutting down" in last.take()[0].error_message
+            last.send(request("m", ("X", "FP32", [1]), raw=[floats(5)]))
+            await asyncio.sleep(1.0)
+            assert [one.error_message for one in last.take()] == [""]
 
     run(main())
 

@@ -52,6 +52,11 @@ class Share:
         self._replies.model.backpressure.on_open[self] = self._let_all_in
         self._wait()
 
+    def forget(self, who: Hashable) -> None:
+        """Nobody waits there any more."""
+        if self._waiting.pop(who, None) is not None and not self._waiting:
+            self._replies.model.backpressure.on_open.pop(self, None)
+
     def over(self) -> None:
         """One that has begun has its answer, or nobody waits for that any more."""
         self.in_flight -= 1

@@ -48,7 +48,9 @@ STRICT = "triton_grpc_error"
 class InferStream:
     """One stream. `answers`: what is owed, oldest first. `order`: those of them that have to go out in turn."""
 
-    __slots__ = ("again", "answers", "call", "closing", "held", "inference", "order", "preparing", "size", "strict", "waiting")
+    __slots__ = (
+        "again", "answers", "call", "closing", "held", "inference", "order", "preparing", "share", "size", "strict", "waiting",
+    )  # fmt: skip
 
     def __init__(self, inference: Inference, call: Call) -> None:
         self.inference = inference
@@ -62,6 +64,7 @@ class InferStream:
         self.size = 0  # bytes of large messages that are in flight
         self.preparing = False  # a message is being read on a thread; the next ones wait for it
         self.again = False  # so it is once more, as there is more in shared memory
+        self.share: Share | None = None  # a message waits for it
         call.on_cancel = self.cancel
         call.on_writable = self.balance
 
@@ -99,9 +102,7 @@ class InferStream:
             self._refuse(data, ServingError(Code.INTERNAL, f"the request can't be read: {type(error).__name__}: {error}"))
             return
         if type(data) is not bytes:
-            answer.size = size = len(data)
-            self.size += size
-            inference.kernel.memory.receive.add(size)
+            answer.size = self._take_size(data)
         if call.meaning.asked is not None:
             have_told(call, request, recipe.model, inference.kernel)
         self.answers[answer] = None
@@ -124,6 +125,8 @@ class InferStream:
             follow_trail(self.inference.kernel, request, call.meaning.trail)
         if recipe.replies.limited and (share := share_of(call.connection, recipe.replies)).full:
             self._put_off()
+            self._take_size(data)
+            self.share = share
             share.wait(self, partial(self._begin_later, data, ready))
             return False
         return True
@@ -148,10 +151,14 @@ class InferStream:
 
     def _begin_later(self, data: Any, ready: Prepared | None) -> None:
         """Go on with a message whose model's answers may be large, and of which enough were being made."""
+        self.share = None
+        self.let_go(0 if type(data) is bytes else len(data))  # it is counted with its request from here on
         if self.call.done:
             return  # nobody waits any more
         self.again = False
         InferStream.message(self, data, ready)  # where there is a gate, it has been asked
+        if self.held:
+            self.balance()  # it may have been held for this message, which may have been refused
         self._take_more()
 
     def _prepared(self, data: Any, done: asyncio.Future[Prepared]) -> None:
@@ -185,6 +192,9 @@ class InferStream:
     def cancel(self) -> None:
         """Nobody waits for anything here any more."""
         answers, self.answers = self.answers, {}
+        if self.share is not None:
+            self.share.forget(self)
+            self.share = None
         self.let_go(self.size)
         self.order.clear()
         kernel = self.inference.kernel
@@ -192,6 +202,14 @@ class InferStream:
             answer.stream = None
             if answer.request is not None:
                 kernel.cancel(answer.request)
+
+    def _take_size(self, data: Any) -> int:
+        """Count a message where it is large, until `let_go`; return its bytes."""
+        size = 0 if type(data) is bytes else len(data)
+        if size:
+            self.size += size
+            self.inference.kernel.memory.receive.add(size)
+        return size
 
     def let_go(self, size: int) -> None:
         """Large messages of so many bytes have their answers, or nobody waits for one."""
