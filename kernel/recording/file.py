@@ -43,6 +43,7 @@ OF_MEMBER = 512
 OF_END = 4096
 
 _plainly = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(RecordedRequest[Placed]).decode
 
 
 def created(path: str) -> tuple[BinaryIO, str]:
@@ -82,9 +83,14 @@ class RecordingFile:
         self._write(HEAD, _encode(head))
         file.flush()
 
-    def add(self, request: Told, size: int) -> None:
-        """Gather a request whose tensors have `size` bytes, and write what is gathered where that is enough. Raises OSError."""
+    def add(self, request: Told, size: int, *, changed: bool = False) -> None:
+        """Gather a request whose tensors have `size` bytes, and write what is gathered where that is enough. Raises OSError.
+
+        `changed`: by others. Raises TypeError or ValueError for one that nobody could read again then, which is not gathered.
+        """
         line = _encode(self._placed(request) if self._with_tensors else request)
+        if changed:
+            _decode_line(line)
         self._lines += (line, b"\n")
         self._more(1, size + len(line))
 

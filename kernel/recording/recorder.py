@@ -338,7 +338,12 @@ class Recorder:
         for one, size in told:
             after = self._redacted(one)
             if after is not None:
-                self._file.add(after, size)
+                try:
+                    self._file.add(after, size, changed=self._redact is not None)
+                except (TypeError, ValueError) as error:  # such as an id that is a number
+                    if self._redact is None:
+                        raise
+                    self._not_redacted(error)
             self._done += 1
             self._done_bytes += size
 
@@ -349,12 +354,15 @@ class Recorder:
         try:
             return self._redact(told)
         except Exception as error:
-            self._lost_there += 1
-            if not self._told_of_redaction:
-                self._told_of_redaction = True
-                words = clipped(f"{type(error).__name__}: {error}")
-                log.error("the redactor '%s' fails, what it fails at is not recorded: %s", self._options.redaction, words)
+            self._not_redacted(error)
         return None
+
+    def _not_redacted(self, error: Exception) -> None:
+        self._lost_there += 1
+        if not self._told_of_redaction:
+            self._told_of_redaction = True
+            words = clipped(f"{type(error).__name__}: {error}")
+            log.error("the redactor '%s' fails, what it fails at is not recorded: %s", self._options.redaction, words)
 
 
 class _Passed:

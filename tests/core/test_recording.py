@@ -371,6 +371,25 @@ def test_what_a_redactor_fails_at_is_not_written(tmp_path: Path, caplog: pytest.
     assert "fails, what it fails at is not recorded: KeyError" in caplog.text
 
 
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("spoilt", [{"parameters": {"a": object()}}, {"id": 7}, {"rows": "many"}])
+def test_what_a_redactor_makes_unreadable_is_not_written(
+    tensors: bool, spoilt: Mapping[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An object ended the recording, and an id that was a number kept all of the file from being read again."""
+
+    def redact(request: Told) -> Told:
+        for name, value in spoilt.items() if request.id == "1" else ():
+            setattr(request, name, value)
+        return request
+
+    path = record(tmp_path, lambda kernel: many(kernel, 4), redact=redact, tensors=tensors)
+    assert [one.id for one in told(path)] == ["0", "2", "3"]
+    with read_recording(path) as recording:
+        assert recording.end is not None and (recording.end.requests, recording.end.lost) == (3, 1)
+    assert "fails, what it fails at is not recorded" in caplog.text
+
+
 def test_redactors_are_found(tmp_path: Path) -> None:
     class Mine:
         @hookimpl
