@@ -18,7 +18,7 @@ from virtual import BASE, TestBackend, answer, run, sleeping, write_repository
 from kernel import ANSWER_BYTES_AHEAD, ANSWERS_AT_ONCE, Batch, InferenceResponse, Kernel, Tensor, made_at_once
 from kernel_grpc.inference.infer import Inference
 from kernel_grpc.inference.limited import is_limited
-from kernel_grpc.inference.shares import PATIENCE, Share
+from kernel_grpc.inference.shares import AT_ONCE, PATIENCE, Share
 from kernel_grpc.rpc.calls import open_call
 from kernel_grpc.rpc.limits import Limits
 from kernel_grpc.rpc.server import Server
@@ -705,3 +705,26 @@ def test_a_client_that_leaves_while_what_it_sent_waits_is_forgotten(tmp_path: Pa
             assert kernel.memory.receive.used == 0
 
     run(main())
+
+
+def test_a_line_of_calls_goes_on_by_several_in_a_turn() -> None:
+    """With one in each turn of the loop no request to a model on the loop waits, and none is handed to another replica."""
+    soon: list[Any] = []
+    loop = SimpleNamespace(call_soon=lambda call, *args: soon.append(call))
+    backpressure = SimpleNamespace(open=False, on_open={})
+    config = SimpleNamespace(max_batch_size=0)
+    model = SimpleNamespace(kernel=SimpleNamespace(loop=loop), backpressure=backpressure, config=config)
+    share = Share(SimpleNamespace(model=model, largest=1))  # type: ignore[arg-type]
+    begun: list[int] = []
+
+    def go_on() -> None:
+        begun.append(len(begun))
+        if len(begun) < 20:
+            share.wait("line", go_on)
+
+    share.wait("line", go_on)
+    turns = []
+    while soon:
+        soon.pop(0)()
+        turns.append(len(begun))
+    assert turns[:2] == [AT_ONCE, 20]

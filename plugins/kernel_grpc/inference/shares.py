@@ -90,8 +90,8 @@ class Share:
     def _go_on(self) -> None:
         self._called = False
         waiting = self._waiting
-        for _ in range(min(AT_ONCE, len(waiting))):
-            if self.full:
+        for _ in range(AT_ONCE):  # who has more waits again at once, and is let in again
+            if not waiting or self.full:
                 break
             self._let_in()
         if waiting:
