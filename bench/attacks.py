@@ -508,6 +508,15 @@ NO_CHECKS.check_hostname = False
 NO_CHECKS.verify_mode = ssl.CERT_NONE
 
 
+def at_once(count: int, act: Callable[[], None]) -> None:
+    """Call `act` on so many threads, and return when all have done it."""
+    threads = [threading.Thread(target=act) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def tls_handshakes(target: Target) -> None:
     """Handshakes on 64 connections at a time, again and again."""
     end = time.monotonic() + 4
@@ -517,11 +526,7 @@ def tls_handshakes(target: Target) -> None:
             with contextlib.suppress(OSError), target.connect() as sock:
                 NO_CHECKS.wrap_socket(sock).close()
 
-    threads = [threading.Thread(target=shake) for _ in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(64, shake)
 
 
 def tls_hellos(target: Target) -> None:
@@ -564,11 +569,7 @@ def tls_chains(target: Target, port: int) -> None:
                 tls.recv(1)  # in TLS 1.3, what the server thinks of the chain comes later
                 tls.close()
 
-    threads = [threading.Thread(target=shake) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(16, shake)
 
 
 def tls_bytes(target: Target) -> None:
@@ -732,11 +733,7 @@ def grpc_bombs(target: Target) -> None:
     def call() -> None:
         grpc_call(target, body, ("grpc-encoding", "gzip"), packed=True)
 
-    threads = [threading.Thread(target=call) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(6, call)
 
 
 def grpc_window(target: Target, model: bytes = b"blob") -> None:
